@@ -1,0 +1,49 @@
+# Every target works on a machine that has nothing but Python 3.11+ (and apt-get for the browser test).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## make .venv and install everything at the tested versions
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	# Only its BPE table is read (by the tokenizer tests), so none of its own dependencies.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps open_clip_torch -c constraints.txt
+	touch $(STAMP)
+
+format: $(STAMP) ## format and sort imports
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+check: $(STAMP) ## ruff, mypy --strict, import contract
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+browser: ## install Debian's Chromium for the page test (skipped where there is one, or no apt-get)
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "no Chromium found and none could be installed: the page test will be skipped"
+
+test: check browser ## checks, then the default tests (offline, CPU)
+	$(BIN)/pytest -n 2
+
+test-all: check browser ## the slow tests too
+	$(BIN)/pytest -n 2 -m "not gpu and not download"
+
+test-gpu: $(STAMP) ## the tests that need a CUDA device
+	$(BIN)/pytest -m gpu
+
+demo: $(STAMP) ## render the demo world, evaluate the shipped model, index, search, draw the results
+	$(BIN)/eaglenet demo --output demo
+
+.PHONY: help setup format check browser test test-all test-gpu demo

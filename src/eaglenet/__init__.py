@@ -1,0 +1,50 @@
+"""Search video with words. The public names; everything heavy is imported on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eaglenet.methods.base import METHODS, Method
+    from eaglenet.methods.folder import load, save
+    from eaglenet.types import Clips, FrameSpec, Hit, Moment, TextFeatures, Tokens, VideoFeatures
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "METHODS": "eaglenet.methods.base",
+    "Method": "eaglenet.methods.base",
+    "load": "eaglenet.methods.folder",
+    "save": "eaglenet.methods.folder",
+    "Clips": "eaglenet.types",
+    "FrameSpec": "eaglenet.types",
+    "Hit": "eaglenet.types",
+    "Moment": "eaglenet.types",
+    "TextFeatures": "eaglenet.types",
+    "Tokens": "eaglenet.types",
+    "VideoFeatures": "eaglenet.types",
+}
+
+__all__ = [
+    "METHODS",
+    "Clips",
+    "FrameSpec",
+    "Hit",
+    "Method",
+    "Moment",
+    "TextFeatures",
+    "Tokens",
+    "VideoFeatures",
+    "__version__",
+    "load",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'eaglenet' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

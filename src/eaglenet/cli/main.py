@@ -1,0 +1,61 @@
+"""Entry point of the `eaglenet` command: registers the commands, turns errors into one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from eaglenet.errors import EagleNetError
+
+COMMAND_MODULES: tuple[str, ...] = ()
+"""Modules of this package, each with a ``register(app)``. They import heavy things lazily."""
+
+app = typer.Typer(
+    name="eaglenet",
+    help="Search video with words; train, compare and report text-video retrieval models.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say what is chosen and why.")
+    ] = False,
+) -> None:
+    """Options that stand before any command."""
+    if debug:
+        os.environ["EAGLENET_DEBUG"] = "1"
+    level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(name)s: %(message)s")
+
+
+for _name in COMMAND_MODULES:
+    import_module(f"eaglenet.cli.{_name}").register(app)
+
+
+def main() -> None:
+    """Run the command line. Exit codes: see ``eaglenet.errors``; 130 when interrupted."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except EagleNetError as error:
+        if os.environ.get("EAGLENET_DEBUG"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader (head, less) went away: not an error of ours.
+        sys.stderr.close()
+        sys.exit(0)

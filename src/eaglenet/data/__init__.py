@@ -1,0 +1,1 @@
+"""Annotations to records, files to frames."""

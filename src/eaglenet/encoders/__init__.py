@@ -1,0 +1,1 @@
+"""Pixels and tokens to features."""

@@ -1,0 +1,1 @@
+"""Energy-aware matching (EAM): energies, sampler, replay buffer, loss."""

@@ -1,0 +1,68 @@
+"""Errors a user may meet. Each message says what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+
+class EagleNetError(Exception):
+    """Base of every error that is the input's fault. The command line prints it on one line.
+
+    ``exit_code`` is what the command line exits with: 1 failed, 2 wrong usage, 3 finished but some
+    files were left out, 4 a model could not be had, 5 a store cannot be used as asked.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(EagleNetError):
+    """An argument or option makes no sense as given."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UsageError):
+    """A name is not in a registry; the message lists the known ones."""
+
+
+class ConfigError(UsageError):
+    """A configuration value is impossible or does not fit another."""
+
+
+class VideoDecodeError(EagleNetError):
+    """A file gave no frames. Names the file and the cause; never replaced by black frames."""
+
+    exit_code = 3
+
+    def __init__(self, path: str | Path, cause: str) -> None:
+        super().__init__(f"{path}: {cause}")
+        self.path = Path(path)
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[type[VideoDecodeError], tuple[str, str]]:
+        return type(self), (str(self.path), self.cause)
+
+
+class DatasetError(EagleNetError):
+    """Annotations are missing, broken or contradict each other."""
+
+
+class ModelNotFoundError(EagleNetError):
+    """Weights are not where they were looked for; lists the places and the ways out."""
+
+    exit_code = 4
+
+
+class CheckpointError(EagleNetError):
+    """A checkpoint is not of a form that is understood; names what was not."""
+
+
+class StoreError(EagleNetError):
+    """A search store cannot be used as asked."""
+
+    exit_code = 5
+
+
+class NonFiniteError(EagleNetError):
+    """A loss, score or feature is NaN or infinite; names which."""

@@ -1,0 +1,1 @@
+"""Metrics, evaluation, reports and figures."""

@@ -1,0 +1,1 @@
+"""One idea a file; plain keyword arguments."""

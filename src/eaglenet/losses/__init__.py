@@ -1,0 +1,1 @@
+"""(scores, positives) -> scalar."""

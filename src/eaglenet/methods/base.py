@@ -1,0 +1,107 @@
+"""The interface behind which every method sits: encode once, match many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.registry import Registry
+from eaglenet.types import (
+    Clips,
+    Encoder,
+    FrameSpec,
+    Losses,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
+
+
+class Method(nn.Module, ABC):
+    """A way to score texts against videos.
+
+    Subclasses set ``config`` (a frozen dataclass, saved beside the weights) and implement
+    ``score`` and ``losses``. ``encode_text`` never sees a video and ``encode_video`` never sees a
+    text, so both can be cached and indexed. In eval mode ``score`` is deterministic, and a score
+    depends on its pair alone.
+    """
+
+    name: ClassVar[str]
+    needs_words: ClassVar[bool] = False
+    needs_patches: ClassVar[bool] = False
+
+    config: Any
+    tokenizer: Any = None
+    """Turns sentences into ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
+
+    def __init__(self, encoder: Encoder, *, frame_spec: FrameSpec | None = None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.frame_spec = frame_spec or FrameSpec()
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        """Features of texts; never sees a video."""
+        return self.encoder.encode_text(texts, words=self.needs_words)
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        """Features of videos; never sees a text."""
+        return self.encoder.encode_video(videos, patches=self.needs_patches)
+
+    @abstractmethod
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        """Similarity of every text with every video; higher is better."""
+
+    @abstractmethod
+    def losses(
+        self,
+        text: TextFeatures,
+        video: VideoFeatures,
+        positives: Bool[Tensor, "texts videos"],
+    ) -> Losses:
+        """Training terms. ``positives`` says which pairs belong together."""
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        """One unit vector each, for the vector store: the sentence, or the mean of unit frames."""
+        if isinstance(features, TextFeatures):
+            return F.normalize(features.sentence, dim=-1)
+        weights = features.mask.to(features.frames.dtype)[..., None]
+        frames = F.normalize(features.frames, dim=-1) * weights
+        return F.normalize(frames.sum(dim=1), dim=-1)
+
+    def frame_scores(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> Float[Tensor, "texts videos frames"]:
+        """How well each frame fits each text; picks the moment. Padded frames get -inf."""
+        sentence = F.normalize(text.sentence, dim=-1)
+        frames = F.normalize(video.frames, dim=-1)
+        scores = torch.einsum("td,vfd->tvf", sentence, frames)
+        return scores.masked_fill(~video.mask[None], float("-inf"))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """What the registry knows of a method: how to configure and build it, and where it is from."""
+
+    name: str
+    config_class: type[Any]
+    build: Callable[[Any, Encoder], Method]
+    paper: str
+    implemented: str
+    checked: str
+    """One of: golden, reference loop, approximate from the abstract."""
+    published: dict[str, float] = field(default_factory=dict)
+    """Published text-to-video R@1 by setting, e.g. ``{"MSR-VTT 1k-A, ViT-B/32": 47.2}``."""
+
+
+METHODS: Registry[MethodSpec] = Registry("method")

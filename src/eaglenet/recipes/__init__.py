@@ -1,0 +1,1 @@
+"""A recipe is a Python function that returns a whole experiment."""

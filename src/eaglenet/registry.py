@@ -1,0 +1,53 @@
+"""Name -> entry tables with an error that helps when a name is wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from eaglenet.errors import UnknownNameError
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Generic[Entry]):
+    """An ordered table of named entries of one kind.
+
+    >>> shapes: Registry[int] = Registry("shape")
+    >>> shapes.add("square", 4)
+    4
+    >>> shapes["square"]
+    4
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, Entry] = {}
+
+    def add(self, name: str, entry: Entry) -> Entry:
+        if name in self._entries:
+            raise ValueError(f"{self.kind} {name!r} is registered twice")
+        self._entries[name] = entry
+        return entry
+
+    def register(self, name: str) -> Callable[[Entry], Entry]:
+        """Decorator form of :meth:`add`."""
+        return lambda entry: self.add(name, entry)
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self._entries:
+            close = difflib.get_close_matches(name, self._entries, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            known = ", ".join(self._entries) or "none"
+            raise UnknownNameError(f"unknown {self.kind} {name!r}{hint} (known: {known})")
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

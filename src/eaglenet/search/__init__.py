@@ -1,0 +1,1 @@
+"""Store and engine: shortlist, re-rank, moments."""

@@ -1,0 +1,1 @@
+"""Step, trainer, checkpoints, distribution."""
