@@ -1,0 +1,109 @@
+"""What every benchmark shares: where it ran, how a call is timed, how a result is kept."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call, over several."""
+
+    median: float
+    best: float
+    repeats: int
+
+
+def timed(
+    function: Callable[[], Any],
+    device: torch.device | str = "cpu",
+    *,
+    repeats: int = 10,
+    warmup: int = 3,
+) -> Timing:
+    """Seconds a call takes, the device's queue drained before and after each."""
+    synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else _nothing
+    for _ in range(warmup):
+        function()
+    seconds = []
+    for _ in range(repeats):
+        synchronize()
+        start = time.perf_counter()
+        function()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    return Timing(statistics.median(seconds), min(seconds), repeats)
+
+
+def _nothing() -> None:
+    return None
+
+
+def environment() -> dict[str, Any]:
+    """Date, hardware, versions and commit: what a number means nothing without."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_name(),
+        "cpu_cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "versions": versions,
+        "commit": _commit(),
+    }
+
+
+def save_result(name: str, payload: dict[str, Any], folder: Path | None = None) -> Path:
+    """Write ``payload`` with its environment to ``results/<name>-<cpu or gpu>.json``."""
+    folder = folder or RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    where = environment()
+    kind = "cpu" if where["gpu"] is None else str(where["gpu"]).split()[-1].lower()
+    path = folder / f"{name}-{kind}.json"
+    path.write_text(json.dumps({"environment": where, **payload}, indent=2) + "\n")
+    return path
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    """The commit, marked ``+`` where files differ from it; ``EAGLENET_COMMIT`` where git is not."""
+    try:
+        options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True}
+        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, **options)
+        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], check=True, **options)
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("EAGLENET_COMMIT", "unknown")
+    return head.stdout.decode().strip() + ("+" if changed.stdout.strip() else "")
