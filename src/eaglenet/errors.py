@@ -66,3 +66,7 @@ class StoreError(EagleNetError):
 
 class NonFiniteError(EagleNetError):
     """A loss, score or feature is NaN or infinite; names which."""
+
+
+class DistributedError(EagleNetError):
+    """Processes of one run could not meet or lost each other; says which rank waited for what."""

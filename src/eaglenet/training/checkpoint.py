@@ -1,0 +1,73 @@
+"""Atomic checkpoints: after a kill at any moment, the newest file is whole."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.errors import CheckpointError
+
+KEEP = 2
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{9})\.pt")
+
+
+def write_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write ``state`` as ``step-XXXXXXXXX.pt``: temporary file, fsync, rename, fsync the folder.
+
+    The last :data:`KEEP` files stay; older ones and leftovers of killed writers are removed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{step:09d}.pt"
+    temporary = folder / f".{path.name}.partial"
+    with temporary.open("wb") as file:
+        torch.save({"format": FORMAT, "step": step, **state}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(folder)
+    for old in list_checkpoints(folder)[:-KEEP]:
+        old.unlink(missing_ok=True)
+    for leftover in folder.glob(".step-*.partial"):
+        leftover.unlink(missing_ok=True)
+    return path
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint on the CPU. Only tensors and plain values are read, never code."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}); delete it to resume from the one before"
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: not a training checkpoint of form {FORMAT}")
+    return state
+
+
+def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint, or None where there is none."""
+    paths = list_checkpoints(folder)
+    return read_checkpoint(paths[-1]) if paths else None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename inside ``folder`` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,227 @@
+"""Several processes as one: the only file that knows `torch.distributed`.
+
+Every rank encodes its share of the batch, gathers all features, and computes the whole loss with the
+same random state, so replay buffers and noise stay equal without being sent. The backward pass of the
+gather sums over ranks and the parameters' gradients are then averaged: with W ranks,
+
+    (1/W) sum_r J_r^T (W dL/dx_r) = sum_r J_r^T dL/dx_r      for what a rank's share went through
+    (1/W) sum_r dL/dw = dL/dw                                for what every rank computed alike
+
+which is the gradient of one process with the joined batch. One device needs no process group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError, DistributedError
+from eaglenet.types import TensorRecord
+
+Record = TypeVar("Record", bound=TensorRecord)
+BUCKET_ELEMENTS = 1 << 24  # 64 MiB of fp32 gradients in one message
+TIMEOUT_VARIABLE = "EAGLENET_TIMEOUT_SECONDS"
+
+
+@dataclass(frozen=True)
+class World:
+    """Which of how many processes this is, and the device it works on."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def share(self, rows: Tensor) -> Tensor:
+        """This rank's equal part of a joined batch."""
+        if len(rows) % self.size:
+            raise ConfigError(
+                f"a batch of {len(rows)} does not divide among {self.size} processes; choose "
+                "training.batch_size as a multiple"
+            )
+        each = len(rows) // self.size
+        return rows[self.rank * each : (self.rank + 1) * each]
+
+
+def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World:
+    """Join the processes that `torchrun` started; alone, just choose the device."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    place = _choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if size == 1:
+        return World(device=place)
+    seconds = timeout_seconds or float(os.environ.get(TIMEOUT_VARIABLE, "600"))
+    address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+    backend = "nccl" if place.type == "cuda" else "gloo"
+    if not dist.is_initialized():
+        try:
+            dist.init_process_group(
+                backend, rank=rank, world_size=size, timeout=timedelta(seconds=seconds)
+            )
+        except (RuntimeError, ValueError) as error:
+            raise DistributedError(
+                f"rank {rank} of {size} could not meet the others at {address} within "
+                f"{seconds:.0f} s ({_first_line(error)}); check that all processes were started "
+                f"with torchrun, or raise {TIMEOUT_VARIABLE}"
+            ) from error
+    return World(rank, size, place)
+
+
+def leave(world: World) -> None:
+    """Leave the process group, if there is one."""
+    if world.size > 1 and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def gather(record: Record, world: World) -> Record:
+    """The records of all ranks joined in rank order, with true gradients."""
+    if world.size == 1:
+        return record
+    changes = {}
+    for spec in dataclasses.fields(record):  # type: ignore[arg-type]
+        value = getattr(record, spec.name)
+        if isinstance(value, Tensor):
+            changes[spec.name] = gather_tensor(value, world)
+    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+
+
+def gather_tensor(value: Tensor, world: World) -> Tensor:
+    """Equal shares of all ranks, concatenated; differentiable."""
+    if world.size == 1:
+        return value
+    if value.requires_grad:
+        return _Gather.apply(value, world)  # type: ignore[no-untyped-call,no-any-return]
+    return _all_gather(value, world)
+
+
+def gather_uneven(record: Record, num_total: int, world: World) -> Record:
+    """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
+    if world.size == 1:
+        return record
+    each = -(-num_total // world.size)
+    changes = {}
+    for spec in dataclasses.fields(record):  # type: ignore[arg-type]
+        value = getattr(record, spec.name)
+        if isinstance(value, Tensor):
+            filler = value.new_zeros(each - len(value), *value.shape[1:])
+            parts = _all_gather(torch.cat([value, filler]), world)
+            parts = parts.unflatten(0, (world.size, each)).transpose(0, 1).flatten(0, 1)
+            changes[spec.name] = parts[:num_total]
+    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+
+
+def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
+    """Replace every gradient by its mean over the ranks, in buckets."""
+    if world.size == 1:
+        return
+    bucket: list[Tensor] = []
+    filled = 0
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if bucket and (
+            filled + parameter.grad.numel() > BUCKET_ELEMENTS
+            or parameter.grad.dtype != bucket[0].dtype
+        ):
+            _average_bucket(bucket, world)
+            bucket, filled = [], 0
+        bucket.append(parameter.grad)
+        filled += parameter.grad.numel()
+    if bucket:
+        _average_bucket(bucket, world)
+
+
+def broadcast_state(module: nn.Module, world: World, *, buffers_only: bool = False) -> None:
+    """Give every rank the parameters and buffers of rank 0."""
+    if world.size == 1:
+        return
+    tensors: list[Tensor] = list(module.buffers())
+    if not buffers_only:
+        tensors += list(module.parameters())
+    for tensor in tensors:
+        _call("broadcasting state", world, dist.broadcast, tensor.data, src=0)
+
+
+def broadcast_value(value: Any, world: World) -> Any:
+    """Rank 0's plain value on every rank."""
+    if world.size == 1:
+        return value
+    box = [value]
+    _call("broadcasting a value", world, dist.broadcast_object_list, box, src=0)
+    return box[0]
+
+
+def barrier(world: World, purpose: str) -> None:
+    """Wait for all ranks; a timeout says what for."""
+    if world.size > 1:
+        _call(purpose, world, dist.barrier)
+
+
+def _average_bucket(bucket: list[Tensor], world: World) -> None:
+    flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+    _call("averaging gradients", world, dist.all_reduce, flat)
+    flat /= world.size
+    position = 0
+    for gradient in bucket:
+        gradient.copy_(flat[position : position + gradient.numel()].view_as(gradient))
+        position += gradient.numel()
+
+
+class _Gather(torch.autograd.Function):
+    """All-gather whose backward sums the gradient of this rank's rows over all ranks."""
+
+    @staticmethod
+    def forward(context: Any, value: Tensor, world: World) -> Tensor:
+        context.world = world
+        return _all_gather(value, world)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        world: World = context.world
+        total = gradients[0].contiguous().clone()
+        _call("summing feature gradients", world, dist.all_reduce, total)
+        each = total.shape[0] // world.size
+        return total[world.rank * each : (world.rank + 1) * each], None
+
+
+def _all_gather(value: Tensor, world: World) -> Tensor:
+    # Gloo has no bool; uint8 carries the same bits.
+    sent = value.to(torch.uint8) if value.dtype == torch.bool else value
+    sent = sent.contiguous()
+    parts = [torch.empty_like(sent) for _ in range(world.size)]
+    _call("gathering features", world, dist.all_gather, parts, sent)
+    return torch.cat(parts).to(value.dtype)
+
+
+def _call(purpose: str, world: World, function: Any, *arguments: Any, **options: Any) -> Any:
+    try:
+        return function(*arguments, **options)
+    except RuntimeError as error:
+        raise DistributedError(
+            f"rank {world.rank} of {world.size} failed while {purpose} ({_first_line(error)}); "
+            "another rank probably stopped: see its message"
+        ) from error
+
+
+def _choose_device(device: str, local_rank: int) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank)
+    return torch.device(device)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,80 @@
+"""The log of a run: one JSON object a line, cut back to the checkpoint when a run resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """What a caller may show while a run goes on. Every event is also a line of the log."""
+
+    def event(self, record: dict[str, Any]) -> None: ...
+
+
+class Logbook:
+    """Appends records to ``log.jsonl``; mirrors numbers to TensorBoard when asked.
+
+    Records carry ``event`` (`step`, `evaluation`, `note`, `end`) and ``step``, the number of optimizer
+    steps done so far.
+    """
+
+    def __init__(
+        self, folder: Path, *, tensorboard: bool = False, progress: Progress | None = None
+    ) -> None:
+        self.path = folder / "log.jsonl"
+        self.progress = progress
+        self._file = self.path.open("a", encoding="utf-8")
+        self._board = _open_board(folder) if tensorboard else None
+
+    def write(self, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in record.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{record['event']}/{name}", value, record["step"])
+        if self.progress is not None:
+            self.progress.event(record)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def cut_log(folder: Path, step: int) -> None:
+    """Drop what was logged after ``step``, and a last line that a kill left unfinished."""
+    path = folder / "log.jsonl"
+    if not path.exists():
+        return
+    kept = [line for line in read_log(folder) if line.get("step", 0) <= step]
+    temporary = path.with_suffix(".partial")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in kept)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """All whole records of a run's log."""
+    records: list[dict[str, Any]] = []
+    path = folder / "log.jsonl"
+    if not path.exists():
+        return records
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        records.append(record)
+    return records
+
+
+def _open_board(folder: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(log_dir=str(folder / "tensorboard"))  # type: ignore[no-untyped-call]

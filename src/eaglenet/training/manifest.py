@@ -1,0 +1,86 @@
+"""What made a run: versions, commit, hardware, data found, command."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import eaglenet
+
+PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "av", "triton")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, commit and hardware of this process."""
+    versions = {"eaglenet": eaglenet.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "commit": git_commit(Path(eaglenet.__file__).parent),
+        "hardware": describe_hardware(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def describe_hardware() -> dict[str, Any]:
+    """Processor, cores, memory and accelerators."""
+    hardware: dict[str, Any] = {
+        "platform": platform.platform(),
+        "processor": _processor_name(),
+        "cores": os.cpu_count(),
+    }
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        hardware["memory_gib"] = round(total / 2**30, 1)
+    if torch.cuda.is_available():
+        hardware["gpus"] = [
+            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+        ]
+    return hardware
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit of the working tree around ``folder``, with `+` where files were changed."""
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        return commit + ("+" if _git(folder, "status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    return result.stdout.strip()
+
+
+def _processor_name() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically."""
+    temporary = path.with_name(f".{path.name}.partial")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,166 @@
+"""Parameter groups with two rates, freezing, AdamW, and the field's BERT-style Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError
+
+OptimizerName = Literal["adamw", "bert_adam"]
+Freeze = Literal["none", "embeddings", "towers"]
+
+# Patch embedding, class and position embeddings, the norm before the blocks, token embedding:
+# what the field's `freeze 0` leaves untouched.
+EMBEDDING_PARTS = (
+    "patch_embedding",
+    "class_embedding",
+    "position_embedding",
+    "positional_embedding",
+    "ln_pre",
+    "token_embedding",
+)
+TOWERS = ("encoder.vision.", "encoder.text.")
+
+
+def is_tower(name: str) -> bool:
+    """Whether a parameter belongs to a pretrained tower rather than to a head or an adapter."""
+    return name.startswith(TOWERS)
+
+
+def freeze_parameters(method: nn.Module, freeze: Freeze) -> int:
+    """Stop gradients as ``freeze`` says; gives the number of parameters (scalars) frozen."""
+    frozen = 0
+    for name, parameter in method.named_parameters():
+        is_embedding = is_tower(name) and any(part in name for part in EMBEDDING_PARTS)
+        stop = freeze == "towers" and is_tower(name) or freeze == "embeddings" and is_embedding
+        parameter.requires_grad_(not stop)
+        frozen += parameter.numel() if stop else 0
+    return frozen
+
+
+def decays(name: str, parameter: Tensor, optimizer: OptimizerName) -> bool:
+    """Whether weight decay applies.
+
+    ``adamw`` leaves out everything with fewer than two axes (biases, norms, temperatures) and
+    positions. ``bert_adam`` leaves out names with `bias` only, so that norm weights, temperatures
+    and positions decay: the authors' grouping.
+    """
+    if optimizer == "bert_adam":
+        return "bias" not in name
+    return parameter.ndim >= 2 and "position" not in name
+
+
+def parameter_groups(
+    method: nn.Module,
+    *,
+    lr_encoder: float,
+    lr_head: float,
+    weight_decay: float,
+    optimizer: OptimizerName = "adamw",
+) -> list[dict[str, Any]]:
+    """Up to four groups: towers and the rest, with and without decay. ``peak`` is their rate."""
+    rates = {True: lr_encoder, False: lr_head}
+    members: dict[tuple[bool, bool], list[Tensor]] = {}
+    for name, parameter in method.named_parameters():
+        if parameter.requires_grad:
+            key = (is_tower(name), decays(name, parameter, optimizer))
+            members.setdefault(key, []).append(parameter)
+    if not members:
+        raise ConfigError(
+            "no parameter is left to train: the method has none of its own and the towers are "
+            "frozen; set training.freeze=none or choose a method with a head"
+        )
+    return [
+        {
+            "params": parameters,
+            "lr": rates[tower],
+            "peak": rates[tower],
+            "weight_decay": weight_decay if decay else 0.0,
+            "name": f"{'encoder' if tower else 'head'}{'' if decay else ', no decay'}",
+        }
+        for (tower, decay), parameters in sorted(members.items(), reverse=True)
+    ]
+
+
+def build_optimizer(groups: list[dict[str, Any]], name: OptimizerName) -> torch.optim.Optimizer:
+    """AdamW (fused where the parameters are on a GPU) or :class:`BertAdam`."""
+    if name == "bert_adam":
+        return BertAdam(groups)
+    on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=on_gpu or None)
+
+
+class BertAdam(torch.optim.Optimizer):
+    """Adam as the field's released code runs it.
+
+        g <- g / max(1, ||g||)          per tensor
+        m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2
+        w <- w - rate (m / (sqrt(v) + eps) + decay w)
+
+    No bias correction, and the decay is multiplied by the scheduled rate.
+
+    Paper: the released code keeps tower weights and both moments in fp16, where v underflows to
+    zero and a rate of 1e-7 acts like 0.1 without adaptation. This class computes in the weights'
+    own precision; with fp32 weights that rate leaves CLIP practically frozen.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        *,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-6,
+        weight_decay: float = 0.2,
+        clip_norm: float = 1.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "clip_norm": clip_norm,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        if not weights:
+            return
+        gradients = [weight.grad for weight in weights]
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight]["first"] = torch.zeros_like(weight)
+                self.state[weight]["second"] = torch.zeros_like(weight)
+        first = [self.state[weight]["first"] for weight in weights]
+        second = [self.state[weight]["second"] for weight in weights]
+        if group["clip_norm"] > 0:
+            norms = torch._foreach_norm(gradients)
+            scales = [(group["clip_norm"] / (norm + 1e-6)).clamp(max=1.0) for norm in norms]
+            gradients = [
+                gradient * scale for gradient, scale in zip(gradients, scales, strict=True)
+            ]
+        first_decay, second_decay = group["betas"]
+        torch._foreach_lerp_(first, gradients, 1.0 - first_decay)
+        torch._foreach_mul_(second, second_decay)
+        torch._foreach_addcmul_(second, gradients, gradients, 1.0 - second_decay)
+        divisors = torch._foreach_sqrt(second)
+        torch._foreach_add_(divisors, group["eps"])
+        updates = torch._foreach_div(first, divisors)
+        if group["weight_decay"] > 0:
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+        torch._foreach_add_(weights, updates, alpha=-group["lr"])

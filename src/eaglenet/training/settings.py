@@ -1,0 +1,183 @@
+"""Frozen dataclasses to and from plain JSON values, and `a.b=c` overrides with type checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin
+
+from eaglenet.errors import ConfigError
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses to dictionaries, tuples to lists; what `json.dumps` takes."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            spec.name: to_plain(getattr(value, spec.name)) for spec in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(entry) for entry in value]
+    return value
+
+
+def from_plain(kind: type[Any], plain: Any, *, where: str = "") -> Any:
+    """The dataclass ``kind`` from what :func:`to_plain` gave; unknown names are errors."""
+    if not isinstance(plain, Mapping):
+        raise ConfigError(f"{where or kind.__name__}: expected a table of settings, got {plain!r}")
+    hints = typing.get_type_hints(kind)
+    names = [spec.name for spec in dataclasses.fields(kind)]
+    for name in plain:
+        if name not in names:
+            raise _unknown(f"{where}.{name}".lstrip("."), name, names)
+    values = {
+        name: _coerce(hints[name], entry, f"{where}.{name}".lstrip("."))
+        for name, entry in plain.items()
+    }
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{where or kind.__name__}: {error}") from error
+
+
+def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
+    """``settings`` with the field at dotted ``path`` read from ``text`` as that field's type."""
+    name, _, rest = path.partition(".")
+    full = f"{where}.{name}".lstrip(".")
+    if isinstance(settings, Mapping):
+        if rest:
+            raise ConfigError(f"{full}.{rest}: {full} is a plain table without inner settings")
+        return {**settings, name: _guess(text)}
+    names = [spec.name for spec in dataclasses.fields(settings)]
+    if name not in names:
+        raise _unknown(full, name, names)
+    current = getattr(settings, name)
+    if rest:
+        if not dataclasses.is_dataclass(current) and not isinstance(current, Mapping):
+            raise ConfigError(f"{full}.{rest}: {full} is {current!r} and has no inner settings")
+        changed = override(current, rest, text, where=full)
+    elif dataclasses.is_dataclass(current):
+        inner = ", ".join(spec.name for spec in dataclasses.fields(current))
+        raise ConfigError(f"{full} is a group; set one of its fields: {inner}")
+    else:
+        changed = _parse(typing.get_type_hints(type(settings))[name], text, full)
+    return dataclasses.replace(settings, **{name: changed})
+
+
+def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
+    """Lines `path: first -> second` for every value that differs between two plain trees."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        lines: list[str] = []
+        for name in dict.fromkeys([*first, *second]):
+            inner = f"{where}.{name}".lstrip(".")
+            lines += differences(first.get(name), second.get(name), where=inner)
+        return lines
+    return [] if first == second else [f"{where}: {first!r} -> {second!r}"]
+
+
+def _unknown(full: str, name: str, names: list[str]) -> ConfigError:
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return ConfigError(f"unknown setting {full!r}{hint} (known: {', '.join(names)})")
+
+
+def _guess(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) in (Union, types.UnionType):
+        return get_args(hint)
+    return (hint,)
+
+
+def _parse(hint: Any, text: str, where: str) -> Any:
+    """``text`` from a command line as a value of type ``hint``."""
+    options = _options(hint)
+    if type(None) in options and text.lower() in ("none", "null"):
+        return None
+    for option in options:
+        origin = get_origin(option)
+        if option is str or origin is Literal:
+            plain: Any = text
+            if origin is Literal and text not in get_args(option):
+                plain = _guess(text)
+        elif option is bool:
+            plain = {"true": True, "yes": True, "false": False, "no": False}.get(text.lower(), text)
+        elif origin is tuple and not text.startswith("["):
+            plain = [_guess(entry) for entry in text.split(",") if entry]
+        else:
+            plain = _guess(text)
+        try:
+            return _coerce(option, plain, where)
+        except ConfigError:
+            continue
+    raise ConfigError(f"{where}={text}: expected {_describe(hint)}")
+
+
+def _coerce(hint: Any, plain: Any, where: str) -> Any:
+    """A JSON value as a value of type ``hint``, or an error that says what was expected."""
+    for option in _options(hint):
+        matched, value = _match(option, plain, where)
+        if matched:
+            return value
+    raise ConfigError(f"{where}: expected {_describe(hint)}, got {plain!r}")
+
+
+def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
+    origin, arguments = get_origin(option), get_args(option)
+    if option is Any:
+        return True, plain
+    if option is type(None):
+        return plain is None, None
+    if origin is Literal:
+        return plain in arguments, plain
+    if option is float:
+        is_number = isinstance(plain, (int, float)) and not isinstance(plain, bool)
+        return is_number, float(plain) if is_number else None
+    if option is int:
+        return isinstance(plain, int) and not isinstance(plain, bool), plain
+    if option in (bool, str):
+        return isinstance(plain, option), plain
+    if origin is tuple:
+        return _match_tuple(arguments, plain, where)
+    if isinstance(option, type) and dataclasses.is_dataclass(option):
+        if isinstance(plain, option):
+            return True, plain
+        return isinstance(plain, Mapping), (
+            from_plain(option, plain, where=where) if isinstance(plain, Mapping) else None
+        )
+    if origin in (dict, Mapping) or origin is not None and issubclass(origin, Mapping):
+        return isinstance(plain, Mapping), dict(plain) if isinstance(plain, Mapping) else None
+    return False, None
+
+
+def _match_tuple(arguments: tuple[Any, ...], plain: Any, where: str) -> tuple[bool, Any]:
+    if not isinstance(plain, (list, tuple)):
+        return False, None
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return True, tuple(_coerce(arguments[0], entry, where) for entry in plain)
+    if len(arguments) != len(plain):
+        return False, None
+    pairs = zip(arguments, plain, strict=True)
+    return True, tuple(_coerce(argument, entry, where) for argument, entry in pairs)
+
+
+def _describe(hint: Any) -> str:
+    words = []
+    for option in _options(hint):
+        if get_origin(option) is Literal:
+            words += [repr(entry) for entry in get_args(option)]
+        else:
+            words.append(
+                "none" if option is type(None) else getattr(option, "__name__", str(option))
+            )
+    return " or ".join(words)

@@ -1,0 +1,134 @@
+"""One training step: encode, gather, losses, backward. No host synchronisation anywhere in it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from eaglenet.errors import NonFiniteError
+from eaglenet.methods.base import Method
+from eaglenet.training.cached_batch import backward_in_pieces, split_batch
+from eaglenet.training.distributed import World, gather, gather_tensor
+from eaglenet.types import Losses, PairBatch, TextFeatures, VideoFeatures
+
+Precision = Literal["auto", "bf16", "fp32"]
+Accumulation = Literal["whole", "split"]
+HALF_TYPES = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How a step is computed; none of it changes what is computed beyond rounding.
+
+    accumulate: number of pieces the batch is encoded in.
+    accumulation: ``whole`` keeps the whole contrastive batch; ``split`` averages the losses of the
+        pieces, each with its own smaller matrix (the released DiDeMo setting: 16 of 64 pairs).
+    """
+
+    precision: Precision = "auto"
+    accumulate: int = 1
+    accumulation: Accumulation = "whole"
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+    """bf16 autocast over fp32 weights on a GPU; plain fp32 on a CPU unless bf16 is asked for."""
+    wanted = precision == "bf16" or precision == "auto" and device.type == "cuda"
+    return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
+
+
+def encode_pairs(
+    method: Method, batch: PairBatch, precision: Precision = "auto"
+) -> tuple[TextFeatures, VideoFeatures]:
+    """Features of a batch; whatever the towers computed in, they come out at least in fp32."""
+    with autocast(batch.video_ids.device, precision):
+        text = method.encode_text(batch.texts)
+        video = method.encode_video(batch.videos)
+    return _widened(text), _widened(video)
+
+
+def training_losses(method: Method, batch: PairBatch, options: StepOptions, world: World) -> Losses:
+    """Forward and backward pass: losses of the joined batch; gradients lie in the parameters.
+
+    Gradients of several ranks still have to be averaged (``distributed.average_gradients``).
+    """
+    if options.accumulate > 1 and options.accumulation == "split":
+        return _backward_split(method, batch, options, world)
+    if options.accumulate > 1:
+        return backward_in_pieces(
+            split_batch(batch, options.accumulate),
+            lambda piece: encode_pairs(method, piece, options.precision),
+            lambda text, video: _joined_losses(method, text, video, batch.video_ids, world),
+        )
+    return _backward(method, batch, options, world, 1.0)
+
+
+def _backward(
+    method: Method, batch: PairBatch, options: StepOptions, world: World, scale: float
+) -> Losses:
+    text, video = encode_pairs(method, batch, options.precision)
+    losses = _joined_losses(method, text, video, batch.video_ids, world)
+    (losses.total * scale).backward()  # type: ignore[no-untyped-call]
+    detached = {name: value.detach() for name, value in losses.terms.items()}
+    return Losses(detached, dict(losses.weights))
+
+
+def _backward_split(method: Method, batch: PairBatch, options: StepOptions, world: World) -> Losses:
+    pieces = split_batch(batch, options.accumulate)
+    parts = [_backward(method, piece, options, world, 1.0 / len(pieces)) for piece in pieces]
+    means = {
+        name: torch.stack([part.terms[name] for part in parts]).mean() for name in parts[0].terms
+    }
+    return Losses(means, parts[0].weights)
+
+
+def _joined_losses(
+    method: Method, text: TextFeatures, video: VideoFeatures, video_ids: Tensor, world: World
+) -> Losses:
+    joined_ids = gather_tensor(video_ids, world)
+    positives = joined_ids[:, None] == joined_ids[None, :]
+    return method.losses(gather(text, world), gather(video, world), positives)
+
+
+def _widened(features: Any) -> Any:
+    return features._map(lambda value: value.float() if value.dtype in HALF_TYPES else value)
+
+
+class FiniteWatch:
+    """Remembers on the device the first step at which each term was not finite.
+
+    Looking is cheap and asynchronous; :meth:`check` copies one small tensor to the host and raises.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.names: tuple[str, ...] = ()
+        self.first_bad = torch.empty(0, dtype=torch.long, device=device)
+
+    def look(self, step: int, values: dict[str, Tensor]) -> None:
+        names = tuple(values)
+        if names != self.names:
+            self.check()
+            self.names = names
+            self.first_bad = torch.full((len(names),), -1, dtype=torch.long, device=self.device)
+        bad = ~torch.stack([value.detach() for value in values.values()]).isfinite()
+        self.first_bad = torch.where(bad & (self.first_bad < 0), step, self.first_bad)
+
+    def check(self) -> None:
+        """Raise if any term has been NaN or infinite so far."""
+        found = [
+            (step, name)
+            for step, name in zip(self.first_bad.tolist(), self.names, strict=True)
+            if step >= 0
+        ]
+        if not found:
+            return
+        first = min(step for step, _ in found)
+        names = ", ".join(name for step, name in found if step == first)
+        raise NonFiniteError(
+            f"{names} became NaN or infinite at step {first}; training stopped and no checkpoint "
+            "was written after it: lower the learning rates, or look at the data of that step"
+        )
