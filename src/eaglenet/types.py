@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -17,12 +17,14 @@ from torch import Tensor
 Sampling = Literal["uniform", "per_second"]
 Resize = Literal["crop", "stretch"]
 ShortVideo = Literal["repeat", "mask", "zeros"]
+# A type variable, not ``Self``: the shape checker decorates methods one by one and refuses Self.
+Record = TypeVar("Record", bound="TensorRecord")
 
 
 class TensorRecord:
     """Dataclass of tensors that share their first axis, and may be moved and cut together."""
 
-    def _map(self, function: Any) -> Self:
+    def _map(self: Record, function: Any) -> Record:
         changes = {}
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, spec.name)
@@ -30,7 +32,7 @@ class TensorRecord:
                 changes[spec.name] = function(value)
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
+    def to(self: Record, device: torch.device | str, dtype: torch.dtype | None = None) -> Record:
         """Move to a device; ``dtype`` applies to floating-point fields only."""
 
         def move(value: Tensor) -> Tensor:
@@ -39,7 +41,7 @@ class TensorRecord:
 
         return self._map(move)
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self: Record, index: Any) -> Record:
         """Rows ``index`` (a slice, an index tensor or a list) of every field."""
         if isinstance(index, int):
             index = slice(index, index + 1)
@@ -52,11 +54,11 @@ class TensorRecord:
                 return value.shape[0]
         return 0
 
-    def detach(self) -> Self:
+    def detach(self: Record) -> Record:
         return self._map(lambda value: value.detach())
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
+    def concatenate(cls: type[Record], parts: Sequence[Record]) -> Record:
         """Join along the first axis."""
         changes = {}
         for spec in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -117,9 +119,7 @@ class PairBatch:
     video_ids: Int[Tensor, "pairs"]
 
     def to(self, device: torch.device | str) -> PairBatch:
-        return PairBatch(
-            self.texts.to(device), self.videos.to(device), self.video_ids.to(device)
-        )
+        return PairBatch(self.texts.to(device), self.videos.to(device), self.video_ids.to(device))
 
     @property
     def positives(self) -> Bool[Tensor, "pairs pairs"]:
@@ -160,6 +160,7 @@ class FrameSpec:
     fast: bool = False
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """Turns inputs into features. Implementations live in ``encoders`` and are ``nn.Module``s."""
 
