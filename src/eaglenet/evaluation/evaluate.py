@@ -1,0 +1,328 @@
+"""Encode, score and rank a split: each stage timed apart, memory bounded at any size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from eaglenet.errors import NonFiniteError, UsageError
+from eaglenet.evaluation.metrics import Metrics, StreamingRanks, check_video_of_text
+from eaglenet.evaluation.summary import format_result, mean_and_spread
+from eaglenet.methods.base import Method
+from eaglenet.scoring import score_all
+from eaglenet.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
+
+MAX_SCORES = 1 << 26  # scores held at once: 256 MB in fp32
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+MAX_NAMES = 20  # missing videos named in a result; the count is always whole
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Wall-clock seconds of each stage; decoding counts as encoding when videos come lazily."""
+
+    encode_text: float
+    encode_video: float
+    score: float
+
+
+@dataclass(frozen=True)
+class NoiseSpread:
+    """Metrics over several seeds of the evaluation noise."""
+
+    seeds: tuple[int, ...]
+    metrics: tuple[Metrics, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"seeds": list(self.seeds)} | mean_and_spread([m.to_dict() for m in self.metrics])
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Scores of one method under one protocol, with all that is needed to believe them."""
+
+    method: str
+    protocol: str
+    metrics: Metrics
+    timings: Timings
+    num_texts: int
+    num_videos: int
+    num_missing_videos: int = 0
+    missing_videos: tuple[str, ...] = ()
+    device: str = "cpu"
+    backend: str = "auto"
+    precision: str = "fp32"
+    noise: NoiseSpread | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that ``json.dumps`` takes."""
+        record: dict[str, Any] = {
+            "method": self.method,
+            "protocol": self.protocol,
+            **self.metrics.to_dict(),
+            "texts": self.num_texts,
+            "videos_found": self.num_videos,
+            "videos_missing": self.num_missing_videos,
+            "missing_videos": list(self.missing_videos),
+            "seconds": {
+                "encode_text": self.timings.encode_text,
+                "encode_video": self.timings.encode_video,
+                "score": self.timings.score,
+            },
+            "device": self.device,
+            "backend": self.backend,
+            "precision": self.precision,
+            "notes": list(self.notes),
+        }
+        if self.noise is not None:
+            record["noise"] = self.noise.to_dict()
+        return record
+
+    def __str__(self) -> str:
+        return format_result(self.to_dict())
+
+
+def evaluate(
+    method: Method,
+    texts: Tokens | TextFeatures | Sequence[str] | Iterable[Tokens | TextFeatures],
+    videos: Clips | VideoFeatures | Iterable[Clips | VideoFeatures],
+    video_of_text: Int[Tensor, "texts"],
+    protocol: Any,
+    *,
+    text_batch: int = 256,
+    video_batch: int = 32,
+    device: torch.device | str | None = None,
+    backend: str = "auto",
+    precision: str = "fp32",
+    noise_seeds: Sequence[int] | None = None,
+    missing_videos: Sequence[str] = (),
+    max_scores: int = MAX_SCORES,
+) -> EvaluationResult:
+    """Evaluate ``method``: encode texts and videos, score every pair, rank both directions.
+
+    Args:
+        texts, videos: whole records, cut into batches here; or iterables of batches, in order, so
+            that frames of a large split never lie in memory together; texts also as sentences.
+        protocol: a protocol object or its name; goes with every score.
+        precision: of the encoders (autocast) and of scoring.
+        noise_seeds: score again under each seed and report mean and spread, for methods with
+            evaluation noise. The model keeps its own noise afterwards.
+        missing_videos: ids that the protocol lists but that were not found; reported.
+        max_scores: scores held at once.
+    """
+    place = torch.device(device) if device is not None else method.device
+    was_training = method.training
+    method.to(place).eval()
+    try:
+        with torch.no_grad():
+            started = _now(place)
+            text = _encode(method, _text_batches(method, texts, text_batch), place, precision)
+            texts_done = _now(place)
+            video = _encode(method, _batches(videos, video_batch), place, precision)
+            videos_done = _now(place)
+            _check_encoded(text, video, video_of_text)
+            settings: dict[str, Any] = {"backend": backend, "precision": precision}
+            metrics = _rank(method, text, video, video_of_text, max_scores, settings)
+            scored = _now(place)
+            noise = None
+            if noise_seeds:
+                noise = _noise_spread(
+                    method, text, video, video_of_text, max_scores, settings, noise_seeds
+                )
+    finally:
+        method.train(was_training)
+    return EvaluationResult(
+        method=getattr(method, "name", type(method).__name__),
+        protocol=str(getattr(protocol, "name", protocol)),
+        metrics=metrics,
+        timings=Timings(texts_done - started, videos_done - texts_done, scored - videos_done),
+        num_texts=len(text),
+        num_videos=len(video),
+        num_missing_videos=len(missing_videos),
+        missing_videos=tuple(missing_videos[:MAX_NAMES]),
+        device=_device_name(place),
+        backend=backend,
+        precision=precision,
+        noise=noise,
+    )
+
+
+def _rank(
+    method: Method,
+    text: TextFeatures,
+    video: VideoFeatures,
+    video_of_text: Int[Tensor, "texts"],
+    max_scores: int,
+    settings: dict[str, Any],
+) -> Metrics:
+    """Score in blocks of whole columns where they fit, so that video-side work is done once."""
+    order = video_of_text.argsort(stable=True)
+    text = text[order.to(text.sentence.device)]
+    sorted_video = video_of_text[order].cpu()
+    ranks = StreamingRanks(sorted_video, len(video))
+    text_step = min(len(text), max_scores)
+    video_step = min(len(video), max(1, max_scores // text_step))
+
+    def block(texts: slice, videos: slice) -> Tensor:
+        scores = score_all(method, text[texts], video[videos], **settings)
+        return torch.as_tensor(scores).float()
+
+    if text_step == len(text) and video_step == len(video):
+        scores = block(slice(None), slice(None))
+        ranks.add_targets(scores)
+        ranks.add(scores)
+        return ranks.metrics()
+    # The right pairs first: texts are sorted by video, so those of a video block lie together.
+    for video_start in range(0, len(video), video_step):
+        edges = torch.tensor([video_start, min(video_start + video_step, len(video))])
+        first, last = torch.searchsorted(sorted_video, edges).tolist()
+        for start in range(first, last, text_step):
+            rows = slice(start, min(start + text_step, last))
+            tile = block(rows, slice(video_start, video_start + video_step))
+            ranks.add_targets(tile, start, video_start)
+    for video_start in range(0, len(video), video_step):
+        for start in range(0, len(text), text_step):
+            rows = slice(start, start + text_step)
+            tile = block(rows, slice(video_start, video_start + video_step))
+            ranks.add(tile, start, video_start)
+    return ranks.metrics()
+
+
+def _noise_spread(
+    method: Method,
+    text: TextFeatures,
+    video: VideoFeatures,
+    video_of_text: Int[Tensor, "texts"],
+    max_scores: int,
+    settings: dict[str, Any],
+    seeds: Sequence[int],
+) -> NoiseSpread:
+    reseed = getattr(method, "reseed", None)
+    if reseed is None:
+        raise UsageError(
+            f"{getattr(method, 'name', type(method).__name__)} has no evaluation noise to reseed: "
+            "leave noise_seeds out for this method"
+        )
+    with _kept_buffers(method):
+        results = []
+        for seed in seeds:
+            reseed(int(seed))
+            results.append(_rank(method, text, video, video_of_text, max_scores, settings))
+    return NoiseSpread(tuple(int(seed) for seed in seeds), tuple(results))
+
+
+@contextmanager
+def _kept_buffers(method: Method) -> Iterator[None]:
+    """Put every buffer (the noise bank among them) back as it was."""
+    kept = {name: buffer.clone() for name, buffer in method.named_buffers()}
+    seed = getattr(method, "noise_seed", None)
+    try:
+        yield
+    finally:
+        if seed is not None:
+            method.reseed(seed)  # type: ignore[operator]
+        for name, buffer in method.named_buffers():
+            if name in kept:
+                buffer.copy_(kept[name])
+
+
+def _text_batches(method: Method, texts: Any, batch_size: int) -> Iterator[Any]:
+    if isinstance(texts, TensorRecord):
+        yield from _batches(texts, batch_size)
+        return
+    for part in _grouped(texts, batch_size):
+        if isinstance(part, list):
+            if method.tokenizer is None:
+                raise UsageError(
+                    "texts are sentences but the method has no tokenizer: load it with "
+                    "eaglenet.load, or pass Tokens"
+                )
+            yield method.tokenizer(part)
+        else:
+            yield part
+
+
+def _grouped(texts: Iterable[Any], batch_size: int) -> Iterator[Any]:
+    """Sentences as lists of at most ``batch_size``; anything else as it comes."""
+    sentences: list[str] = []
+    for item in texts:
+        if not isinstance(item, str):
+            yield item
+            continue
+        sentences.append(item)
+        if len(sentences) == batch_size:
+            yield sentences
+            sentences = []
+    if sentences:
+        yield sentences
+
+
+def _batches(source: Any, batch_size: int) -> Iterator[Any]:
+    if not isinstance(source, TensorRecord):
+        yield from source
+        return
+    for start in range(0, len(source), batch_size):
+        yield source[start : start + batch_size]
+
+
+def _encode(method: Method, batches: Iterator[Any], device: torch.device, precision: str) -> Any:
+    parts: list[Any] = []
+    for batch in batches:
+        moved = batch.to(device)
+        is_text = isinstance(moved, Tokens | TextFeatures)
+        with _autocast(device, precision):
+            features = method.encode_text(moved) if is_text else method.encode_video(moved)
+        features = features.to(device, torch.float32)
+        _check_finite(features)
+        parts.append(features)
+    if not parts:
+        raise UsageError("nothing to evaluate: the texts or the videos are empty; check the split")
+    return type(parts[0]).concatenate(parts)
+
+
+def _autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    if precision not in AUTOCAST:
+        return nullcontext()
+    return torch.autocast(device.type, AUTOCAST[precision])
+
+
+def _check_encoded(
+    text: TextFeatures, video: VideoFeatures, video_of_text: Int[Tensor, "texts"]
+) -> None:
+    if len(text) != len(video_of_text):
+        raise UsageError(
+            f"{len(text)} texts were encoded but video_of_text has {len(video_of_text)} entries: "
+            "it needs one for each text, in the same order"
+        )
+    check_video_of_text(video_of_text, len(video))
+
+
+def _check_finite(features: TextFeatures | VideoFeatures) -> None:
+    if isinstance(features, TextFeatures):
+        name, values = "sentence", features.sentence
+    else:
+        name, values = "frame", features.frames[features.mask]
+    bad = int((~values.isfinite()).any(dim=-1).sum())
+    if bad:
+        raise NonFiniteError(
+            f"{bad} of {values.shape[0]} {name} features of a batch are NaN or infinite: check the "
+            "weights or the stored features"
+        )
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

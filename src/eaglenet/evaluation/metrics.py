@@ -1,0 +1,240 @@
+"""Recall, median and mean rank of any scores ``[texts, videos]``, in bounded memory.
+
+- A rank is ``1 + number of other candidates with a score >= the right one``: a tie counts against
+  the model, whatever order a sort would have given.
+- ``video_of_text`` says which video each text belongs to; one path serves one-caption and
+  many-caption data. A video without a text is a distractor: it is found, never asked for.
+- Text to video: every sentence is a query against all videos.
+- Video to text: the candidates of a video are the *groups* of sentences, one group per video that
+  has sentences, and a group scores as its best sentence (the field's multi-sentence protocol). With
+  one caption a video this is the plain transpose.
+- NaN and infinite scores raise, because a rank among them means nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from eaglenet.errors import DatasetError, NonFiniteError, UsageError
+
+RECALL_AT = (1, 5, 10)
+STRIP_ENTRIES = 1 << 24  # scores compared at once: bounds the temporaries at about 200 MB
+
+
+@dataclass(frozen=True)
+class DirectionMetrics:
+    """Metrics of one direction; recalls in percent, ranks from 1."""
+
+    recall_at_1: float
+    recall_at_5: float
+    recall_at_10: float
+    median_rank: float
+    mean_rank: float
+    num_queries: int
+
+    @property
+    def recall_sum(self) -> float:
+        return self.recall_at_1 + self.recall_at_5 + self.recall_at_10
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Under the names that the field's tables use."""
+        return {
+            "R@1": self.recall_at_1,
+            "R@5": self.recall_at_5,
+            "R@10": self.recall_at_10,
+            "MdR": self.median_rank,
+            "MnR": self.mean_rank,
+            "queries": self.num_queries,
+        }
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Both directions; ``rsum`` adds the six recalls."""
+
+    t2v: DirectionMetrics
+    v2t: DirectionMetrics
+
+    @property
+    def rsum(self) -> float:
+        return self.t2v.recall_sum + self.v2t.recall_sum
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"t2v": self.t2v.to_dict(), "v2t": self.v2t.to_dict(), "Rsum": self.rsum}
+
+
+def summarize_ranks(ranks: Int[Tensor, "queries"]) -> DirectionMetrics:
+    """Recalls, median (the mean of the middle two when even) and mean of ranks."""
+    if len(ranks) == 0:
+        raise UsageError("no query to summarize: the split has no text; check the annotations")
+    values = ranks.cpu().numpy()
+    recall_at_1, recall_at_5, recall_at_10 = (
+        100.0 * float(np.mean(values <= cutoff)) for cutoff in RECALL_AT
+    )
+    return DirectionMetrics(
+        recall_at_1,
+        recall_at_5,
+        recall_at_10,
+        median_rank=float(np.median(values)),
+        mean_rank=float(np.mean(values)),
+        num_queries=len(values),
+    )
+
+
+class StreamingRanks:
+    """Ranks from tiles of the score matrix; memory grows with texts + videos, never their product.
+
+    Feed every right pair to :meth:`add_targets` first (any tiles that cover them), then every tile
+    of the matrix once to :meth:`add`. ``video_of_text`` must be sorted, and for each column the
+    tiles must come in the order of the texts: then the sentences of a video are met together, and
+    one flag a column tells whether the group under way has already beaten the right one.
+    """
+
+    def __init__(self, video_of_text: Int[Tensor, "texts"], num_videos: int) -> None:
+        check_video_of_text(video_of_text, num_videos)
+        self.video_of_text = video_of_text.cpu().long()
+        if bool((self.video_of_text.diff() < 0).any()):
+            raise UsageError("StreamingRanks needs texts sorted by video: sort them, then stream")
+        num_texts = len(video_of_text)
+        self.num_videos = num_videos
+        self.text_target = torch.full((num_texts,), float("nan"), dtype=torch.float64)
+        self.video_target = torch.full((num_videos,), float("-inf"), dtype=torch.float64)
+        self.text_rank = torch.ones(num_texts, dtype=torch.long)
+        self.video_rank = torch.ones(num_videos, dtype=torch.long)
+        self._open_group = torch.full((num_videos,), -1, dtype=torch.long)
+        self._open_beats = torch.zeros(num_videos, dtype=torch.bool)
+        self._next_text = torch.zeros(num_videos, dtype=torch.long)
+
+    def add_targets(
+        self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
+    ) -> None:
+        """Learn the scores of the right pairs inside one tile."""
+        tile = self._checked(tile, text_start, video_start)
+        own = self.video_of_text[text_start : text_start + tile.shape[0]] - video_start
+        rows = ((own >= 0) & (own < tile.shape[1])).nonzero()[:, 0]
+        values = tile[rows, own[rows]].double()
+        self.text_target[text_start + rows] = values
+        self.video_target.scatter_reduce_(0, video_start + own[rows], values, reduce="amax")
+
+    def add(
+        self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
+    ) -> None:
+        """Count who beats or ties the right ones inside one tile."""
+        tile = self._checked(tile, text_start, video_start)
+        columns = slice(video_start, video_start + tile.shape[1])
+        if bool((self._next_text[columns] != text_start).any()):
+            raise UsageError(
+                f"tile at text {text_start}, video {video_start} is out of order: each column "
+                "takes its tiles from the first text to the last, once"
+            )
+        strip = max(1, STRIP_ENTRIES // tile.shape[1])
+        for start in range(0, tile.shape[0], strip):
+            self._add_strip(tile[start : start + strip], text_start + start, columns)
+        self._next_text[columns] += tile.shape[0]
+
+    def _add_strip(
+        self, tile: Float[Tensor, "texts videos"], text_start: int, columns: slice
+    ) -> None:
+        rows = slice(text_start, text_start + tile.shape[0])
+        group = self.video_of_text[rows]
+        target = self.text_target[rows]
+        if bool(target.isnan().any()):
+            missing = text_start + int(target.isnan().nonzero()[0, 0])
+            raise UsageError(f"text {missing} has no target yet: call add_targets before add")
+        others = group[:, None] != torch.arange(columns.start, columns.stop)[None, :]
+        beats_text = (tile >= target.to(tile.dtype)[:, None]) & others
+        self.text_rank[rows] += beats_text.sum(dim=1)
+        beats_video = (tile >= self.video_target[columns].to(tile.dtype)[None, :]) & others
+        self._count_groups(beats_video, group, columns)
+
+    def _count_groups(
+        self,
+        beats: Bool[Tensor, "texts videos"],
+        group: Int[Tensor, "texts"],
+        columns: slice,
+    ) -> None:
+        """Add one to a column's rank for each group with a sentence that beats its target."""
+        ids, local = torch.unique_consecutive(group, return_inverse=True)
+        counts = torch.zeros(len(ids), beats.shape[1], dtype=torch.int32)
+        group_beats = counts.index_add_(0, local, beats.int()) > 0
+        continued = self._open_group[columns] == ids[0]
+        carried = self._open_beats[columns]
+        self.video_rank[columns] += carried & ~continued
+        group_beats[0] |= carried & continued
+        self.video_rank[columns] += group_beats[:-1].sum(dim=0)
+        self._open_group[columns] = ids[-1]
+        self._open_beats[columns] = group_beats[-1]
+
+    def _checked(
+        self, tile: Float[Tensor, "texts videos"], text_start: int, video_start: int
+    ) -> Float[Tensor, "texts videos"]:
+        raise_if_not_finite(tile, text_start, video_start)
+        return tile.detach().cpu()
+
+    def metrics(self) -> Metrics:
+        """Both directions, once every tile has been added."""
+        if bool((self._next_text != len(self.video_of_text)).any()):
+            missing = int((self._next_text != len(self.video_of_text)).sum())
+            raise UsageError(f"{missing} of {self.num_videos} columns have tiles missing")
+        asked = torch.unique(self.video_of_text)
+        video_rank = self.video_rank + self._open_beats.long()
+        return Metrics(summarize_ranks(self.text_rank), summarize_ranks(video_rank[asked]))
+
+
+def retrieval_metrics(
+    scores: Float[Tensor, "texts videos"], video_of_text: Int[Tensor, "texts"]
+) -> Metrics:
+    """Metrics of a whole score matrix.
+
+    >>> scores = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.8]])
+    >>> retrieval_metrics(scores, torch.tensor([0, 1])).t2v.mean_rank
+    1.5
+    """
+    raise_if_not_finite(scores)
+    check_video_of_text(video_of_text, scores.shape[1])
+    order = video_of_text.argsort(stable=True)
+    sorted_scores = scores if _is_sorted(order) else scores[order.to(scores.device)]
+    ranks = StreamingRanks(video_of_text[order], scores.shape[1])
+    ranks.add_targets(sorted_scores)
+    ranks.add(sorted_scores)
+    return ranks.metrics()
+
+
+def _is_sorted(order: Int[Tensor, "texts"]) -> bool:
+    return torch.equal(order, torch.arange(len(order), device=order.device))
+
+
+def raise_if_not_finite(
+    scores: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
+) -> None:
+    """NaN would vanish from a sort and raise the recall: it must never reach the ranks."""
+    bad = ~scores.isfinite()
+    count = int(bad.sum())
+    if count:
+        row, column = bad.nonzero()[0].tolist()
+        raise NonFiniteError(
+            f"{count} of {scores.numel()} scores are NaN or infinite (first at text "
+            f"{text_start + row}, video {video_start + column}); expected finite numbers: "
+            "look for the feature or weight that is not finite"
+        )
+
+
+def check_video_of_text(video_of_text: Int[Tensor, "texts"], num_videos: int) -> None:
+    """Every text must have its video among the candidates."""
+    if len(video_of_text) == 0 or num_videos == 0:
+        raise DatasetError(
+            f"{len(video_of_text)} texts and {num_videos} videos: expected at least one of each"
+        )
+    bad = (video_of_text < 0) | (video_of_text >= num_videos)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0, 0])
+        raise DatasetError(
+            f"{int(bad.sum())} texts belong to a video that is not there (text {first} to video "
+            f"{int(video_of_text[first])}, of {num_videos}): leave these texts out and report them"
+        )

@@ -1,0 +1,62 @@
+"""Changes of scores that use the other queries. Never a default, and labelled wherever shown.
+
+Both assume that a query may look at other queries (or at training queries), which a search engine
+answering one sentence cannot; a number made with them is not comparable with one made without.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from eaglenet.errors import UsageError
+
+
+def dual_softmax(
+    scores: Float[Tensor, "texts videos"], *, temperature: float = 100.0
+) -> Float[Tensor, "texts videos"]:
+    """Prior of CAMoE's dual softmax: ``s'_tv = s_tv * softmax_t(temperature * s_tv)``.
+
+    The prior is over the *texts* that ask for a video, so it knows the whole query set. Written for
+    text-to-video; apply it to the transpose for the other direction. Any shape will do.
+    """
+    return scores * F.softmax(temperature * scores, dim=0)
+
+
+def dual_softmax_both(
+    scores: Float[Tensor, "texts videos"], *, temperature: float = 100.0
+) -> tuple[Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]]:
+    """Scores for text-to-video and for video-to-text, each with its own prior."""
+    other = dual_softmax(scores.T, temperature=temperature).T
+    return dual_softmax(scores, temperature=temperature), other
+
+
+def querybank_norm(
+    scores: Float[Tensor, "texts videos"],
+    bank: Float[Tensor, "bank bank_videos"],
+    *,
+    temperature: float = 20.0,
+    top_k: int = 1,
+) -> Float[Tensor, "texts videos"]:
+    """QB-Norm with the dynamic inverted softmax, over a bank of training queries.
+
+    ``s'_tv = exp(b s_tv) / sum_q exp(b bank_qv)`` for the texts whose best video is among the
+    ``top_k`` videos of some bank query (a hub); the other texts keep their order.
+
+    The ratio is taken as a logarithm, ``b s_tv - logsumexp_q(b bank_qv)``: the same order within a
+    text, without overflow. Rows that are not normalised stay as they are, so scores are comparable
+    inside a row only: use it for text-to-video.
+    """
+    if bank.shape[1] != scores.shape[1]:
+        raise UsageError(
+            f"the query bank scores {bank.shape[1]} videos but the matrix has {scores.shape[1]}: "
+            "score the training texts against the same videos, in the same order"
+        )
+    if not 1 <= top_k <= scores.shape[1]:
+        raise UsageError(f"top_k is {top_k}; expected 1 to {scores.shape[1]}, the videos there are")
+    hubs = torch.zeros(scores.shape[1], dtype=torch.bool, device=scores.device)
+    hubs[bank.topk(top_k, dim=1).indices.flatten()] = True
+    normalised = temperature * scores - torch.logsumexp(temperature * bank, dim=0)[None, :]
+    return torch.where(hubs[scores.argmax(dim=1)][:, None], normalised, scores)
