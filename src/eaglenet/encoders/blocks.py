@@ -1,0 +1,148 @@
+"""The transformer block both towers are made of."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from eaglenet.encoders.config import Activation
+from eaglenet.encoders.token_shift import shift_tokens
+
+AttentionMask = Bool[Tensor, "..."] | Float[Tensor, "..."]
+"""Broadcasts to [sequences, heads, queries, keys]: True may be seen, or a number that is added."""
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one fused projection.
+
+    softmax(q k^T / sqrt(width / heads)) v, then ``out``.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "sequences tokens width"],
+        *,
+        is_causal: bool = False,
+        mask: AttentionMask | None = None,
+        num_queries: int | None = None,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Attend; ``num_queries`` asks for the outputs of the first tokens only."""
+        # Strided views of one buffer: the fused kernels read them without a copy.
+        sequences, length, width = tokens.shape
+        parts = self.qkv(tokens).view(sequences, length, 3, self.heads, width // self.heads)
+        # [sequences, heads, tokens, width / heads] each
+        query, key, value = (part.transpose(1, 2) for part in parts.unbind(2))
+        if num_queries is not None:
+            query = query[:, :, :num_queries]
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=is_causal
+        )
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class FeedForward(nn.Module):
+    """down(activation(up(x)))."""
+
+    def __init__(self, width: int, hidden_width: int, activation: Activation) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden_width)
+        self.down = nn.Linear(hidden_width, width)
+        self.activation = activation
+
+    def forward(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        hidden = self.up(tokens)
+        hidden = quick_gelu(hidden) if self.activation == "quick_gelu" else F.gelu(hidden)
+        result: Tensor = self.down(hidden)
+        return result
+
+
+def quick_gelu(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """x sigmoid(1.702 x), the approximation OpenAI's models were trained with."""
+    return values * torch.sigmoid(1.702 * values)
+
+
+class ResidualBlock(nn.Module):
+    """x + attention(ln_1(x)), then x + mlp(ln_2(x)).
+
+    With ``token_shift`` the input of the attention, and only that, is shifted in time.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        mlp_width: int,
+        activation: Activation = "quick_gelu",
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width, eps=norm_eps)
+        self.attention = Attention(width, heads)
+        self.ln_2 = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = FeedForward(width, mlp_width, activation)
+        self.token_shift = False
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "sequences tokens width"],
+        *,
+        num_frames: int = 1,
+        is_causal: bool = False,
+        mask: AttentionMask | None = None,
+        num_queries: int | None = None,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """One block; ``num_queries`` computes the outputs of the first tokens only."""
+        attended = self.ln_1(tokens)
+        if self.token_shift:
+            attended = shift_tokens(attended, num_frames)
+        attended = self.attention(attended, is_causal=is_causal, mask=mask, num_queries=num_queries)
+        tokens = tokens[:, :num_queries] + attended
+        result: Tensor = tokens + self.mlp(self.ln_2(tokens))
+        return result
+
+
+def run_block(
+    block: nn.Module, tokens: Tensor, *, is_checkpointed: bool, **options: object
+) -> Tensor:
+    """Call a block; a checkpointed one forgets its activations and recomputes them backward."""
+    if is_checkpointed and torch.is_grad_enabled():
+        # The block draws no random numbers, so the generator state need not be kept.
+        result: Tensor = checkpoint(
+            functools.partial(block, **options),
+            tokens,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        return result
+    result = block(tokens, **options)
+    return result
+
+
+def initialise_blocks(blocks: nn.ModuleList, generator: torch.Generator) -> None:
+    """CLIP's initialisation: residual branches shrink with depth."""
+    for block in blocks:
+        if not isinstance(block, ResidualBlock):
+            continue
+        width = block.attention.out.in_features
+        branch = width**-0.5 * (2 * len(blocks)) ** -0.5
+        for linear, deviation in (
+            (block.attention.qkv, width**-0.5),
+            (block.attention.out, branch),
+            (block.mlp.up, (2 * width) ** -0.5),
+            (block.mlp.down, branch),
+        ):
+            nn.init.normal_(linear.weight, std=deviation, generator=generator)
+            nn.init.zeros_(linear.bias)

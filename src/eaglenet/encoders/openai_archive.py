@@ -1,0 +1,166 @@
+"""Reads weights out of OpenAI's ``.pt`` files without running anything they contain.
+
+Those files are TorchScript archives: a zip with code, a pickle of the module tree, and raw
+storages. Only the tree and the storages are read, by an unpickler that can make nothing but
+tensors and inert nodes.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.weight_names import from_openai, openai_config
+from eaglenet.errors import CheckpointError
+
+STORAGE_TYPES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
+
+
+def load_openai_clip(path: str | Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
+    """The encoder inside an OpenAI ``.pt`` file: the released archive, or a plain state dict."""
+    weights = read_openai_weights(path)
+    config = openai_config(weights)
+    ours = {name: value.to(dtype) for name, value in from_openai(weights, config).items()}
+    with torch.device("meta"):
+        encoder = ClipEncoder(config)
+    encoder.load_state_dict(ours, assign=True)
+    return encoder.eval()
+
+
+def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
+    """Weights by OpenAI's names."""
+    path = Path(path)
+    if not zipfile.is_zipfile(path):
+        return _read_state_dict(path)
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        # A TorchScript archive holds code; a plain torch.save file does not.
+        is_script = any("/code/" in name for name in names)
+        if is_script:
+            weights = _read_script(path, archive, names)
+    if not is_script:
+        weights = _read_state_dict(path)
+    return {name: value for name, value in weights.items() if name not in NOT_WEIGHTS}
+
+
+def _read_state_dict(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: neither a TorchScript archive nor a file of weights alone "
+            f"({str(error).splitlines()[0]}); expected an OpenAI CLIP .pt file"
+        ) from error
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+        raise CheckpointError(f"{path}: expected a dict of tensors, got {type(content).__name__}")
+    return dict(content)
+
+
+def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict[str, Tensor]:
+    tree_name = next((name for name in names if name.endswith("/data.pkl")), None)
+    if tree_name is None:
+        raise CheckpointError(f"{path}: a TorchScript archive without data.pkl; it is damaged")
+    prefix = tree_name[: -len("data.pkl")]
+    reader = _TensorUnpickler(io.BytesIO(archive.read(tree_name)), archive, prefix)
+    try:
+        tree = reader.load()
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except (pickle.UnpicklingError, KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise CheckpointError(f"{path}: the archive cannot be read ({error})") from error
+    weights: dict[str, Tensor] = {}
+    _collect(tree, "", weights)
+    return weights
+
+
+def _collect(node: Any, prefix: str, weights: dict[str, Tensor]) -> None:
+    for name, value in getattr(node, "__dict__", {}).items():
+        if isinstance(value, Tensor):
+            weights[prefix + name] = value
+        elif isinstance(value, _Node):
+            _collect(value, f"{prefix}{name}.", weights)
+
+
+class _Node:
+    """Stands in for every scripted class: attributes and nothing else."""
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+
+
+class _TensorUnpickler(pickle.Unpickler):
+    """Makes tensors, plain containers and :class:`_Node`; every other name is refused."""
+
+    def __init__(self, file: io.BytesIO, archive: zipfile.ZipFile, prefix: str) -> None:
+        super().__init__(file)
+        self._archive = archive
+        self._prefix = prefix
+        self._storages: dict[str, Tensor] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__torch__" or module.startswith("__torch__."):
+            return _Node
+        if module == "torch" and name in STORAGE_TYPES:
+            return STORAGE_TYPES[name]
+        allowed: dict[tuple[str, str], Callable[..., Any]] = {
+            ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+            ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+            ("collections", "OrderedDict"): OrderedDict,
+        }
+        if (module, name) in allowed:
+            return allowed[module, name]
+        if module == "torch.jit._pickle":
+            return _first_argument
+        raise CheckpointError(
+            f"the archive asks for {module}.{name}, which weights do not need; refused. "
+            "Use a file from a source you trust"
+        )
+
+    def persistent_load(self, identifier: Any) -> Tensor:
+        kind, dtype, key = identifier[:3]
+        if kind != "storage" or not isinstance(dtype, torch.dtype):
+            raise CheckpointError(f"the archive has an unknown kind of storage {kind!r}")
+        if key not in self._storages:
+            # A copy: the buffer of a zip member is read-only.
+            data = bytearray(self._archive.read(f"{self._prefix}data/{key}"))
+            self._storages[key] = torch.frombuffer(data, dtype=dtype)
+        return self._storages[key]
+
+
+def _rebuild_tensor(
+    storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
+) -> Tensor:
+    return torch.as_strided(storage, size, stride, offset)
+
+
+def _rebuild_parameter(data: Tensor, *_: Any) -> Tensor:
+    return data
+
+
+def _first_argument(value: Any, *_: Any) -> Any:
+    """Type tags and typed lists carry no weights of their own."""
+    return value

@@ -1,0 +1,86 @@
+"""The text tower: causal blocks over token ids; the sentence is read at the end token."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
+from eaglenet.encoders.config import TextConfig
+from eaglenet.errors import UsageError
+
+
+class TextTower(nn.Module):
+    """Token ids to projected words or sentences: embed, blocks, ln_final, projection."""
+
+    def __init__(self, config: TextConfig, dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocabulary_size, config.width)
+        self.positional_embedding = nn.Parameter(torch.zeros(config.context_length, config.width))
+        self.blocks = nn.ModuleList(
+            ResidualBlock(
+                config.width,
+                heads=config.heads,
+                mlp_width=config.mlp_width,
+                activation=config.activation,
+                norm_eps=config.norm_eps,
+            )
+            for _ in range(config.layers)
+        )
+        self.ln_final = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.projection = nn.Linear(config.width, dim, bias=False)
+        self.gradient_checkpointing = False
+
+    def embed(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts words width"]:
+        """What the first block takes."""
+        limit = self.config.context_length
+        if ids.shape[1] > limit:
+            raise UsageError(
+                f"texts are {ids.shape[1]} tokens long, this tower takes {limit}; "
+                f"tokenize with max_length={limit} or less"
+            )
+        tokens: Tensor = self.token_embedding(ids)
+        return tokens + self.positional_embedding[: ids.shape[1]]
+
+    def end_positions(self, ids: Int[Tensor, "texts words"]) -> Int[Tensor, "texts"]:
+        """Where each sentence ends: the first end token, or the largest id (OpenAI's rule)."""
+        end_token = self.config.end_token
+        if end_token is None:
+            return ids.argmax(dim=1)
+        return (ids == end_token).int().argmax(dim=1)
+
+    def project(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
+        """Into the joint width, not normalised."""
+        result: Tensor = self.projection(self.ln_final(tokens))
+        return result
+
+    def forward(
+        self, ids: Int[Tensor, "texts words"], *, words: bool = False
+    ) -> Float[Tensor, "texts words dim"]:
+        """The projected sentence, [texts, 1, dim], or with ``words`` every position."""
+        tokens = self.embed(ids)
+        for block in self.blocks:
+            tokens = run_block(
+                block,
+                tokens,
+                is_checkpointed=self.gradient_checkpointing and self.training,
+                is_causal=True,
+            )
+        if not words:
+            tokens = take_positions(tokens, self.end_positions(ids))[:, None]
+        return self.project(tokens)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        nn.init.normal_(self.token_embedding.weight, std=0.02, generator=generator)
+        nn.init.normal_(self.positional_embedding, std=0.01, generator=generator)
+        nn.init.normal_(self.projection.weight, std=self.config.width**-0.5, generator=generator)
+        initialise_blocks(self.blocks, generator)
+
+
+def take_positions(
+    tokens: Float[Tensor, "texts words dim"], positions: Int[Tensor, "texts"]
+) -> Float[Tensor, "texts dim"]:
+    """One word of each text."""
+    return tokens[torch.arange(len(tokens), device=tokens.device), positions]

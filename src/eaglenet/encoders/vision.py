@@ -1,0 +1,159 @@
+"""The image tower: a ViT that gives every frame a class token and patch tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
+from eaglenet.encoders.config import VisionConfig
+from eaglenet.encoders.token_shift import shift_stride
+from eaglenet.errors import ConfigError, UsageError
+
+
+class PatchEmbedding(nn.Module):
+    """Cut images into patches, normalise the pixels, project each patch.
+
+    A convolution whose stride is its kernel, written as the matrix product it is. uint8 pixels
+    become (x / 255 - mean) / std; floating-point pixels are taken as normalised already.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self, config: VisionConfig, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> None:
+        super().__init__()
+        self.patch_size = config.patch_size
+        self.grid = config.grid
+        self.image_size = config.image_size
+        self.mean, self.std = mean, std
+        self.projection = nn.Linear(3 * config.patch_size**2, config.width, bias=False)
+        # A real device even where the model is first built on "meta".
+        self._set_statistics(torch.device("cpu"))
+
+    def _set_statistics(self, device: torch.device) -> None:
+        area = self.patch_size**2
+        mean = torch.tensor(self.mean, dtype=torch.float64, device="cpu")
+        std = torch.tensor(self.std, dtype=torch.float64, device="cpu")
+        scale = (1 / (255 * std)).repeat_interleave(area)
+        shift = (-mean / std).repeat_interleave(area)
+        self.register_buffer("scale", scale.float().to(device), persistent=False)
+        self.register_buffer("shift", shift.float().to(device), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        # A cast to bf16 or fp16 must not round the statistics: 0.4% of every pixel.
+        self._set_statistics(self.scale.device)
+        return self
+
+    def forward(
+        self, pixels: Shaped[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images patches width"]:
+        size, side, grid = self.image_size, self.patch_size, self.grid
+        if pixels.shape[-2:] != (size, size):
+            raise UsageError(
+                f"frames are {pixels.shape[-2]} x {pixels.shape[-1]}, this tower takes "
+                f"{size} x {size}; decode with FrameSpec(size={size})"
+            )
+        pixels = pixels[..., : grid * side, : grid * side]
+        patches = pixels.reshape(len(pixels), 3, grid, side, grid, side)
+        # [images, row, column, channel, y, x], flattened as a convolution's kernel is.
+        patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        if not pixels.is_floating_point():
+            patches = torch.addcmul(self.shift, patches, self.scale)
+        result: Tensor = self.projection(patches.to(self.projection.weight.dtype))
+        return result
+
+
+class VisionTower(nn.Module):
+    """Frames to projected tokens: embed, blocks, ln_post, projection."""
+
+    def __init__(
+        self, config: VisionConfig, dim: int, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embedding = PatchEmbedding(config, mean, std)
+        self.class_embedding = nn.Parameter(torch.zeros(config.width))
+        self.positional_embedding = nn.Parameter(torch.zeros(config.num_tokens, config.width))
+        self.ln_pre = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.blocks = nn.ModuleList(
+            ResidualBlock(
+                config.width,
+                heads=config.heads,
+                mlp_width=config.mlp_width,
+                activation=config.activation,
+                norm_eps=config.norm_eps,
+            )
+            for _ in range(config.layers)
+        )
+        self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.projection = nn.Linear(config.width, dim, bias=False)
+        self.gradient_checkpointing = False
+
+    def embed(
+        self, pixels: Shaped[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images tokens width"]:
+        """What the first block takes: class token, then patches row by row, with positions."""
+        patches = self.patch_embedding(pixels)
+        class_token = self.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
+        tokens = torch.cat([class_token, patches], dim=1) + self.positional_embedding
+        result: Tensor = self.ln_pre(tokens)
+        return result
+
+    def project(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
+        """Into the joint width, not normalised."""
+        result: Tensor = self.projection(self.ln_post(tokens))
+        return result
+
+    def forward(
+        self,
+        pixels: Shaped[Tensor, "images 3 height width"],
+        *,
+        num_frames: int = 1,
+        patches: bool = False,
+    ) -> Float[Tensor, "images tokens dim"]:
+        """Projected tokens: the class token alone, or with ``patches`` all, class token first.
+
+        ``images`` are videos times ``num_frames``, in order; only token shift looks at that.
+        """
+        tokens = self.embed(pixels)
+        last = len(self.blocks) - 1
+        for index, block in enumerate(self.blocks):
+            # Nothing but the class token is read after the last block: its other outputs, 6% of
+            # the work of a 12-block tower, need not be computed.
+            num_queries = 1 if index == last and not patches else None
+            tokens = run_block(
+                block,
+                tokens,
+                is_checkpointed=self.gradient_checkpointing and self.training,
+                num_frames=num_frames,
+                num_queries=num_queries,
+            )
+        return self.project(tokens if patches else tokens[:, :1])
+
+    def set_token_shift(self, blocks: tuple[int, ...]) -> None:
+        """Shift tokens in time in these blocks (from 0) and in no other."""
+        wrong = [index for index in blocks if not 0 <= index < len(self.blocks)]
+        if wrong:
+            raise ConfigError(
+                f"token shift in blocks {wrong}: this tower has blocks 0 to {len(self.blocks) - 1}"
+            )
+        if blocks:
+            shift_stride(self.config.num_tokens)
+        for index, block in enumerate(self.blocks):
+            block.token_shift = index in blocks  # type: ignore[assignment]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        deviation = self.config.width**-0.5
+        weights: list[Any] = [self.class_embedding, self.positional_embedding]
+        weights += [self.patch_embedding.projection.weight, self.projection.weight]
+        for weight in weights:
+            nn.init.normal_(weight, std=deviation, generator=generator)
+        initialise_blocks(self.blocks, generator)

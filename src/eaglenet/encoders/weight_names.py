@@ -1,0 +1,162 @@
+"""Our weights by the names two other formats give them: the hub's and OpenAI's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.errors import CheckpointError
+
+Weights = Mapping[str, Tensor]
+
+# ours -> theirs. A name without ".weight" or ".bias" stands for both.
+HUB_NAMES = {
+    "logit_scale": "logit_scale",
+    "vision.class_embedding": "vision_model.embeddings.class_embedding",
+    "vision.positional_embedding": "vision_model.embeddings.position_embedding.weight",
+    "vision.ln_pre": "vision_model.pre_layrnorm",  # the hub's spelling
+    "vision.ln_post": "vision_model.post_layernorm",
+    "vision.projection.weight": "visual_projection.weight",
+    "text.token_embedding.weight": "text_model.embeddings.token_embedding.weight",
+    "text.positional_embedding": "text_model.embeddings.position_embedding.weight",
+    "text.ln_final": "text_model.final_layer_norm",
+    "text.projection.weight": "text_projection.weight",
+}
+HUB_BLOCK_NAMES = {
+    "ln_1": "layer_norm1",
+    "attention.out": "self_attn.out_proj",
+    "ln_2": "layer_norm2",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
+}
+HUB_PATCHES = "vision_model.embeddings.patch_embedding.weight"
+
+OPENAI_NAMES = {
+    "logit_scale": "logit_scale",
+    "vision.class_embedding": "visual.class_embedding",
+    "vision.positional_embedding": "visual.positional_embedding",
+    "vision.ln_pre": "visual.ln_pre",
+    "vision.ln_post": "visual.ln_post",
+    "text.token_embedding.weight": "token_embedding.weight",
+    "text.positional_embedding": "positional_embedding",
+    "text.ln_final": "ln_final",
+}
+OPENAI_BLOCK_NAMES = {
+    "ln_1": "ln_1",
+    "attention.out": "attn.out_proj",
+    "ln_2": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+OURS_PATCHES = "vision.patch_embedding.projection.weight"
+
+
+def from_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
+    """Weights of transformers' ``CLIPModel`` by our names."""
+    ours = _rename(weights, HUB_NAMES)
+    for tower, depth in (("vision", config.vision.layers), ("text", config.text.layers)):
+        for index in range(depth):
+            theirs, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"
+            names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in HUB_BLOCK_NAMES.items()}
+            ours |= _rename(weights, names)
+            for kind in ("weight", "bias"):
+                parts = [_take(weights, f"{theirs}.self_attn.{p}_proj.{kind}") for p in "qkv"]
+                ours[f"{block}.attention.qkv.{kind}"] = torch.cat(parts)
+    ours[OURS_PATCHES] = _take(weights, HUB_PATCHES).flatten(1)
+    return ours
+
+
+def to_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
+    """The inverse of :func:`from_hub`."""
+    theirs = _rename(weights, {b: a for a, b in HUB_NAMES.items()})
+    for tower, depth in (("vision", config.vision.layers), ("text", config.text.layers)):
+        for index in range(depth):
+            layer, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"
+            names = {f"{layer}.{b}": f"{block}.{a}" for a, b in HUB_BLOCK_NAMES.items()}
+            theirs |= _rename(weights, names)
+            for kind in ("weight", "bias"):
+                parts = weights[f"{block}.attention.qkv.{kind}"].chunk(3)
+                for letter, part in zip("qkv", parts, strict=True):
+                    theirs[f"{layer}.self_attn.{letter}_proj.{kind}"] = part
+    side = config.vision.patch_size
+    theirs[HUB_PATCHES] = weights[OURS_PATCHES].reshape(-1, 3, side, side)
+    return {name: weight.detach().cpu().contiguous() for name, weight in theirs.items()}
+
+
+def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
+    """Weights of OpenAI's ``CLIP`` class by our names."""
+    ours = _rename(weights, OPENAI_NAMES)
+    for tower, prefix, depth in (
+        ("vision", "visual.transformer", config.vision.layers),
+        ("text", "transformer", config.text.layers),
+    ):
+        for index in range(depth):
+            theirs, block = f"{prefix}.resblocks.{index}", f"{tower}.blocks.{index}"
+            names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in OPENAI_BLOCK_NAMES.items()}
+            ours |= _rename(weights, names)
+            for kind in ("weight", "bias"):
+                fused = _take(weights, f"{theirs}.attn.in_proj_{kind}")
+                ours[f"{block}.attention.qkv.{kind}"] = fused
+    ours[OURS_PATCHES] = _take(weights, "visual.conv1.weight").flatten(1)
+    # Stored as the right-hand factor of a product; a linear layer keeps the transpose.
+    ours["vision.projection.weight"] = _take(weights, "visual.proj").T
+    ours["text.projection.weight"] = _take(weights, "text_projection").T
+    return ours
+
+
+def openai_config(weights: Weights) -> ClipConfig:
+    """The shape of an OpenAI model, read off its weights: heads are 64 wide, always."""
+    patches = _take(weights, "visual.conv1.weight")
+    positions = _take(weights, "visual.positional_embedding")
+    width, side = patches.shape[0], patches.shape[-1]
+    grid = round((positions.shape[0] - 1) ** 0.5)
+    vocabulary_size, text_width = _take(weights, "token_embedding.weight").shape
+    hidden = "resblocks.0.mlp.c_fc.weight"
+    return ClipConfig(
+        dim=_take(weights, "text_projection").shape[1],
+        vision=VisionConfig(
+            image_size=grid * side,
+            patch_size=side,
+            width=width,
+            layers=_depth(weights, "visual.transformer.resblocks."),
+            heads=max(width // 64, 1),
+            mlp_width=_take(weights, f"visual.transformer.{hidden}").shape[0],
+        ),
+        text=TextConfig(
+            vocabulary_size=vocabulary_size,
+            context_length=_take(weights, "positional_embedding").shape[0],
+            width=text_width,
+            layers=_depth(weights, "transformer.resblocks."),
+            heads=max(text_width // 64, 1),
+            mlp_width=_take(weights, f"transformer.{hidden}").shape[0],
+        ),
+    )
+
+
+def _depth(weights: Weights, prefix: str) -> int:
+    return len({n[len(prefix) :].split(".")[0] for n in weights if n.startswith(prefix)})
+
+
+def _rename(weights: Weights, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """``names`` is new -> old; a module's name stands for its weight and its bias."""
+    result = {}
+    for new, old in names.items():
+        if old in weights or f"{old}.weight" not in weights:
+            result[new] = _take(weights, old)
+        else:
+            for kind in ("weight", "bias"):
+                result[f"{new}.{kind}"] = _take(weights, f"{old}.{kind}")
+    return result
+
+
+def _take(weights: Weights, name: str) -> Tensor:
+    if name not in weights:
+        seen = ", ".join(sorted(weights)[:3])
+        raise CheckpointError(
+            f"the checkpoint has no weight {name!r} (it has {len(weights)}: {seen}, ...); "
+            "expected a CLIP model with both towers"
+        )
+    return weights[name]
