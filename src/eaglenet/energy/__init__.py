@@ -1,1 +1,15 @@
-"""Energy-aware matching (EAM): energies, sampler, replay buffer, loss."""
+"""Energy-aware matching: energies, Langevin sampler, replay buffer, loss."""
+
+from eaglenet.energy.energies import ENERGIES, Energy
+from eaglenet.energy.matching_loss import energy_matching_loss
+from eaglenet.energy.replay_buffer import ReplayBuffer
+from eaglenet.energy.sampler import noise_deviation, sample
+
+__all__ = [
+    "ENERGIES",
+    "Energy",
+    "ReplayBuffer",
+    "energy_matching_loss",
+    "noise_deviation",
+    "sample",
+]

@@ -1,0 +1,228 @@
+"""Energies of text-video pairs: low for pairs that belong together.
+
+Each energy gives a number for every text-frame pair, pools it over the frames of a video, and
+knows its gradient in closed form, so that the Langevin sampler needs no automatic differentiation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.registry import Registry
+
+EnergyPooling = Literal["mean", "max", "min", "global"]
+
+MIN_NORM = 1e-6
+"""Shorter vectors count as this long, so that a vector of zeros has a bounded gradient."""
+
+ENERGIES: Registry[type[Energy]] = Registry("energy")
+
+
+class Energy(nn.Module, ABC):
+    """``E(t, F)``, pooled over frames: ``mean`` (paper eq. efunc), ``max`` or ``min``.
+
+    ``global`` is ``E(t, v)`` of the pooling ablation: the caller gives the fused video as the
+    only frame, so that nothing is left to pool.
+    """
+
+    def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
+        super().__init__()
+        self.dim = dim
+        self.pooling = pooling
+        self.has_bias = bias
+
+    @abstractmethod
+    def frame_energies(
+        self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
+    ) -> Float[Tensor, "pairs frames"]:
+        """Energy of each frame with the text of its own pair."""
+
+    @abstractmethod
+    def all_frame_energies(
+        self, text: Float[Tensor, "texts dim"], frames: Float[Tensor, "videos frames dim"]
+    ) -> Float[Tensor, "texts videos frames"]:
+        """Energy of each frame of every video with every text."""
+
+    @abstractmethod
+    def _gradients(
+        self,
+        text: Float[Tensor, "pairs dim"],
+        frames: Float[Tensor, "pairs frames dim"],
+        mask: Bool[Tensor, "pairs frames"] | None,
+    ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]: ...
+
+    def forward(
+        self,
+        text: Float[Tensor, "pairs dim"],
+        frames: Float[Tensor, "pairs frames dim"],
+        mask: Bool[Tensor, "pairs frames"] | None = None,
+    ) -> Float[Tensor, "pairs"]:
+        """Energy of matched pairs."""
+        return self.pool(self.frame_energies(text, frames), mask)
+
+    def all_pairs(
+        self,
+        text: Float[Tensor, "texts dim"],
+        frames: Float[Tensor, "videos frames dim"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+    ) -> Float[Tensor, "texts videos"]:
+        """Energy of every text with every video."""
+        return self.pool(self.all_frame_energies(text, frames), mask)
+
+    @torch.no_grad()
+    def gradients(
+        self,
+        text: Float[Tensor, "pairs dim"],
+        frames: Float[Tensor, "pairs frames dim"],
+        mask: Bool[Tensor, "pairs frames"] | None = None,
+    ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
+        """``dE/dt`` and ``dE/dF`` of matched pairs, in closed form."""
+        return self._gradients(text, frames, mask)
+
+    def pool(
+        self,
+        energies: Float[Tensor, "*pairs frames"],
+        mask: Bool[Tensor, "..."] | None,
+    ) -> Float[Tensor, "*pairs"]:
+        return (energies * self.frame_shares(energies, mask)).sum(dim=-1)
+
+    @torch.no_grad()
+    def frame_shares(
+        self, energies: Float[Tensor, "*pairs frames"], mask: Bool[Tensor, "..."] | None
+    ) -> Float[Tensor, "*pairs frames"]:
+        """``dE(t, F) / dE(t, f_m)``: 1/M, or 1 for the first frame with the extreme energy."""
+        allowed = torch.ones_like(energies, dtype=torch.bool) if mask is None else mask
+        allowed = allowed.expand_as(energies)
+        if self.pooling in ("mean", "global"):
+            counted = allowed.to(energies.dtype)
+            return counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)
+        signed = energies if self.pooling == "max" else -energies
+        best = signed.masked_fill(~allowed, torch.finfo(energies.dtype).min).argmax(dim=-1)
+        chosen = F.one_hot(best, energies.shape[-1]).to(energies.dtype)
+        return chosen.masked_fill(~allowed, 0.0)
+
+
+class BilinearEnergy(Energy):
+    """``-(W t/||t|| + b) . f / ||f||`` (paper eq. efunc_bilinear).
+
+    bias: Paper: none; the released code's linear map of the unit text has one.
+    """
+
+    def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
+        super().__init__(dim, pooling=pooling, bias=bias)
+        self.projection = nn.Linear(dim, dim, bias=bias)
+
+    def direction(self, text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        """Where a frame has to point for a low energy."""
+        projected: Tensor = self.projection(_unit(text))
+        return projected
+
+    def frame_energies(
+        self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
+    ) -> Float[Tensor, "pairs frames"]:
+        return -torch.einsum("nd,nfd->nf", self.direction(text), _unit(frames))
+
+    def all_frame_energies(
+        self, text: Float[Tensor, "texts dim"], frames: Float[Tensor, "videos frames dim"]
+    ) -> Float[Tensor, "texts videos frames"]:
+        return -torch.einsum("td,vfd->tvf", self.direction(text), _unit(frames))
+
+    def _gradients(
+        self,
+        text: Float[Tensor, "pairs dim"],
+        frames: Float[Tensor, "pairs frames dim"],
+        mask: Bool[Tensor, "pairs frames"] | None,
+    ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
+        direction, unit_frames = self.direction(text), _unit(frames)
+        energies = -torch.einsum("nd,nfd->nf", direction, unit_frames)
+        shares = self.frame_shares(energies, mask)
+        to_frames = _through_unit(-shares[..., None] * direction[:, None], frames, unit_frames)
+        to_direction = -torch.einsum("nf,nfd->nd", shares, unit_frames)
+        to_text = _through_unit(self._back_to_text(to_direction), text, _unit(text))
+        return to_text, to_frames
+
+    def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        return gradient @ self.projection.weight
+
+
+class CosineEnergy(BilinearEnergy):
+    """``-cos(t, f)`` (paper eq. efunc_cossim): bilinear with the identity, nothing to learn."""
+
+    def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = False) -> None:
+        Energy.__init__(self, dim, pooling=pooling, bias=False)
+
+    def direction(self, text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        return _unit(text)
+
+    def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        return gradient
+
+
+class PerceptronEnergy(Energy):
+    """``w . ReLU(W_f f + W_t t + b) + c``: an MLP on ``[f || t]`` (paper eq. efunc_mlp).
+
+    bias: whether there is an output bias ``c``. It cancels in the difference of energies and only
+    learns through the magnitude penalty, so it is left out where that penalty has no weight.
+    """
+
+    def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
+        super().__init__(dim, pooling=pooling, bias=bias)
+        self.hidden = nn.Linear(2 * dim, dim)
+        self.output = nn.Linear(dim, 1, bias=bias)
+
+    def _sides(self, text: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """What text and frames add to the hidden layer, each projected apart."""
+        frame_weight, text_weight = self.hidden.weight.split(self.dim, dim=1)
+        return F.linear(text, text_weight, self.hidden.bias), F.linear(frames, frame_weight)
+
+    def frame_energies(
+        self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
+    ) -> Float[Tensor, "pairs frames"]:
+        text_side, frame_side = self._sides(text, frames)
+        return self.output(F.relu(text_side[:, None] + frame_side)).squeeze(-1)
+
+    def all_frame_energies(
+        self, text: Float[Tensor, "texts dim"], frames: Float[Tensor, "videos frames dim"]
+    ) -> Float[Tensor, "texts videos frames"]:
+        text_side, frame_side = self._sides(text, frames)
+        return self.output(F.relu(text_side[:, None, None] + frame_side)).squeeze(-1)
+
+    def _gradients(
+        self,
+        text: Float[Tensor, "pairs dim"],
+        frames: Float[Tensor, "pairs frames dim"],
+        mask: Bool[Tensor, "pairs frames"] | None,
+    ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
+        text_side, frame_side = self._sides(text, frames)
+        hidden = text_side[:, None] + frame_side
+        energies = self.output(F.relu(hidden)).squeeze(-1)
+        shares = self.frame_shares(energies, mask)[..., None]
+        to_hidden = shares * (hidden > 0) * self.output.weight[0]
+        frame_weight, text_weight = self.hidden.weight.split(self.dim, dim=1)
+        return to_hidden.sum(dim=1) @ text_weight, to_hidden @ frame_weight
+
+
+ENERGIES.add("cosine", CosineEnergy)
+ENERGIES.add("bilinear", BilinearEnergy)
+ENERGIES.add("mlp", PerceptronEnergy)
+
+
+def _unit(vectors: Float[Tensor, "*any dim"]) -> Float[Tensor, "*any dim"]:
+    return F.normalize(vectors, dim=-1, eps=MIN_NORM)
+
+
+def _through_unit(
+    gradient: Float[Tensor, "*any dim"],
+    vectors: Float[Tensor, "*any dim"],
+    unit: Float[Tensor, "*any dim"],
+) -> Float[Tensor, "*any dim"]:
+    """Gradient with respect to ``x`` from the one with respect to ``x / ||x||``."""
+    along = (gradient * unit).sum(dim=-1, keepdim=True)
+    length = vectors.norm(dim=-1, keepdim=True).clamp_min(MIN_NORM)
+    return (gradient - along * unit) / length

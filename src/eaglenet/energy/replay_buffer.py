@@ -1,0 +1,94 @@
+"""Memory of earlier chain ends, from which new chains start."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+ChainStart = Literal["independent", "joint"]
+
+
+class ReplayBuffer(nn.Module):
+    """The newest ``size`` samples, part of the state dict, so that a resumed run continues them.
+
+    A chain starts at a stored row with probability ``1 - fresh_fraction``, else at U[-1, 1).
+    Rows never written are never served: ``written`` counts the rows that hold a sample, and an
+    empty buffer serves fresh noise only. Everything stays on the device and nothing waits for it.
+
+    rows: ``independent`` draws text and frames apart (paper algorithm 1), ``joint`` takes both from
+        the same row, as the released code does.
+
+    Paper: the released code fills the buffer with zeros and serves them, and draws later fresh
+    rows from U[0, 1); both are faults and have no option here.
+    """
+
+    texts: Tensor
+    frames: Tensor
+    written: Tensor
+    position: Tensor
+
+    def __init__(
+        self,
+        size: int,
+        num_frames: int,
+        dim: int,
+        *,
+        fresh_fraction: float = 0.05,
+        rows: ChainStart = "independent",
+    ) -> None:
+        super().__init__()
+        self.size = size
+        self.fresh_fraction = fresh_fraction
+        self.rows = rows
+        self.register_buffer("texts", torch.zeros(size, dim))
+        self.register_buffer("frames", torch.zeros(size, num_frames, dim))
+        self.register_buffer("written", torch.zeros((), dtype=torch.long))
+        self.register_buffer("position", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def draw(
+        self, num_pairs: int, *, generator: torch.Generator | None = None
+    ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
+        """Where ``num_pairs`` chains start."""
+        text_rows, text_fresh = self._choose(num_pairs, generator)
+        frame_rows, frame_fresh = (
+            (text_rows, text_fresh) if self.rows == "joint" else self._choose(num_pairs, generator)
+        )
+        texts = _fresh(self.texts, num_pairs, generator)
+        frames = _fresh(self.frames, num_pairs, generator)
+        texts = torch.where(text_fresh[:, None], texts, self.texts[text_rows])
+        frames = torch.where(frame_fresh[:, None, None], frames, self.frames[frame_rows])
+        return texts, frames
+
+    @torch.no_grad()
+    def write(
+        self, texts: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
+    ) -> None:
+        """Keep new samples in place of the oldest."""
+        texts, frames = texts[-self.size :], frames[-self.size :]
+        count = texts.shape[0]
+        rows = (self.position + torch.arange(count, device=self.texts.device)) % self.size
+        self.texts[rows] = texts.to(self.texts.dtype)
+        self.frames[rows] = frames.to(self.frames.dtype)
+        self.position.add_(count).remainder_(self.size)
+        self.written.add_(count).clamp_(max=self.size)
+
+    def _choose(self, num_pairs: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """A written row for each chain, and whether it starts fresh instead."""
+        device = self.texts.device
+        chance = torch.rand(num_pairs, device=device, generator=generator)
+        spread = torch.rand(num_pairs, device=device, generator=generator)
+        # Rounding may give exactly 1.0 * written, hence the clamp; an empty buffer clamps to row
+        # 0, which is then not served.
+        rows = (spread * self.written).long().clamp(min=0)
+        rows = torch.minimum(rows, (self.written - 1).clamp_min(0))
+        return rows, (chance < self.fresh_fraction) | (self.written == 0)
+
+
+def _fresh(rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    shape = (count, *rows.shape[1:])
+    unit = torch.rand(shape, device=rows.device, dtype=rows.dtype, generator=generator)
+    return 2 * unit - 1

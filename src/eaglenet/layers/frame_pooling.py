@@ -1,0 +1,63 @@
+"""X-Pool frame fusion: a video as one text sees it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.layers.masking import masked_softmax
+
+
+class FramePooling(nn.Module):
+    """Frames fused by attention, with a text as the query (paper appendix "Fusion Module").
+
+    ``q = W_Q LN_1(t)``, ``k_m = W_K LN_1(f_m)``, ``a = softmax_m(q . k_m / sqrt(d))``,
+    ``z = LN_2(W_O sum_m a_m W_V LN_1(f_m))``, ``v = LN_3(z + dropout(FC(z)))``.
+
+    Paper: the appendix leaves out LN_1 (shared by text and frames), the biases and the dropout.
+    Keys have no bias: it adds the same ``q . b`` to every frame, which the softmax cancels.
+    """
+
+    def __init__(self, dim: int, *, dropout: float = 0.3) -> None:
+        super().__init__()
+        self.input_norm = nn.LayerNorm(dim)
+        self.query = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim, bias=False)
+        self.value = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, dim)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.feed_forward = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.output_norm = nn.LayerNorm(dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Identity weights and zero biases: pooling starts as plain dot-product attention."""
+        for layer in (self.query, self.key, self.value, self.output, self.feed_forward):
+            nn.init.eye_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def forward(
+        self,
+        text: Float[Tensor, "texts videos dim"] | Float[Tensor, "texts dim"],
+        frames: Float[Tensor, "videos frames dim"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+    ) -> Float[Tensor, "texts videos dim"]:
+        """Every video as every text sees it; ``text`` may differ from video to video."""
+        query = self.query(self.input_norm(text))
+        if query.dim() == 2:
+            query = query[:, None].expand(-1, frames.shape[0], -1)
+        normed = self.input_norm(frames)
+        # W_O is applied to the values of a video, not to the mixture of a pair: the attention
+        # weights sum to 1, so its bias may be added after.
+        values = self.value(normed) @ self.output.weight.T
+        logits = torch.einsum("tvd,vfd->tvf", query, self.key(normed))
+        attention = masked_softmax(logits / math.sqrt(query.shape[-1]), mask)
+        mixed = torch.einsum("tvf,vfd->tvd", attention, values.to(attention.dtype))
+        mixed = self.attention_norm(mixed + self.output.bias)
+        pooled: Tensor = self.output_norm(mixed + self.dropout(self.feed_forward(mixed)))
+        return pooled

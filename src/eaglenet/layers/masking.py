@@ -1,0 +1,29 @@
+"""Softmax, mean and checks over a frame axis of which some entries may be padding."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def masked_softmax(
+    logits: Float[Tensor, "*any entries"], mask: Bool[Tensor, "..."] | None
+) -> Float[Tensor, "*any entries"]:
+    """Softmax over the last axis where ``mask`` (broadcast) is true, and 0 elsewhere.
+
+    A row without any true entry is all 0, not NaN. The fill is the least finite number of the
+    type: a constant such as -1e18 overflows in half precision.
+    """
+    if mask is None:
+        return logits.softmax(dim=-1)
+    weights = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(~mask, 0.0)
+
+
+def frame_weights(
+    mask: Bool[Tensor, "videos frames"], dtype: torch.dtype
+) -> Float[Tensor, "videos frames"]:
+    """Weights that average the real frames: ``mask / number of real frames``."""
+    counted = mask.to(dtype)
+    return counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)

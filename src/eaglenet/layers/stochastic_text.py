@@ -1,0 +1,94 @@
+"""Stochastic text: candidates drawn around a text, within a radius that a video sets."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+Prior = Literal["normal", "uniform"]
+SupportMode = Literal["pair", "batch"]
+
+MIN_NORM = 1e-6
+"""Shorter vectors count as this long: their direction is rounding, and its gradient explodes."""
+
+
+def draw_noise(
+    *shape: int,
+    prior: Prior,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Noise drawn on the device: N(0, 1) (paper) or U[0, 1) (released code).
+
+    Without a generator the device's default one is used, which training seeds and stores.
+    """
+    draw = torch.randn if prior == "normal" else torch.rand
+    return draw(shape, device=device, dtype=dtype, generator=generator)
+
+
+class StochasticText(nn.Module):
+    """Radius and candidates of text-video pairs (paper appendix "Stochastic Text Embeddings").
+
+    ``s_m = cos(f_m, t)``, ``r = exp(W s)``, ``t_i = t + r * eps_i``. ``W`` starts as a
+    rectangular identity, so that dimension k looks at frame k and all the others have radius 1.
+
+    bias: ``r = exp(W s + b)``. Paper: none; the released code has one.
+    """
+
+    def __init__(self, num_frames: int, dim: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.num_frames = num_frames
+        self.log_radius = nn.Linear(num_frames, dim, bias=bias)
+        nn.init.eye_(self.log_radius.weight)
+        if bias:
+            nn.init.zeros_(self.log_radius.bias)
+
+    def radius(
+        self,
+        text: Float[Tensor, "texts dim"],
+        frames: Float[Tensor, "videos frames dim"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+    ) -> Float[Tensor, "texts videos dim"]:
+        """Radius of every pair. Missing and padded frames count as similarity 0."""
+        unit_text = F.normalize(text, dim=-1, eps=MIN_NORM)
+        unit_frames = F.normalize(frames, dim=-1, eps=MIN_NORM)
+        similarity = torch.einsum("td,vfd->tvf", unit_text, unit_frames)
+        if mask is not None:
+            similarity = similarity.masked_fill(~mask, 0.0)
+        weight = self.log_radius.weight[:, : frames.shape[1]]
+        return F.linear(similarity, weight, self.log_radius.bias).exp()
+
+    def candidates(
+        self,
+        text: Float[Tensor, "texts dim"],
+        radius: Float[Tensor, "texts videos dim"],
+        noise: Float[Tensor, "candidates dim"] | Float[Tensor, "texts videos candidates dim"],
+    ) -> Float[Tensor, "texts videos candidates dim"]:
+        """``t + r * eps``; ``noise`` is one bank for all pairs, or given for each pair."""
+        return torch.addcmul(text[:, None, None], radius[:, :, None], noise)
+
+
+def support_text(
+    text: Float[Tensor, "texts dim"],
+    pooled: Float[Tensor, "texts videos dim"],
+    radius: Float[Tensor, "texts videos dim"],
+    *,
+    mode: SupportMode = "pair",
+) -> Float[Tensor, "texts videos dim"]:
+    """The text moved towards the video by the radius: the edge of the stochastic region.
+
+    ``pair`` (paper): ``t + ||r|| (v - t) / ||v - t||`` with the pair's own pooled video.
+    ``batch`` (released code): ``t + r * (m - t) / ||m - t||``, elementwise radius, with ``m`` the
+    mean over the batch's texts of the unit pooled videos.
+    """
+    if mode == "pair":
+        direction = F.normalize(pooled - text[:, None], dim=-1, eps=MIN_NORM)
+        return text[:, None] + direction * radius.norm(dim=-1, keepdim=True)
+    centre = F.normalize(pooled, dim=-1, eps=MIN_NORM).mean(dim=0)
+    direction = F.normalize(centre - text[:, None], dim=-1, eps=MIN_NORM)
+    return torch.addcmul(text[:, None], radius, direction)

@@ -1,0 +1,54 @@
+"""Symmetric softmax (cross-entropy) loss with CLIP's learnable, bounded logit scale."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+MAX_LOGIT_SCALE = math.log(100.0)
+ROUNDING = 1e-4
+"""Checkpoints of the field store ln 100 as 4.6052: so little above the bound is left alone."""
+
+
+class SoftmaxLoss(nn.Module):
+    """``1/2 (L_t2v + L_v2t)`` (paper eq. ce_loss) of ``exp(logit_scale) * scores``.
+
+    Each direction is the cross-entropy with a target spread evenly over a row's positives; with
+    one positive a row it is the plain cross-entropy. Rows without a positive do not count.
+
+    The scale is bounded by pulling the parameter itself back before use, as the field does after
+    each step: a clamp in the graph would leave it without a gradient once it is above the bound.
+    """
+
+    def __init__(self, *, logit_scale: float = MAX_LOGIT_SCALE) -> None:
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.tensor(logit_scale))
+
+    def scale(self) -> Float[Tensor, ""]:
+        """``exp(logit_scale)``, at most 100."""
+        if self.training:
+            bound = self.logit_scale.detach()
+            too_high = bound > MAX_LOGIT_SCALE + ROUNDING
+            self.logit_scale.data.copy_(torch.where(too_high, MAX_LOGIT_SCALE, bound))
+        return self.logit_scale.clamp(max=MAX_LOGIT_SCALE + ROUNDING).exp()
+
+    def forward(
+        self, scores: Float[Tensor, "texts videos"], positives: Bool[Tensor, "texts videos"]
+    ) -> Float[Tensor, ""]:
+        logits = self.scale() * scores
+        text_to_video = cross_entropy(logits, positives)
+        video_to_text = cross_entropy(logits.T, positives.T)
+        return (text_to_video + video_to_text) / 2
+
+
+def cross_entropy(
+    logits: Float[Tensor, "queries items"], positives: Bool[Tensor, "queries items"]
+) -> Float[Tensor, ""]:
+    """Mean over queries of the mean negative log-likelihood of a query's positives."""
+    counts = positives.sum(dim=1)
+    likelihood = logits.log_softmax(dim=1).masked_fill(~positives, 0.0).sum(dim=1)
+    likelihood = likelihood / counts.clamp_min(1)
+    return -likelihood.sum() / (counts > 0).sum().clamp_min(1)

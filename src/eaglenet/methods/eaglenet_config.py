@@ -1,0 +1,136 @@
+"""The options of EagleNet: the paper, the released code, and everything between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+from eaglenet.energy.energies import EnergyPooling
+from eaglenet.energy.replay_buffer import ChainStart
+from eaglenet.energy.sampler import NoiseScale
+from eaglenet.errors import ConfigError, UnknownNameError
+from eaglenet.layers.stochastic_text import Prior, SupportMode
+from eaglenet.layers.text_frame_graph import EdgeDirection, EdgeWeights, GraphKind, HeadSize
+from eaglenet.types import FrameSpec
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """The values a ``Literal`` (or an optional one) allows; empty for any other type."""
+    found: list[Any] = []
+    for part in (hint, *get_args(hint)):
+        if getattr(part, "__origin__", None) is Literal:
+            found.extend(get_args(part))
+    return (*found, None) if found and type(None) in get_args(hint) else tuple(found)
+
+
+@dataclass(frozen=True)
+class EagleNetConfig:
+    """One field for each thing that the paper, its ablations or the released code may vary.
+
+    The defaults are the paper's. ``docs/paper_map.md`` says where each comes from.
+    """
+
+    dim: int = 512
+    num_frames: int = 12
+    mask_frames: bool = True  # padded frames count nowhere; released code: they count as real
+    token_shift: bool = False  # last two visual blocks swap tokens with neighbour frames
+
+    # Stochastic text
+    num_candidates: int = 20
+    prior: Prior = "normal"
+    radius_bias: bool = False
+    noise_seed: int = 0  # of the evaluation bank
+    support: SupportMode = "pair"
+
+    # Fine-grained relationship learning; off: one drawn candidate a pair, the best in evaluation
+    relation_learning: bool = True
+    graph: GraphKind = "rgat"
+    num_layers: int = 2
+    num_heads: int = 4
+    head_size: HeadSize = "full"
+    shared_residual: bool = False  # one head's W_out, added to every head
+    frame_edges: bool = True
+    frame_position: bool = True
+    negative_slope: float = 0.1
+    graph_dropout: float = 0.3
+    edge_weights: EdgeWeights = "raw"  # read before or after the LeakyReLU
+    edge_direction: EdgeDirection = "text_to_frame"
+    pool_dropout: float = 0.3
+
+    # Energy-aware matching; None: off
+    energy: Literal["cosine", "bilinear", "mlp"] | None = "bilinear"
+    energy_pooling: EnergyPooling = "mean"
+    energy_bias: bool = False  # of the bilinear map; the output bias of the MLP
+    energy_penalty: float = 1.0  # c of the magnitude penalty
+    energy_in_batch: bool = False
+    energy_support_weight: float = 0.0
+    langevin_steps: int = 20
+    langevin_step_size: float = 1.0
+    langevin_noise: float = 0.005
+    noise_scale: NoiseScale = "variance"  # what langevin_noise is
+    replay_size: int = 500
+    replay_rows: ChainStart = "independent"
+    fresh_fraction: float = 0.05
+
+    # Losses
+    loss: Literal["sigmoid", "softmax"] = "sigmoid"
+    support_weight: float = 0.8
+    energy_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            choices = _choices(hint)
+            if choices and getattr(self, name) not in choices:
+                known = ", ".join(str(choice) for choice in choices)
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; choose one of {known}")
+        for name in ("dim", "num_frames", "num_candidates", "num_layers", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+
+    @classmethod
+    def paper(cls, **changes: Any) -> EagleNetConfig:
+        """What the paper's equations say."""
+        return cls(**changes)
+
+    @classmethod
+    def released(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:
+        """What the authors' script for a dataset runs."""
+        if dataset not in RELEASED_SCRIPTS:
+            known = ", ".join(RELEASED_SCRIPTS)
+            raise UnknownNameError(f"no released script for {dataset!r} (known: {known})")
+        return replace(_RELEASED, **{**RELEASED_SCRIPTS[dataset], **changes})
+
+    def frame_spec(self, size: int = 224) -> FrameSpec:
+        """How frames are taken: evenly (paper), or one a second with black frames at the end."""
+        if self.mask_frames:
+            return FrameSpec(num_frames=self.num_frames, size=size)
+        return FrameSpec(
+            num_frames=self.num_frames, size=size, sampling="per_second", short="zeros"
+        )
+
+
+_RELEASED = EagleNetConfig(
+    mask_frames=False,
+    token_shift=True,
+    prior="uniform",
+    radius_bias=True,
+    support="batch",
+    head_size="split",
+    shared_residual=True,
+    graph_dropout=0.5,
+    edge_weights="activated",
+    edge_direction="frame_to_text",
+    energy_bias=True,
+    energy_in_batch=True,
+    noise_scale="std",
+    replay_rows="joint",
+)
+
+RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
+    "msrvtt-b32": {"energy": "mlp", "frame_position": False},
+    "msrvtt-b16": {"energy": "bilinear", "energy_support_weight": 1.0},
+    "didemo": {"energy": "mlp", "num_frames": 64},
+    "msvd": {"energy": "mlp", "frame_position": False, "energy_support_weight": 1.0},
+    "vatex": {"energy": "mlp", "energy_support_weight": 1.0},
+}
+"""What each released script changes (paper_map, "Per-dataset switches")."""
