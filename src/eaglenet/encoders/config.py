@@ -94,18 +94,6 @@ class ClipConfig:
         return config
 
 
-CLIP_SHAPES: dict[str, ClipConfig] = {
-    "ViT-B/32": ClipConfig(),
-    "ViT-B/16": ClipConfig(vision=VisionConfig(patch_size=16)),
-    "ViT-L/14": ClipConfig(
-        dim=768,
-        vision=VisionConfig(patch_size=14, width=1024, layers=24, heads=16, mlp_width=4096),
-        text=TextConfig(width=768, heads=12, mlp_width=3072),
-    ),
-}
-"""The shapes of OpenAI's released models, by their names."""
-
-
 def _check_tower(name: str, config: VisionConfig | TextConfig) -> None:
     if config.width % config.heads:
         raise ConfigError(
@@ -127,3 +115,15 @@ def _checked(kind: type[Any], values: Mapping[str, Any]) -> Any:
             f"{kind.__name__} has no {', '.join(unknown)} (known: {', '.join(sorted(known))})"
         )
     return kind(**values)
+
+
+CLIP_SHAPES: dict[str, ClipConfig] = {
+    "ViT-B/32": ClipConfig(),
+    "ViT-B/16": ClipConfig(vision=VisionConfig(patch_size=16)),
+    "ViT-L/14": ClipConfig(
+        dim=768,
+        vision=VisionConfig(patch_size=14, width=1024, layers=24, heads=16, mlp_width=4096),
+        text=TextConfig(width=768, heads=12, mlp_width=3072),
+    ),
+}
+"""The shapes of OpenAI's released models, by their names."""
