@@ -1,0 +1,98 @@
+"""Late interaction: every word against every visual token, then a reduction."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.layers.masking import masked_softmax
+from eaglenet.types import TextFeatures
+
+
+def token_similarities(
+    words: Float[Tensor, "texts words dim"], tokens: Float[Tensor, "videos tokens dim"]
+) -> Float[Tensor, "texts videos words tokens"]:
+    """Cosine of every word with every visual token."""
+    return torch.einsum("twd,vfd->tvwf", F.normalize(words, dim=-1), F.normalize(tokens, dim=-1))
+
+
+def words_or_sentence(
+    text: TextFeatures,
+) -> tuple[Float[Tensor, "texts words dim"], Bool[Tensor, "texts words"]]:
+    """The words and which are real; frozen sentence features offer the sentence as only word."""
+    if text.words is None:
+        words = text.sentence[:, None, :]
+        return words, torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
+    if text.words_mask is None:
+        return text.words, torch.ones(
+            text.words.shape[:2], dtype=torch.bool, device=text.words.device
+        )
+    return text.words, text.words_mask
+
+
+def masked_max(
+    values: Float[Tensor, "..."], mask: Bool[Tensor, "..."], *, dim: int
+) -> Float[Tensor, "..."]:
+    """Largest valid value; 0 where nothing is valid, so that an empty video never gives NaN."""
+    best = values.masked_fill(~mask, float("-inf")).amax(dim=dim)
+    return best.masked_fill(~mask.any(dim=dim), 0.0)
+
+
+def mean_max_similarity(
+    words: Float[Tensor, "texts words dim"],
+    words_mask: Bool[Tensor, "texts words"],
+    tokens: Float[Tensor, "videos tokens dim"],
+    tokens_mask: Bool[Tensor, "videos tokens"],
+) -> Float[Tensor, "texts videos"]:
+    r"""MeanMaxSim of Video-ColBERT.
+
+    .. math:: \mathrm{MMS}(Q, X) = \frac{1}{|Q|} \sum_i \max_j \hat q_i \cdot \hat x_j
+
+    Only valid words and valid tokens take part.
+    """
+    best = masked_max(token_similarities(words, tokens), tokens_mask[None, :, None, :], dim=-1)
+    weights = words_mask.to(best.dtype)[:, None, :]
+    return (best * weights).sum(dim=-1) / weights.sum(dim=-1).clamp(min=1)
+
+
+class TokenWeights(nn.Module):
+    """How much each token of a set counts: softmax over the valid ones of a two-layer network."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
+        for layer in self.network:
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+
+    def forward(
+        self, tokens: Float[Tensor, "sets tokens dim"], mask: Bool[Tensor, "sets tokens"]
+    ) -> Float[Tensor, "sets tokens"]:
+        return masked_softmax(self.network(tokens).squeeze(-1), mask)
+
+
+def weighted_token_interaction(
+    words: Float[Tensor, "texts words dim"],
+    word_weights: Float[Tensor, "texts words"],
+    words_mask: Bool[Tensor, "texts words"],
+    tokens: Float[Tensor, "videos tokens dim"],
+    token_weights: Float[Tensor, "videos tokens"],
+    tokens_mask: Bool[Tensor, "videos tokens"],
+) -> Float[Tensor, "texts videos"]:
+    r"""Weighted token-wise interaction of DRL.
+
+    .. math:: s = \tfrac12 \Big[ \sum_i \alpha_i \max_m C_{im} + \sum_m \beta_m \max_i C_{im} \Big],
+        \quad C_{im} = \hat w_i \cdot \hat g_m
+
+    Paper: padded entries are left out of the maxima; the released code sets them to 0, where they
+    win against negative cosines and make the score depend on the padding.
+    """
+    similarities = token_similarities(words, tokens)
+    best_token = masked_max(similarities, tokens_mask[None, :, None, :], dim=-1)
+    best_word = masked_max(similarities, words_mask[:, None, :, None], dim=-2)
+    by_words = torch.einsum("tvw,tw->tv", best_token, word_weights)
+    by_tokens = torch.einsum("tvf,vf->tv", best_word, token_weights)
+    return (by_words + by_tokens) / 2

@@ -1,0 +1,22 @@
+"""Frames to one vector without parameters."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from eaglenet.layers.masking import frame_weights
+
+
+def mean_pooling(
+    frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
+) -> Float[Tensor, "videos dim"]:
+    r"""Unit mean of unit frames, padded ones left out (CLIP4Clip's parameter-free head).
+
+    .. math:: v = \mathrm{unit}\Big(\frac{1}{M} \sum_{m=1}^{M} \hat f_m\Big)
+
+    A video without a valid frame gives the zero vector, so its scores are 0 and never NaN.
+    """
+    weights = frame_weights(mask, frames.dtype)[..., None]
+    return F.normalize((F.normalize(frames, dim=-1) * weights).sum(dim=1), dim=-1)

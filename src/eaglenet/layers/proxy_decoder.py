@@ -1,0 +1,69 @@
+"""A text query reads the tokens of each video by cross-attention (TV-ProxyNet's leader)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class ProxyDecoderLayer(nn.Module):
+    r"""One-head cross-attention and a small network, over all pairs.
+
+    .. math:: x = \mathrm{LN}(q),\quad m = \mathrm{LN}(y),\quad
+        x \leftarrow \mathrm{LN}(x + \mathrm{attend}(x, m)),\quad
+        x \leftarrow \mathrm{LN}(x + W_2\,\mathrm{ReLU}(W_1 x))
+
+    The residual of the attention starts from the normalised query.
+    """
+
+    def __init__(self, dim: int, *, dropout: float) -> None:
+        super().__init__()
+        self.query_norm = nn.LayerNorm(dim)
+        self.memory_norm = nn.LayerNorm(dim)
+        self.query = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim)
+        self.value = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, dim)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.network = nn.Sequential(
+            nn.Linear(dim, dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(dim, dim)
+        )
+        self.output_norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "texts videos dim"],
+        memory: Float[Tensor, "videos tokens dim"],
+    ) -> Float[Tensor, "texts videos dim"]:
+        queries = self.query_norm(queries)
+        memory = self.memory_norm(memory)
+        logits = torch.einsum("tvd,vkd->tvk", self.query(queries), self.key(memory))
+        weights = self.dropout((logits / math.sqrt(memory.shape[-1])).softmax(dim=-1))
+        attended = torch.einsum("tvk,vkd->tvd", weights, self.value(memory))
+        states = self.attention_norm(queries + self.dropout(self.output(attended)))
+        return self.output_norm(states + self.dropout(self.network(states)))  # type: ignore[no-any-return]
+
+
+class ProxyDecoder(nn.Module):
+    """Layers of :class:`ProxyDecoderLayer` and a last normalisation."""
+
+    def __init__(self, dim: int, *, num_layers: int = 2, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            ProxyDecoderLayer(dim, dropout=dropout) for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "texts dim"],
+        memory: Float[Tensor, "videos tokens dim"],
+    ) -> Float[Tensor, "texts videos dim"]:
+        states = queries[:, None, :].expand(-1, memory.shape[0], -1)
+        for layer in self.layers:
+            states = layer(states, memory)
+        return self.norm(states)  # type: ignore[no-any-return]

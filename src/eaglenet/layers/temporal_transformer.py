@@ -1,0 +1,203 @@
+"""Frames that look at each other: the temporal heads that several methods share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError
+
+
+class TransformerBlock(nn.Module):
+    """CLIP's residual block: normalise, attend, add; normalise, QuickGELU network, add."""
+
+    def __init__(self, dim: int, *, num_heads: int) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(
+                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
+            )
+        self.num_heads = num_heads
+        # Epsilon of the TensorFlow-style normalisation of CLIP4Clip's temporal blocks.
+        self.ln_1 = nn.LayerNorm(dim, eps=1e-12)
+        self.in_projection = nn.Linear(dim, 3 * dim)
+        self.out_projection = nn.Linear(dim, dim)
+        self.ln_2 = nn.LayerNorm(dim, eps=1e-12)
+        self.expand = nn.Linear(dim, 4 * dim)
+        self.contract = nn.Linear(4 * dim, dim)
+        for layer in (self.in_projection, self.out_projection, self.expand, self.contract):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+
+    def forward(
+        self, states: Float[Tensor, "rows tokens dim"], bias: Float[Tensor, "rows 1 1 tokens"]
+    ) -> Float[Tensor, "rows tokens dim"]:
+        """``bias`` is added to the attention logits of every query."""
+        projected = self.in_projection(self.ln_1(states)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = projected.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        states = states + self.out_projection(attended.transpose(1, 2).flatten(2))
+        hidden = self.expand(self.ln_2(states))
+        return states + self.contract(hidden * torch.sigmoid(1.702 * hidden))  # type: ignore[no-any-return]
+
+
+class TransformerStack(nn.Module):
+    """Learned positions and a few blocks without a causal mask; padded tokens are never seen."""
+
+    def __init__(self, dim: int, *, num_layers: int, num_heads: int, num_positions: int) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(num_positions, dim) * 0.02)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(dim, num_heads=num_heads) for _ in range(num_layers)
+        )
+
+    def add_positions(
+        self, tokens: Float[Tensor, "rows tokens dim"]
+    ) -> Float[Tensor, "rows tokens dim"]:
+        length = tokens.shape[1]
+        if length > self.positions.shape[0]:
+            raise ConfigError(
+                f"{length} tokens were given, but there are positions for "
+                f"{self.positions.shape[0]}; raise num_positions of the method's config"
+            )
+        return tokens + self.positions[:length]
+
+    def attend(
+        self, states: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
+    ) -> Float[Tensor, "rows tokens dim"]:
+        # A finite fill: a row without a valid token then attends evenly instead of giving NaN.
+        bias = torch.zeros(mask.shape, dtype=states.dtype, device=states.device)
+        bias = bias.masked_fill(~mask, torch.finfo(states.dtype).min)[:, None, None, :]
+        for block in self.blocks:
+            states = block(states, bias)
+        return states
+
+    def forward(
+        self, tokens: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
+    ) -> Float[Tensor, "rows tokens dim"]:
+        return self.attend(self.add_positions(tokens), mask)
+
+
+class TemporalTransformer(nn.Module):
+    r"""``g = T(f + PE) + f`` over the frames of a video (CLIP4Clip's seqTransf head)."""
+
+    def __init__(
+        self, dim: int, *, num_layers: int = 4, num_heads: int = 8, num_positions: int = 77
+    ) -> None:
+        super().__init__()
+        self.stack = TransformerStack(
+            dim, num_layers=num_layers, num_heads=num_heads, num_positions=num_positions
+        )
+
+    def forward(
+        self,
+        frames: Float[Tensor, "videos frames dim"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> Float[Tensor, "videos frames dim"]:
+        return self.stack(frames, mask) + frames  # type: ignore[no-any-return]
+
+
+class TemporalLSTM(nn.Module):
+    """``g = LSTM(f) + f`` over the valid frames; a padded position keeps ``f`` (seqLSTM)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(dim, dim, batch_first=True)
+
+    def forward(
+        self,
+        frames: Float[Tensor, "videos frames dim"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> Float[Tensor, "videos frames dim"]:
+        # Valid frames first, in their order. The network looks back only, so what stands after
+        # them never reaches them: the same numbers as a packed sequence, without a device sync.
+        order = (~mask).long().argsort(dim=1, stable=True)[..., None]
+        outputs, _ = self.lstm(frames.take_along_dim(order, dim=1))
+        outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
+        return frames + outputs * mask[..., None].to(outputs.dtype)
+
+
+class CrossEncoder(nn.Module):
+    r"""Text and frames of one pair in one sequence (CLIP4Clip's tightTransf head).
+
+    .. math:: s = w_2\,\mathrm{QuickGELU}(W_1\,\mathrm{LN}(h_0) + b_1) + b_2, \quad
+        h = T(\mathrm{dropout}([t; f_1 \dots f_M] + PE))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_layers: int = 4,
+        num_heads: int = 8,
+        num_positions: int = 77,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.stack = TransformerStack(
+            dim, num_layers=num_layers, num_heads=num_heads, num_positions=num_positions
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(dim, eps=1e-12)
+        self.hidden = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, 1)
+        for layer in (self.hidden, self.output):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+
+    def forward(
+        self,
+        texts: Float[Tensor, "pairs dim"],
+        frames: Float[Tensor, "pairs frames dim"],
+        mask: Bool[Tensor, "pairs frames"],
+    ) -> Float[Tensor, "pairs"]:
+        tokens = self.stack.add_positions(torch.cat([texts[:, None], frames], dim=1))
+        mask = torch.cat([mask.new_ones(mask.shape[0], 1), mask], dim=1)
+        first = self.stack.attend(self.dropout(tokens), mask)[:, 0]
+        hidden = self.hidden(self.norm(first))
+        return self.output(hidden * torch.sigmoid(1.702 * hidden)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def default_heads(encoder: Any) -> int:
+    """Heads of a head in the encoder's joint width: its text tower's if as wide, else 64 wide."""
+    text: Any = getattr(encoder, "text", None)
+    dim: int = encoder.dim
+    if hasattr(text, "blocks") and text.config.width == dim:
+        return int(text.config.heads)
+    return dim // 64 if dim % 64 == 0 else 1
+
+
+@torch.no_grad()
+def copy_text_tower(encoder: Any, stack: TransformerStack) -> bool:
+    """Start a stack from the first blocks and positions of CLIP's text tower.
+
+    Says whether it could: an encoder without a text tower, or of another width or number of
+    heads, leaves the stack as it was. Blocks and positions beyond the tower's keep their own.
+    """
+    text: Any = getattr(encoder, "text", None)
+    width = stack.positions.shape[1]
+    if not hasattr(text, "blocks") or text.config.width != width:
+        return False
+    block: Any
+    for block, source in zip(stack.blocks, text.blocks, strict=False):
+        if source.attention.heads != block.num_heads:
+            return False
+        for target, origin in (
+            (block.ln_1, source.ln_1),
+            (block.in_projection, source.attention.qkv),
+            (block.out_projection, source.attention.out),
+            (block.ln_2, source.ln_2),
+            (block.expand, source.mlp.up),
+            (block.contract, source.mlp.down),
+        ):
+            if target.weight.shape != origin.weight.shape:
+                return False
+            target.weight.copy_(origin.weight)
+            target.bias.copy_(origin.bias)
+    shared = min(len(stack.positions), len(text.positional_embedding))
+    stack.positions[:shared] = text.positional_embedding[:shared]
+    return True
