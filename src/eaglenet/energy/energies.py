@@ -178,20 +178,22 @@ class PerceptronEnergy(Energy):
 
     def _sides(self, text: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
         """What text and frames add to the hidden layer, each projected apart."""
-        frame_weight, text_weight = self.hidden.weight.split(self.dim, dim=1)
+        frame_weight, text_weight = self.hidden.weight.chunk(2, dim=1)
         return F.linear(text, text_weight, self.hidden.bias), F.linear(frames, frame_weight)
 
     def frame_energies(
         self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
     ) -> Float[Tensor, "pairs frames"]:
         text_side, frame_side = self._sides(text, frames)
-        return self.output(F.relu(text_side[:, None] + frame_side)).squeeze(-1)
+        energies: Tensor = self.output(F.relu(text_side[:, None] + frame_side))
+        return energies.squeeze(-1)
 
     def all_frame_energies(
         self, text: Float[Tensor, "texts dim"], frames: Float[Tensor, "videos frames dim"]
     ) -> Float[Tensor, "texts videos frames"]:
         text_side, frame_side = self._sides(text, frames)
-        return self.output(F.relu(text_side[:, None, None] + frame_side)).squeeze(-1)
+        energies: Tensor = self.output(F.relu(text_side[:, None, None] + frame_side))
+        return energies.squeeze(-1)
 
     def _gradients(
         self,
@@ -204,7 +206,7 @@ class PerceptronEnergy(Energy):
         energies = self.output(F.relu(hidden)).squeeze(-1)
         shares = self.frame_shares(energies, mask)[..., None]
         to_hidden = shares * (hidden > 0) * self.output.weight[0]
-        frame_weight, text_weight = self.hidden.weight.split(self.dim, dim=1)
+        frame_weight, text_weight = self.hidden.weight.chunk(2, dim=1)
         return to_hidden.sum(dim=1) @ text_weight, to_hidden @ frame_weight
 
 
@@ -225,4 +227,5 @@ def _through_unit(
     """Gradient with respect to ``x`` from the one with respect to ``x / ||x||``."""
     along = (gradient * unit).sum(dim=-1, keepdim=True)
     length = vectors.norm(dim=-1, keepdim=True).clamp_min(MIN_NORM)
-    return (gradient - along * unit) / length
+    projected: Tensor = (gradient - along * unit) / length
+    return projected

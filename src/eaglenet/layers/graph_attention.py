@@ -43,12 +43,11 @@ class Relation(nn.Module):
         self, nodes: Float[Tensor, "*batch nodes dim"]
     ) -> Float[Tensor, "*batch nodes heads head_dim"]:
         """``W^h h_j`` of every node and head."""
-        projected: Tensor = self.projection(nodes)
-        return projected.unflatten(-1, (self.num_heads, self.head_dim))
+        return torch.unflatten(self.projection(nodes), -1, (self.num_heads, self.head_dim))
 
     def collapsed(self, vector: Float[Tensor, "head_dim"]) -> Float[Tensor, "heads dim"]:
         """``vector . W^h``: a score needs one dot product a head, not a projection."""
-        weight = self.projection.weight.unflatten(0, (self.num_heads, self.head_dim))
+        weight = torch.unflatten(self.projection.weight, 0, (self.num_heads, self.head_dim))
         return torch.einsum("k,hkd->hd", vector, weight)
 
     def query_scores(
@@ -92,12 +91,15 @@ class RelationalAttention(nn.Module):
         negative_slope: float = 0.1,
     ) -> None:
         super().__init__()
-        sizes = {"num_heads": num_heads, "head_dim": head_dim}
         self.update_frames = update_frames
         self.negative_slope = negative_slope
-        self.text_text = Relation(in_dim, **sizes)
-        self.text_frame = Relation(in_dim, **sizes)
-        self.frame_frame = Relation(in_dim, **sizes) if update_frames and frame_edges else None
+        self.text_text = Relation(in_dim, num_heads=num_heads, head_dim=head_dim)
+        self.text_frame = Relation(in_dim, num_heads=num_heads, head_dim=head_dim)
+        self.frame_frame = (
+            Relation(in_dim, num_heads=num_heads, head_dim=head_dim)
+            if update_frames and frame_edges
+            else None
+        )
         residual_heads = 1 if shared_residual else num_heads
         self.residual = nn.Linear(in_dim, residual_heads * head_dim, bias=False)
         self.head_dim = head_dim
@@ -117,8 +119,7 @@ class RelationalAttention(nn.Module):
         return new_texts, F.relu(new_frames + self._residual(frames)).flatten(-2)
 
     def _residual(self, nodes: Tensor) -> Tensor:
-        residual: Tensor = self.residual(nodes)
-        return residual.unflatten(-1, (-1, self.head_dim))
+        return torch.unflatten(self.residual(nodes), -1, (-1, self.head_dim))
 
     def _attend(
         self, relation: Relation, queries: Tensor, keys: Tensor, mask: Mask | None
@@ -156,10 +157,12 @@ class PlainAttention(nn.Module):
     ) -> tuple[Float[Tensor, "texts videos nodes out"], Tensor]:
         """New texts and frames; the frames unchanged where they are not updated."""
         text_keys, frame_keys = self.relation.key_scores(texts), self.relation.key_scores(frames)
-        text_messages, frame_messages = self.relation.messages(texts), None
+        text_messages, frame_messages = (
+            self.relation.messages(texts),
+            self.relation.messages(frames),
+        )
         queries = self.relation.query_scores(texts)
         to_texts, to_frames = self._weights(queries, text_keys, frame_keys, mask)
-        frame_messages = self.relation.messages(frames)
         new_texts = aggregate(to_texts, text_messages) + aggregate(to_frames, frame_messages)
         new_texts = F.relu(new_texts).flatten(-2)
         if not self.update_frames:
@@ -184,8 +187,8 @@ class PlainAttention(nn.Module):
             to_frames = to_frames.masked_fill(~mask[:, None, None], lowest)
         to_frames = to_frames.expand(*to_texts.shape[:-1], to_frames.shape[-1])
         weights = torch.cat([to_texts, to_frames], dim=-1).softmax(dim=-1)
-        text_part, frame_part = weights.split([to_texts.shape[-1], to_frames.shape[-1]], dim=-1)
-        return text_part, frame_part
+        num_texts = to_texts.shape[-1]
+        return weights[..., :num_texts], weights[..., num_texts:]
 
 
 def pair_scores(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -124,7 +124,7 @@ class TextFrameGraph(nn.Module):
         self.layers = nn.ModuleList()
         width = dim
         for index in range(num_layers - 1):
-            options = {
+            options: dict[str, Any] = {
                 "num_heads": num_heads,
                 "head_dim": head_dim,
                 "frame_edges": frame_edges,

@@ -235,7 +235,7 @@ class EagleNet(Method):
             return self.energy.all_pairs(sentence, video.frames, self.frame_mask(video))
         texts = sentence[:, None].expand_as(matching.pooled).flatten(0, 1)
         energies: Tensor = self.energy(texts, matching.pooled.flatten(0, 1)[:, None])
-        return energies.unflatten(0, matching.scores.shape)
+        return energies.reshape(matching.scores.shape)
 
     def _energy_loss(
         self,
