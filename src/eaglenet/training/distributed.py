@@ -1,8 +1,8 @@
 """Several processes as one: the only file that knows `torch.distributed`.
 
-Every rank encodes its share of the batch, gathers all features, and computes the whole loss with the
-same random state, so replay buffers and noise stay equal without being sent. The backward pass of the
-gather sums over ranks and the parameters' gradients are then averaged: with W ranks,
+Every rank encodes its share of the batch, gathers all features, and computes the whole loss with
+the same random state, so replay buffers and noise stay equal without being sent. The backward pass
+of the gather sums over ranks and the parameters' gradients are then averaged: with W ranks,
 
     (1/W) sum_r J_r^T (W dL/dx_r) = sum_r J_r^T dL/dx_r      for what a rank's share went through
     (1/W) sum_r dL/dw = dL/dw                                for what every rank computed alike
@@ -28,6 +28,7 @@ from eaglenet.types import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
 BUCKET_ELEMENTS = 1 << 24  # 64 MiB of fp32 gradients in one message
+CPU = torch.device("cpu")
 TIMEOUT_VARIABLE = "EAGLENET_TIMEOUT_SECONDS"
 
 
@@ -37,7 +38,7 @@ class World:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     @property
     def is_main(self) -> bool:
@@ -109,16 +110,20 @@ def gather_uneven(record: Record, num_total: int, world: World) -> Record:
     """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
     if world.size == 1:
         return record
-    each = -(-num_total // world.size)
     changes = {}
     for spec in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, spec.name)
         if isinstance(value, Tensor):
-            filler = value.new_zeros(each - len(value), *value.shape[1:])
-            parts = _all_gather(torch.cat([value, filler]), world)
-            parts = parts.unflatten(0, (world.size, each)).transpose(0, 1).flatten(0, 1)
-            changes[spec.name] = parts[:num_total]
+            changes[spec.name] = gather_uneven_tensor(value, num_total, world)
     return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+
+
+def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:
+    """One tensor of :func:`gather_uneven`: padded to equal shares, joined, put in order."""
+    each = -(-num_total // world.size)
+    filler = value.new_zeros(each - len(value), *value.shape[1:])
+    parts = _all_gather(torch.cat([value, filler]), world)
+    return parts.unflatten(0, (world.size, each)).transpose(0, 1).flatten(0, 1)[:num_total]
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:

@@ -17,8 +17,8 @@ class Progress(Protocol):
 class Logbook:
     """Appends records to ``log.jsonl``; mirrors numbers to TensorBoard when asked.
 
-    Records carry ``event`` (`step`, `evaluation`, `note`, `end`) and ``step``, the number of optimizer
-    steps done so far.
+    Records carry ``event`` (`start`, `step`, `evaluation`, `end`) and ``step``, the number of
+    optimizer steps done so far.
     """
 
     def __init__(
@@ -45,12 +45,20 @@ class Logbook:
             self._board.close()
 
 
-def cut_log(folder: Path, step: int) -> None:
-    """Drop what was logged after ``step``, and a last line that a kill left unfinished."""
+def cut_log(folder: Path, step: int, evaluated: int) -> None:
+    """Drop what was logged after the checkpoint, and a last line that a kill left unfinished.
+
+    ``step`` is the checkpoint's; ``evaluated`` the last step whose evaluation it knows of.
+    """
     path = folder / "log.jsonl"
     if not path.exists():
         return
-    kept = [line for line in read_log(folder) if line.get("step", 0) <= step]
+    limits = {"evaluation": evaluated, "end": -1}
+    kept = [
+        record
+        for record in read_log(folder)
+        if record["step"] <= min(step, limits.get(record["event"], step))
+    ]
     temporary = path.with_suffix(".partial")
     with temporary.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(record) + "\n" for record in kept)

@@ -18,7 +18,6 @@ Freeze = Literal["none", "embeddings", "towers"]
 EMBEDDING_PARTS = (
     "patch_embedding",
     "class_embedding",
-    "position_embedding",
     "positional_embedding",
     "ln_pre",
     "token_embedding",
@@ -36,9 +35,10 @@ def freeze_parameters(method: nn.Module, freeze: Freeze) -> int:
     frozen = 0
     for name, parameter in method.named_parameters():
         is_embedding = is_tower(name) and any(part in name for part in EMBEDDING_PARTS)
-        stop = freeze == "towers" and is_tower(name) or freeze == "embeddings" and is_embedding
-        parameter.requires_grad_(not stop)
-        frozen += parameter.numel() if stop else 0
+        stop = {"none": False, "embeddings": is_embedding, "towers": is_tower(name)}[freeze]
+        if stop:
+            parameter.requires_grad_(False)
+            frozen += parameter.numel()
     return frozen
 
 

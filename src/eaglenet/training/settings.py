@@ -155,7 +155,7 @@ def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
         return isinstance(plain, Mapping), (
             from_plain(option, plain, where=where) if isinstance(plain, Mapping) else None
         )
-    if origin in (dict, Mapping) or origin is not None and issubclass(origin, Mapping):
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(plain, Mapping), dict(plain) if isinstance(plain, Mapping) else None
     return False, None
 

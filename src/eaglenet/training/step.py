@@ -36,7 +36,7 @@ class StepOptions:
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
     """bf16 autocast over fp32 weights on a GPU; plain fp32 on a CPU unless bf16 is asked for."""
-    wanted = precision == "bf16" or precision == "auto" and device.type == "cuda"
+    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda")
     return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
 
 
@@ -56,29 +56,39 @@ def training_losses(method: Method, batch: PairBatch, options: StepOptions, worl
     Gradients of several ranks still have to be averaged (``distributed.average_gradients``).
     """
     if options.accumulate > 1 and options.accumulation == "split":
-        return _backward_split(method, batch, options, world)
+        return _backward_split(method, batch, options, world, seed)
     if options.accumulate > 1:
         return backward_in_pieces(
             split_batch(batch, options.accumulate),
             lambda piece: encode_pairs(method, piece, options.precision),
-            lambda text, video: _joined_losses(method, text, video, batch.video_ids, world),
+            lambda text, video: _joined_losses(method, text, video, batch.video_ids, world, seed),
         )
-    return _backward(method, batch, options, world, 1.0)
+    return _backward(method, batch, options, world, seed, 1.0)
 
 
 def _backward(
-    method: Method, batch: PairBatch, options: StepOptions, world: World, scale: float
+    method: Method,
+    batch: PairBatch,
+    options: StepOptions,
+    world: World,
+    seed: int,
+    scale: float,
 ) -> Losses:
     text, video = encode_pairs(method, batch, options.precision)
-    losses = _joined_losses(method, text, video, batch.video_ids, world)
+    losses = _joined_losses(method, text, video, batch.video_ids, world, seed)
     (losses.total * scale).backward()  # type: ignore[no-untyped-call]
     detached = {name: value.detach() for name, value in losses.terms.items()}
     return Losses(detached, dict(losses.weights))
 
 
-def _backward_split(method: Method, batch: PairBatch, options: StepOptions, world: World) -> Losses:
+def _backward_split(
+    method: Method, batch: PairBatch, options: StepOptions, world: World, seed: int
+) -> Losses:
     pieces = split_batch(batch, options.accumulate)
-    parts = [_backward(method, piece, options, world, 1.0 / len(pieces)) for piece in pieces]
+    parts = [
+        _backward(method, piece, options, world, seed + index, 1.0 / len(pieces))
+        for index, piece in enumerate(pieces)
+    ]
     means = {
         name: torch.stack([part.terms[name] for part in parts]).mean() for name in parts[0].terms
     }
@@ -86,11 +96,18 @@ def _backward_split(method: Method, batch: PairBatch, options: StepOptions, worl
 
 
 def _joined_losses(
-    method: Method, text: TextFeatures, video: VideoFeatures, video_ids: Tensor, world: World
+    method: Method,
+    text: TextFeatures,
+    video: VideoFeatures,
+    video_ids: Tensor,
+    world: World,
+    seed: int,
 ) -> Losses:
     joined_ids = gather_tensor(video_ids, world)
     positives = joined_ids[:, None] == joined_ids[None, :]
-    return method.losses(gather(text, world), gather(video, world), positives)
+    joined_text, joined_video = gather(text, world), gather(video, world)
+    torch.manual_seed(2 * seed + 1)
+    return method.losses(joined_text, joined_video, positives)
 
 
 def _widened(features: Any) -> Any:

@@ -1,0 +1,156 @@
+"""From an experiment to the objects it names: encoder, method, splits. Bad input stops here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.data.features import FeatureSplit, load_feature_folder
+from eaglenet.errors import ConfigError, DatasetError, UsageError
+from eaglenet.methods import METHODS
+from eaglenet.methods.base import Method
+from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.training.sources import Source, cached_source, feature_source, memory_source
+
+FEATURES = "features"
+DEMO = "demo"
+
+
+def build_method(experiment: Experiment) -> Method:
+    """The method with fresh (or pretrained) weights; random ones come from the seed."""
+    spec = METHODS[experiment.method]
+    encoder, tokenizer = build_encoder(experiment.encoder, experiment.training.seed)
+    torch.manual_seed(experiment.training.seed)
+    method = spec.build(experiment.method_config, encoder)
+    method.tokenizer = tokenizer
+    method.frame_spec = experiment.data.frames
+    if experiment.encoder.kind == FEATURES:
+        _check_runs_on_features(method)
+    return method
+
+
+def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Any, Any]:
+    """An encoder and its tokenizer (None for stored features)."""
+    if choice.kind == "pretrained":
+        from eaglenet.encoders.pretrained import load_clip
+
+        return load_clip(choice.source)
+    if choice.config is None:
+        raise ConfigError(f"encoder.kind={choice.kind} needs encoder.config, which is not set")
+    if choice.kind == "clip":
+        from eaglenet.encoders.clip import ClipEncoder
+
+        return ClipEncoder(choice.config, seed=seed), build_tokenizer(choice.source)
+    from eaglenet.encoders.features import FeatureEncoder
+
+    torch.manual_seed(seed)
+    return FeatureEncoder(choice.config), None
+
+
+def build_tokenizer(source: str) -> Any:
+    """The demo world's tokenizer, or the one in a folder."""
+    if source == DEMO:
+        from eaglenet.data.synthetic import demo_tokenizer_folder
+
+        source = str(demo_tokenizer_folder())
+    from eaglenet.encoders.tokenizer import Tokenizer
+
+    return Tokenizer.from_folder(Path(source))
+
+
+def load_source(
+    data: DataChoice, split: str, method: Method, *, cache: Path, device: torch.device
+) -> Source:
+    """One split, ready for batches; frames are decoded into ``cache`` where they are not yet."""
+    if data.dataset == FEATURES:
+        return feature_source(load_features(data, split, method).to(device))
+    if method.tokenizer is None:
+        raise ConfigError(
+            f"data.dataset={data.dataset} has sentences and videos, but the encoder reads stored "
+            "features; set encoder.kind to pretrained or clip"
+        )
+    if data.dataset == DEMO:
+        return _demo_source(data, split, method)
+    return _cached_frames(data, split, method, cache)
+
+
+def load_features(data: DataChoice, split: str, method: Method) -> FeatureSplit:
+    """Training or held-out part of a features folder; ``test`` needs ``data.options.test_root``."""
+    if split == "test":
+        root = data.options.get("test_root")
+        if not root:
+            raise UsageError(
+                "a features folder holds no test split; name another folder of the same form with "
+                "data.options.test_root=FOLDER, or `eaglenet evaluate RUN --features FOLDER`"
+            )
+        return check_features(load_feature_folder(_folder(str(root), data)), method)
+    whole = check_features(load_feature_folder(_folder(data.root, data)), method)
+    train, validation = whole.hold_out(data.val_videos)
+    return train if split == "train" else validation
+
+
+def check_features(features: FeatureSplit, method: Method) -> FeatureSplit:
+    """Refuse features whose width or number of frames the model was not built for."""
+    config: Any = getattr(method.encoder, "config", None)
+    expected = (getattr(config, "text_dim", None), getattr(config, "frame_dim", None))
+    if expected[0] is None:
+        raise ConfigError("this model reads sentences and videos, not stored features")
+    given = (features.text_dim, features.frame_dim)
+    if given != expected:
+        raise ConfigError(
+            f"the features are {given[0]} wide for sentences and {given[1]} for frames, the model "
+            f"takes {expected[0]} and {expected[1]}; set encoder.config.text_dim and frame_dim"
+        )
+    most = getattr(method.config, "num_frames", None)
+    if most is not None and features.max_frames > most:
+        raise ConfigError(
+            f"the features have up to {features.max_frames} frames a video, the model takes "
+            f"{most}; set method_config.num_frames={features.max_frames}"
+        )
+    return features
+
+
+def _check_runs_on_features(method: Method) -> None:
+    for needs, what in ((method.needs_words, "word"), (method.needs_patches, "patch")):
+        if needs:
+            raise ConfigError(
+                f"{method.name} needs {what} features, which a features folder does not offer; "
+                "train it on videos"
+            )
+    if hasattr(method, "requires_tower") and method.requires_tower:
+        raise ConfigError(f"{method.name} changes the image tower; train it on videos")
+
+
+def _cached_frames(data: DataChoice, split: str, method: Method, cache: Path) -> Source:
+    from eaglenet.data.batches import CachedPairs
+    from eaglenet.data.frame_cache import FrameCache
+    from eaglenet.data.records import DATASETS
+
+    root = _folder(data.root, data)
+    records = DATASETS[data.dataset].load(root, split, **data.options).present()
+    folder = (Path(data.cache) if data.cache else cache) / f"{data.dataset}-{split}"
+    frames = FrameCache.build(records, data.frames, folder, workers=data.workers)
+    pairs = CachedPairs(records, frames, method.tokenizer, max_words=data.max_words)
+    return cached_source(pairs)
+
+
+def _demo_source(data: DataChoice, split: str, method: Method) -> Source:
+    from eaglenet.data.synthetic import demo_split, render_clips
+
+    world = demo_split(split, **data.options)
+    clips = render_clips(world, data.frames)
+    tokens = method.tokenizer(world.texts, max_length=data.max_words)
+    return memory_source(tokens, clips, world.video_of_text, world.protocol)
+
+
+def _folder(root: str, data: DataChoice) -> Path:
+    if not root:
+        raise DatasetError(
+            f"data.root is not set; say where {data.dataset} lies: --set data.root=FOLDER"
+        )
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise DatasetError(f"data.root={root}: no such folder")
+    return folder

@@ -1,0 +1,224 @@
+"""Run folders: train into one, resume it, evaluate it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.data.features import load_feature_folder
+from eaglenet.errors import CheckpointError, ConfigError
+from eaglenet.evaluation.evaluate import EvaluationResult
+from eaglenet.methods.base import Method
+from eaglenet.methods.folder import load
+from eaglenet.training.build import build_method, check_features, load_source
+from eaglenet.training.distributed import World, barrier, join, leave
+from eaglenet.training.experiment import Experiment
+from eaglenet.training.logbook import Progress
+from eaglenet.training.manifest import describe_environment, write_json
+from eaglenet.training.rounds import evaluate_source
+from eaglenet.training.settings import differences
+from eaglenet.training.sources import Source, feature_source
+from eaglenet.training.trainer import Position, Trainer
+
+EXPERIMENT = "experiment.json"
+MANIFEST = "manifest.json"
+RESULT = "result.json"
+SELECTION_NOTES = {
+    "val": "the epoch was chosen on the validation split",
+    "test": "the epoch was chosen on the TEST split, as published rows do: not an unbiased score",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and what `result.json` says of it."""
+
+    folder: Path
+    experiment: Experiment
+    result: dict[str, Any]
+
+
+def train(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    device: str = "auto",
+    progress: Progress | None = None,
+    tensorboard: bool = False,
+) -> Run:
+    """Train into ``folder``, or go on where the same experiment stopped there."""
+    world = join(device)
+    try:
+        finished = open_run(experiment, folder, world)
+        if finished is not None:
+            return Run(folder, experiment, finished)
+        method, sources = prepare(experiment, folder, world)
+        if world.is_main:
+            write_manifest(experiment, folder, sources, method, world)
+        trainer = Trainer(
+            experiment,
+            method,
+            sources["train"],
+            sources[experiment.training.select],
+            folder,
+            world,
+            progress=progress,
+            tensorboard=tensorboard,
+        )
+        started = time.perf_counter()
+        position = trainer.fit()
+        result = summarise(experiment, position, method, world, time.perf_counter() - started)
+        if world.is_main:
+            write_json(folder / RESULT, result)
+        barrier(world, "waiting for rank 0 to write the result")
+        return Run(folder, experiment, result)
+    finally:
+        leave(world)
+
+
+def prepare(experiment: Experiment, folder: Path, world: World) -> tuple[Method, dict[str, Source]]:
+    """Method and splits, built and checked; rank 0 decodes first, the others find its cache."""
+    method = build_method(experiment)
+    names = ("train", experiment.training.select)
+    sources: dict[str, Source] = {}
+    for turn in ("first", "others"):
+        if world.is_main == (turn == "first"):
+            for name in names:
+                sources[name] = load_source(
+                    experiment.data, name, method, cache=folder / "frames", device=world.device
+                )
+        barrier(world, "waiting for rank 0 to prepare the data")
+    return method, sources
+
+
+def open_run(experiment: Experiment, folder: Path, world: World) -> dict[str, Any] | None:
+    """Make the folder, or check that it holds this experiment. Gives the result if finished."""
+    path = folder / EXPERIMENT
+    if path.exists():
+        lines = differences(Experiment.load(path).to_plain(), experiment.to_plain())
+        if lines:
+            raise ConfigError(
+                f"{folder} holds another experiment; it differs in {'; '.join(lines)} "
+                "(there -> asked). Choose another --output or the same settings"
+            )
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty and not a run; choose another --output")
+    barrier(world, "opening the run folder")
+    if world.is_main and not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        experiment.save(path)
+    barrier(world, "opening the run folder")
+    if not (folder / RESULT).exists():
+        return None
+    result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    return result
+
+
+def write_manifest(
+    experiment: Experiment, folder: Path, sources: dict[str, Source], method: Method, world: World
+) -> None:
+    """What made this run; a resumed run keeps the first one's under ``resumed_from``."""
+    path = folder / MANIFEST
+    earlier: list[Any] = []
+    if path.exists():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        earlier = [*old.pop("earlier", []), {"started": old["started"], "command": old["command"]}]
+    write_json(
+        path,
+        {
+            "experiment": experiment.name,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            **describe_environment(),
+            "processes": world.size,
+            "device": str(world.device),
+            "data": {name: source.describe() for name, source in sources.items()},
+            "selection": SELECTION_NOTES[experiment.training.select],
+            "parameters": count_parameters(method),
+            "earlier": earlier,
+        },
+    )
+
+
+def count_parameters(method: Method) -> dict[str, int]:
+    """Scalars in the encoder and in the rest, and how many of all are trained."""
+    total = sum(parameter.numel() for parameter in method.parameters())
+    encoder: Any = method.encoder
+    in_encoder = sum(parameter.numel() for parameter in encoder.parameters())
+    trained = sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
+    return {"encoder": in_encoder, "head": total - in_encoder, "trained": trained}
+
+
+def summarise(
+    experiment: Experiment, position: Position, method: Method, world: World, seconds: float
+) -> dict[str, Any]:
+    """`result.json`: the selected epoch's metrics, the history, time and memory."""
+    best = [record for record in position.history if record["epoch"] == position.best_epoch]
+    memory = torch.cuda.max_memory_allocated() if world.device.type == "cuda" else None
+    return {
+        "experiment": experiment.name,
+        "method": experiment.method,
+        "seed": experiment.training.seed,
+        "selected_epoch": position.best_epoch,
+        "selected_on": experiment.training.select,
+        "selection": SELECTION_NOTES[experiment.training.select],
+        "metrics": best[0] if best else None,
+        "history": position.history,
+        "parameters": count_parameters(method),
+        "seconds": round(seconds, 2),
+        "peak_memory_bytes": memory,
+    }
+
+
+def load_run(folder: Path) -> tuple[Experiment, Method]:
+    """A finished (or at least once evaluated) run's experiment and selected model."""
+    path = folder / EXPERIMENT
+    if not path.exists():
+        raise CheckpointError(f"{folder} is not a run folder: it has no {EXPERIMENT}")
+    if not (folder / "model").is_dir():
+        raise CheckpointError(
+            f"{folder} has no selected model yet: it is saved after the first evaluation; resume "
+            "the run with the same `eaglenet train` command"
+        )
+    return Experiment.load(path), load(str(folder / "model"))
+
+
+def evaluate_run(
+    folder: Path,
+    *,
+    split: str = "val",
+    features: Path | None = None,
+    noise_seeds: Sequence[int] | None = None,
+    device: str = "auto",
+    backend: str = "auto",
+    precision: str = "fp32",
+) -> EvaluationResult:
+    """Evaluate the selected model of a run on a split, or on any features folder of its form."""
+    experiment, method = load_run(folder)
+    world = join(device)
+    try:
+        method = method.to(world.device)
+        if features is not None:
+            source = feature_source(check_features(load_feature_folder(features), method))
+        else:
+            source = load_source(
+                experiment.data, split, method, cache=folder / "frames", device=world.device
+            )
+        result = evaluate_source(
+            method,
+            source,
+            world,
+            noise_seeds=noise_seeds,
+            backend=backend,
+            precision=precision,
+        )
+    finally:
+        leave(world)
+    note = SELECTION_NOTES[experiment.training.select]
+    return dataclasses.replace(result, notes=(*result.notes, note))

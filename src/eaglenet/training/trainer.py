@@ -1,0 +1,284 @@
+"""The training loop: steps, log, evaluation, selection, checkpoints. Killed anywhere, it resumes.
+
+Randomness of step k comes from (seed, k) alone, so a resumed run and a run on several processes
+draw the same noise as one never interrupted on one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglenet.data.sampler import PairSampler
+from eaglenet.errors import ConfigError
+from eaglenet.evaluation.evaluate import EvaluationResult
+from eaglenet.methods.base import Method
+from eaglenet.methods.folder import save
+from eaglenet.training.checkpoint import latest_checkpoint, sync_folder, write_checkpoint
+from eaglenet.training.distributed import (
+    World,
+    average_gradients,
+    barrier,
+    broadcast_state,
+)
+from eaglenet.training.experiment import Experiment, TrainingConfig
+from eaglenet.training.logbook import Logbook, Progress, cut_log
+from eaglenet.training.optimizer import build_optimizer, freeze_parameters, parameter_groups
+from eaglenet.training.rounds import evaluate_source
+from eaglenet.training.schedule import rate_factor
+from eaglenet.training.sources import Source, epoch_batches
+from eaglenet.training.step import FiniteWatch, StepOptions, training_losses
+from eaglenet.types import PairBatch
+
+logger = logging.getLogger(__name__)
+SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do not collide
+
+
+@dataclass
+class Position:
+    """Where a run stands. ``evaluated`` is the last step after which evaluation was done."""
+
+    step: int = 0
+    evaluated: int = 0
+    best_score: float = float("-inf")
+    best_epoch: int = 0
+    evaluations_since_best: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        method: Method,
+        train: Source,
+        selection: Source,
+        folder: Path,
+        world: World,
+        *,
+        progress: Progress | None = None,
+        tensorboard: bool = False,
+    ) -> None:
+        self.experiment = experiment
+        self.config: TrainingConfig = experiment.training
+        self.method = method.to(world.device)
+        self.train, self.selection = train, selection
+        self.folder, self.world = folder, world
+        self.sampler = PairSampler(
+            train.video_of_text,
+            self.config.batch_size,
+            self.config.seed,
+            one_caption=self.config.captions == "one",
+            rank=world.rank,
+            world=world.size,
+        )
+        self.num_steps = self.config.epochs * len(self.sampler)
+        self.options = StepOptions(
+            self.config.precision, self.config.accumulate, self.config.accumulation
+        )
+        self.optimizer = self._prepare_method()
+        self.position = Position()
+        self.watch = FiniteWatch(world.device)
+        self.pending: list[tuple[int, Tensor]] = []
+        self.names: tuple[str, ...] = ()
+        self._resume()
+        self.logbook = (
+            Logbook(folder, tensorboard=tensorboard, progress=progress) if world.is_main else None
+        )
+
+    def _prepare_method(self) -> torch.optim.Optimizer:
+        frozen = freeze_parameters(self.method, self.config.freeze)
+        logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
+        encoder: Any = self.method.encoder
+        if self.config.checkpointing:
+            if not hasattr(encoder, "set_gradient_checkpointing"):
+                raise ConfigError("training.checkpointing: this encoder has no blocks to recompute")
+            encoder.set_gradient_checkpointing(True)
+        if self.config.compile:
+            encoder.compile()
+        broadcast_state(self.method, self.world)
+        groups = parameter_groups(
+            self.method,
+            lr_encoder=self.config.lr_encoder,
+            lr_head=self.config.lr_head,
+            weight_decay=self.config.weight_decay,
+            optimizer=self.config.optimizer,
+        )
+        return build_optimizer(groups, self.config.optimizer)
+
+    def fit(self) -> Position:
+        """Train to the end (or until patience is lost); gives where the run stands then."""
+        self._log({"event": "start", "num_steps": self.num_steps})
+        each = len(self.sampler)
+        self.method.train()
+        while True:
+            at_boundary = self.position.step % each == 0
+            if at_boundary and self.position.evaluated < self.position.step:
+                self._finish_epoch(self.position.step // each)
+            if self.position.step >= self.num_steps or self._lost_patience():
+                break
+            epoch, start = divmod(self.position.step, each)
+            self._log_started = time.perf_counter()
+            for batch in epoch_batches(self.train, self.sampler, epoch, start, self.world):
+                self._step(batch)
+        self._log({"event": "end", "best_epoch": self.position.best_epoch})
+        if self.logbook is not None:
+            self.logbook.close()
+        return self.position
+
+    def _step(self, batch: PairBatch) -> None:
+        step = self.position.step
+        self.optimizer.zero_grad(set_to_none=True)
+        seed = self.config.seed * SEED_STRIDE + step * self.config.accumulate
+        losses = training_losses(self.method, batch, self.options, self.world, seed=seed)
+        average_gradients(self.method.parameters(), self.world)
+        clip_norm = self.config.clip_norm or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.method.parameters(), clip_norm)
+        factor = rate_factor(
+            step, self.num_steps, warmup=self.config.warmup, schedule=self.config.schedule
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        self.optimizer.step()
+        self.position.step = step + 1
+        values = {**losses.terms, "total": losses.total, "gradient norm": norm}
+        self.watch.look(step, values)
+        self._remember(values)
+        if self.position.step % self.config.log_every == 0 or self.world.device.type == "cpu":
+            self._flush()
+        every = self.config.checkpoint_every
+        if every and self.position.step % every == 0:
+            self._checkpoint()
+
+    def _remember(self, values: dict[str, Tensor]) -> None:
+        """Keep the values on the device; they are copied together when the log is due."""
+        if tuple(values) != self.names:
+            self._flush()
+            self.names = tuple(values)
+        stacked = torch.stack([value.detach().float() for value in values.values()])
+        self.pending.append((self.position.step, stacked))
+
+    def _flush(self) -> None:
+        self.watch.check()
+        if not self.pending:
+            return
+        rows = torch.stack([values for _, values in self.pending]).tolist()
+        seconds = (time.perf_counter() - self._log_started) / len(rows)
+        rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
+        for (step, _), row in zip(self.pending, rows, strict=True):
+            named = dict(zip(self.names, row, strict=True))
+            self._log({"event": "step", "step": step, **named, "seconds": round(seconds, 5)})
+        logger.debug("rates after step %d: %s", self.position.step, rates)
+        self.pending = []
+        self._log_started = time.perf_counter()
+
+    def _finish_epoch(self, epoch: int) -> None:
+        self._flush()
+        broadcast_state(self.method, self.world, buffers_only=True)
+        if epoch % self.config.eval_every == 0 or self.position.step >= self.num_steps:
+            self._evaluate(epoch)
+        self.position.evaluated = self.position.step
+        self._checkpoint()
+
+    def _evaluate(self, epoch: int) -> None:
+        result = evaluate_source(self.method, self.selection, self.world)
+        record = {"event": "evaluation", "epoch": epoch, **summary(result)}
+        self._log(record)
+        score = result.metrics.t2v.recall_at_1
+        if self.config.select_by == "Rsum":
+            score = result.metrics.rsum
+        self.position.history.append({"epoch": epoch, **summary(result)})
+        self.position.evaluations_since_best += 1
+        if score > self.position.best_score:
+            self.position.best_score, self.position.best_epoch = score, epoch
+            self.position.evaluations_since_best = 0
+            if self.world.is_main:
+                save_model(self.method, self.folder / "model")
+        barrier(self.world, "waiting for rank 0 to save the model")
+
+    def _lost_patience(self) -> bool:
+        patience = self.config.patience
+        return bool(patience) and self.position.evaluations_since_best >= patience
+
+    def _checkpoint(self) -> None:
+        self._flush()
+        if self.world.is_main:
+            write_checkpoint(
+                self.folder / "checkpoints",
+                self.position.step,
+                {
+                    "experiment": self.experiment.to_plain(),
+                    "position": vars(self.position).copy(),
+                    "sampler": self._sampler_state(),
+                    "method": self.method.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "random": _random_state(self.world.device),
+                },
+            )
+        barrier(self.world, "waiting for rank 0 to write a checkpoint")
+
+    def _sampler_state(self) -> dict[str, Any]:
+        epoch, step = divmod(self.position.step, len(self.sampler))
+        self.sampler.seek(epoch, step)
+        return self.sampler.state_dict()
+
+    def _resume(self) -> None:
+        state = latest_checkpoint(self.folder / "checkpoints")
+        if state is None:
+            if self.world.is_main:
+                cut_log(self.folder, -1, -1)
+            return
+        self.position = Position(**state["position"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.method.load_state_dict(state["method"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        _restore_random(state["random"], self.world.device)
+        if self.world.is_main:
+            cut_log(self.folder, self.position.step, self.position.evaluated)
+        logger.info("resuming after step %d of %d", self.position.step, self.num_steps)
+
+    def _log(self, record: dict[str, Any]) -> None:
+        if self.logbook is not None:
+            self.logbook.write({"step": self.position.step, **record})
+
+
+def summary(result: EvaluationResult) -> dict[str, Any]:
+    """The metrics of an evaluation and the protocol they were taken under."""
+    return {"protocol": result.protocol, **result.metrics.to_dict()}
+
+
+def save_model(method: Method, folder: Path) -> None:
+    """Save a model folder so that the old one is whole until the new one is."""
+    fresh = folder.with_name(f".{folder.name}.partial")
+    old = folder.with_name(f".{folder.name}.old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    save(method, fresh)
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(fresh, folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _restore_random(state: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
