@@ -100,6 +100,7 @@ class ResidualBlock(nn.Module):
         tokens: Float[Tensor, "sequences tokens width"],
         *,
         num_frames: int = 1,
+        frame_mask: Bool[Tensor, "videos frames"] | None = None,
         is_causal: bool = False,
         mask: AttentionMask | None = None,
         num_queries: int | None = None,
@@ -107,7 +108,7 @@ class ResidualBlock(nn.Module):
         """One block; ``num_queries`` computes the outputs of the first tokens only."""
         attended = self.ln_1(tokens)
         if self.token_shift:
-            attended = shift_tokens(attended, num_frames)
+            attended = shift_tokens(attended, num_frames, frame_mask)
         attended = self.attention(attended, is_causal=is_causal, mask=mask, num_queries=num_queries)
         tokens = tokens[:, :num_queries] + attended
         result: Tensor = tokens + self.mlp(self.ln_2(tokens))

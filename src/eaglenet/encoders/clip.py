@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE, ClipConfig
@@ -52,20 +52,30 @@ class ClipEncoder(nn.Module):
         """
         if not isinstance(videos, Clips):
             raise UsageError(f"a CLIP encoder reads Clips, got {type(videos).__name__}")
-        tokens = self.encode_frames(videos.frames, patches=patches)
+        mask = videos.mask.to(self.device)
+        tokens = self.encode_frames(videos.frames, mask, patches=patches)
         return VideoFeatures(
             frames=tokens[:, :, 0],
-            mask=videos.mask.to(self.device),
+            mask=mask,
             patches=tokens if patches else None,
         )
 
     def encode_frames(
-        self, frames: Shaped[Tensor, "videos frames 3 height width"], *, patches: bool = False
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+        *,
+        patches: bool = False,
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """All frames in one batch through the tower; uint8, or floats normalised already."""
+        """All frames in one batch through the tower; uint8, or floats normalised already.
+
+        ``mask`` says which frames are real; only token shift looks at it.
+        """
         num_videos, num_frames = frames.shape[:2]
         pixels = frames.to(self.device, non_blocking=True).flatten(0, 1)
-        tokens: Tensor = self.vision(pixels, num_frames=num_frames, patches=patches)
+        tokens: Tensor = self.vision(
+            pixels, num_frames=num_frames, frame_mask=mask, patches=patches
+        )
         return tokens.reshape(num_videos, num_frames, *tokens.shape[1:])
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:

@@ -89,7 +89,7 @@ def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict
         tree = reader.load()
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    except (pickle.UnpicklingError, KeyError, ValueError, RuntimeError, TypeError) as error:
+    except Exception as error:  # a damaged pickle can fail in any way
         raise CheckpointError(f"{path}: the archive cannot be read ({error})") from error
     weights: dict[str, Tensor] = {}
     _collect(tree, "", weights)
@@ -147,7 +147,8 @@ class _TensorUnpickler(pickle.Unpickler):
         if key not in self._storages:
             # A copy: the buffer of a zip member is read-only.
             data = bytearray(self._archive.read(f"{self._prefix}data/{key}"))
-            self._storages[key] = torch.frombuffer(data, dtype=dtype)
+            empty = torch.empty(0, dtype=dtype)
+            self._storages[key] = torch.frombuffer(data, dtype=dtype) if data else empty
         return self._storages[key]
 
 

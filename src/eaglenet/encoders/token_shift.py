@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.errors import ConfigError
@@ -20,13 +21,15 @@ def shift_stride(num_tokens: int) -> int:
 
 
 def shift_tokens(
-    tokens: Float[Tensor, "images tokens width"], num_frames: int
+    tokens: Float[Tensor, "images tokens width"],
+    num_frames: int,
+    frame_mask: Bool[Tensor, "videos frames"] | None = None,
 ) -> Float[Tensor, "images tokens width"]:
     """Replace whole tokens by their neighbours in time; images are videos times frames in order.
 
     Tokens 1, 1 + g, 1 + 2g, ... come from the previous frame and 4, 4 + g, ... from the next one;
-    the first and the last frame keep their own. The class token (0) never moves. Padded frames
-    take part like any other, so videos of one batch must have their frames filled alike.
+    the first and the last frame keep their own. The class token (0) never moves. With
+    ``frame_mask`` nothing moves between a real and a padded frame; without it all count as real.
     Where both lists name a token (g = 1 or 3), the next frame wins.
     """
     if tokens.shape[0] % num_frames:
@@ -39,7 +42,14 @@ def shift_tokens(
         len(tokens) // num_frames, num_frames, *tokens.shape[1:]
     )  # [videos, frames, tokens, width]
     shifted = videos.clone()
-    shifted[:, 1:, 1::stride] = videos[:, :-1, 1::stride]
+    earlier, later = videos[:, :-1], videos[:, 1:]
     # From `videos`, not from `shifted`: a token moves by one frame at most.
-    shifted[:, :-1, 4::stride] = videos[:, 1:, 4::stride]
+    if frame_mask is None:
+        shifted[:, 1:, 1::stride] = earlier[:, :, 1::stride]
+        shifted[:, :-1, 4::stride] = later[:, :, 4::stride]
+        return shifted.flatten(0, 1)
+    linked = (frame_mask[:, :-1] & frame_mask[:, 1:])[..., None, None]
+    shifted[:, 1:, 1::stride] = torch.where(linked, earlier, later)[:, :, 1::stride]
+    # The frame may hold tokens of the previous one already: those stay where nothing moves.
+    shifted[:, :-1, 4::stride] = torch.where(linked, later, shifted[:, :-1])[:, :, 4::stride]
     return shifted.flatten(0, 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
@@ -117,11 +117,13 @@ class VisionTower(nn.Module):
         pixels: Shaped[Tensor, "images 3 height width"],
         *,
         num_frames: int = 1,
+        frame_mask: Bool[Tensor, "videos frames"] | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
         """Projected tokens: the class token alone, or with ``patches`` all, class token first.
 
-        ``images`` are videos times ``num_frames``, in order; only token shift looks at that.
+        ``images`` are videos times ``num_frames``, in order; only token shift looks at that, and
+        at ``frame_mask``: which frames are real.
         """
         tokens = self.embed(pixels)
         last = len(self.blocks) - 1
@@ -134,6 +136,7 @@ class VisionTower(nn.Module):
                 tokens,
                 is_checkpointed=self.gradient_checkpointing and self.training,
                 num_frames=num_frames,
+                frame_mask=frame_mask,
                 num_queries=num_queries,
             )
         return self.project(tokens if patches else tokens[:, :1])

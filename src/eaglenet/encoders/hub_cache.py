@@ -1,0 +1,91 @@
+"""Where a hub model lies on this machine; the network is asked only for what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from eaglenet.errors import ModelNotFoundError
+
+HUB_IDS = {
+    "ViT-B/32": "openai/clip-vit-base-patch32",
+    "ViT-B/16": "openai/clip-vit-base-patch16",
+    "ViT-L/14": "openai/clip-vit-large-patch14",
+    "ViT-L/14@336px": "openai/clip-vit-large-patch14-336",
+}
+"""Short names of OpenAI's models."""
+
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+VOCABULARIES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+
+
+def find_hub_folder(name: str) -> Path:
+    """The local folder of a hub model: from the cache where it is there, else downloaded."""
+    identifier = HUB_IDS.get(name, name)
+    # No import where the name cannot be a hub id: the message is the same, the wait is not.
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", identifier):
+        raise ModelNotFoundError(_not_found(name, [Path(name)], "no such folder or file"))
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    def fetch(file: str, *, is_local: bool) -> Path:
+        return Path(huggingface_hub.hf_hub_download(identifier, file, local_files_only=is_local))
+
+    places = [Path(name), Path(constants.HF_HUB_CACHE)]
+    try:
+        return _fetch_files(lambda file: fetch(file, is_local=True))
+    except Exception as error:  # not cached, or cached in part
+        if constants.HF_HUB_OFFLINE:
+            raise ModelNotFoundError(_not_found(name, places, "offline mode is on")) from error
+    try:
+        return _fetch_files(lambda file: fetch(file, is_local=False))
+    except Exception as error:  # network, authorisation, no such model: each with its own class
+        cause = f"the hub answered: {str(error).splitlines()[0] if str(error) else error!r}"
+        raise ModelNotFoundError(_not_found(name, places, cause)) from error
+
+
+def _fetch_files(fetch: Callable[[str], Path]) -> Path:
+    """The folder, once it holds config, weights (every shard) and a vocabulary."""
+    folder = fetch("config.json").parent
+    weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
+    if weights.name.endswith(".index.json"):
+        for shard in sorted(set(json.loads(weights.read_text("utf-8"))["weight_map"].values())):
+            fetch(shard)
+    _first_of(fetch, VOCABULARIES)
+    try:
+        fetch("preprocessor_config.json")
+    except Exception:  # optional: CLIP's own pixel statistics are the default
+        return folder
+    return folder
+
+
+def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) -> Path:
+    """The first set of files that is there; the last failure where none is."""
+    for position, files in enumerate(choices):
+        try:
+            return [fetch(file) for file in files][-1]
+        except Exception:
+            if position == len(choices) - 1:
+                raise
+    raise AssertionError("choices is never empty")
+
+
+def _not_found(name: str, places: list[Path], cause: str) -> str:
+    looked_in = ", ".join(str(place) for place in places)
+    identifier = HUB_IDS.get(name, name)
+    known = ", ".join(HUB_IDS)
+    return (
+        f"model {name!r} was not found ({cause}); looked in {looked_in}. Ways out: give a folder "
+        "with config.json, model.safetensors and tokenizer.json, or an OpenAI .pt file; "
+        f"run `hf download {identifier}` where there is a network and copy the cache "
+        f"(HF_HOME says where it is{'' if 'HF_HOME' in os.environ else ', now unset'}); "
+        f"or use one of {known}"
+    )

@@ -1,0 +1,143 @@
+"""Trained CLIP models: from a folder, a hub id or an OpenAI file, and back into a folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.hub_cache import WEIGHT_FILES, find_hub_folder
+from eaglenet.encoders.hub_config import config_from_hub, config_to_hub, preprocessor_to_hub
+from eaglenet.encoders.openai_archive import load_openai_clip
+from eaglenet.encoders.tokenizer import Tokenizer
+from eaglenet.encoders.weight_names import from_hub, to_hub
+from eaglenet.errors import CheckpointError, ModelNotFoundError
+
+
+def load_clip(
+    name_or_folder: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tokenizer: str | Path | None = None,
+) -> tuple[ClipEncoder, Tokenizer]:
+    """A trained encoder in eval mode, and the tokenizer that belongs to it.
+
+    Args:
+        name_or_folder: a folder with config.json and model.safetensors, an OpenAI ``.pt`` file, a
+            hub id such as ``openai/clip-vit-base-patch32``, or a name OpenAI gave, such as ``ViT-B/32``.
+        tokenizer: a folder or BPE table to take the vocabulary from, where the model has none.
+    """
+    path = Path(name_or_folder).expanduser()
+    if path.is_file():
+        encoder = load_openai_clip(path, dtype=dtype)
+        return encoder, _read_tokenizer(tokenizer) if tokenizer else _openai_tokenizer(path)
+    folder = path if path.is_dir() else find_hub_folder(str(name_or_folder))
+    encoder = read_clip_folder(folder, dtype=dtype)
+    return encoder, _read_tokenizer(tokenizer or folder)
+
+
+def save_clip(encoder: ClipEncoder, tokenizer: Tokenizer | None, folder: str | Path) -> None:
+    """Write a folder that :func:`load_clip` and transformers' ``CLIPModel`` read."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = to_hub(encoder.state_dict(), encoder.config)
+    safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _write_json(folder / "config.json", config_to_hub(encoder.config))
+    _write_json(folder / "preprocessor_config.json", preprocessor_to_hub(encoder.config))
+    if tokenizer is not None:
+        tokenizer.save(folder)
+
+
+def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
+    """The encoder of a folder in the hub's format, in eval mode."""
+    if not (folder / "config.json").is_file():
+        raise ModelNotFoundError(f"{folder} has no config.json; expected a CLIP folder")
+    preprocessor = folder / "preprocessor_config.json"
+    config = config_from_hub(
+        _read_json(folder / "config.json"),
+        _read_json(preprocessor) if preprocessor.is_file() else None,
+    )
+    weights = {name: value.to(dtype) for name, value in _read_weights(folder).items()}
+    with torch.device("meta"):
+        encoder = ClipEncoder(config)
+    expected = {name: value.shape for name, value in encoder.state_dict().items()}
+    ours = from_hub(weights, config)
+    for name, shape in expected.items():
+        if ours[name].shape != shape:
+            raise CheckpointError(
+                f"{folder}: {name} is {list(ours[name].shape)}, config.json says {list(shape)}"
+            )
+    encoder.load_state_dict(ours, assign=True)
+    return encoder.eval()
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    for name in WEIGHT_FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if not name.endswith(".index.json"):
+            return _read_weight_file(path)
+        shards = sorted(set(_read_json(path)["weight_map"].values()))
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing:
+            raise ModelNotFoundError(f"{folder}: {name} names files that are not there: {missing}")
+        return {k: v for shard in shards for k, v in _read_weight_file(folder / shard).items()}
+    raise ModelNotFoundError(
+        f"{folder} has a config.json but no weights; looked for {', '.join(WEIGHT_FILES)}"
+    )
+
+
+def _read_weight_file(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            weights: dict[str, Tensor] = safetensors.torch.load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+        return weights
+    except Exception as error:  # a damaged file can fail in any way
+        raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
+
+
+def _read_tokenizer(source: str | Path) -> Tokenizer:
+    path = Path(source)
+    return Tokenizer.from_table(path) if path.is_file() else Tokenizer.from_folder(path)
+
+
+def _openai_tokenizer(path: Path) -> Tokenizer:
+    """OpenAI's files carry no vocabulary: beside the file, or in a package that has the table."""
+    looked_in = [path.parent]
+    for package in ("clip", "open_clip"):
+        # Found, not imported.
+        spec = importlib.util.find_spec(package)
+        looked_in += [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    for folder in looked_in:
+        try:
+            return Tokenizer.from_folder(folder)
+        except ModelNotFoundError:
+            continue
+    places = ", ".join(str(folder) for folder in looked_in)
+    raise ModelNotFoundError(
+        f"{path} has weights but no vocabulary; looked in {places}. Put tokenizer.json or "
+        "bpe_simple_vocab_16e6.txt.gz beside it, or pass tokenizer=FOLDER"
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    return values
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n")

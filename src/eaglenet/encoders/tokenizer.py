@@ -1,0 +1,219 @@
+"""CLIP's tokenizer: cleaned, lower-cased byte-pair encoding between a start and an end token."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
+from eaglenet.types import Tokens
+
+START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
+CONTEXT_LENGTH = 77
+PATTERN = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d"
+    r"|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
+TABLE_MERGES = 49152 - 256 - 2
+"""How many merges of OpenAI's table its models use; the rest of the file is left over."""
+
+Merge = tuple[str, str]
+
+
+class Tokenizer:
+    """Sentences to :class:`Tokens`: start, words, end, then zeros.
+
+    Args:
+        vocabulary: token -> id. The end token should have the largest id: CLIP finds it so.
+        merges: pairs of tokens, most frequent first.
+        added_tokens: tokens that are never split, beside start and end; as in ``tokenizer.json``.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Mapping[str, int],
+        merges: Sequence[Merge],
+        *,
+        added_tokens: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        for token in (START, END):
+            if token not in vocabulary:
+                raise CheckpointError(f"the vocabulary has no {token!r}; expected CLIP's")
+        self.start_id = vocabulary[START]
+        self.end_id = vocabulary[END]
+        self._backend = _pipeline(vocabulary, merges)
+        self._backend.add_special_tokens(_special_tokens(added_tokens))
+        self._backend.post_processor = processors.RobertaProcessing(
+            (END, self.end_id), (START, self.start_id), trim_offsets=False, add_prefix_space=False
+        )
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self._backend.get_vocab_size())
+
+    def __call__(self, texts: Sequence[str], max_length: int = 32) -> Tokens:
+        """Ids of ``max_length`` columns; longer texts are cut before the end token."""
+        if not 2 <= max_length <= CONTEXT_LENGTH:
+            raise UsageError(
+                f"max_length {max_length}: CLIP takes 2 to {CONTEXT_LENGTH} tokens; "
+                "32 and 64 are usual"
+            )
+        if isinstance(texts, str):
+            texts = [texts]
+        encodings = self._backend.encode_batch_fast(
+            [_valid(text) for text in texts], add_special_tokens=False
+        )
+        ids = torch.zeros(len(encodings), max_length, dtype=torch.int64)
+        mask = torch.zeros(len(encodings), max_length, dtype=torch.bool)
+        for row, encoding in enumerate(encodings):
+            words = encoding.ids[: max_length - 2]
+            ids[row, : len(words) + 2] = torch.tensor([self.start_id, *words, self.end_id])
+            mask[row, : len(words) + 2] = True
+        return Tokens(ids, mask)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
+        """From ``tokenizer.json``, or ``vocab.json`` and ``merges.txt``, or OpenAI's table."""
+        folder = Path(folder)
+        if (folder / "tokenizer.json").is_file():
+            return cls._from_tokenizer_json(folder / "tokenizer.json")
+        if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
+            lines = (folder / "merges.txt").read_text("utf-8").split("\n")
+            return cls(vocabulary, [_pair(line) for line in lines[1:] if line])
+        for table in sorted(folder.glob("bpe_simple_vocab_16e6.txt*")):
+            return cls.from_table(table)
+        raise ModelNotFoundError(
+            f"no vocabulary in {folder}: looked for tokenizer.json, vocab.json with merges.txt, "
+            "and bpe_simple_vocab_16e6.txt.gz; copy the one that belongs to the checkpoint there"
+        )
+
+    @classmethod
+    def _from_tokenizer_json(cls, path: Path) -> Tokenizer:
+        content = json.loads(path.read_text("utf-8"))
+        model = content.get("model", {})
+        if model.get("type", "BPE") != "BPE" or model.get("end_of_word_suffix") != WORD_END:
+            raise CheckpointError(
+                f"{path}: not CLIP's byte-pair encoding (model {model.get('type')!r}, "
+                f"word end {model.get('end_of_word_suffix')!r})"
+            )
+        merges = [
+            _pair(merge) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]
+        ]
+        return cls(model["vocab"], merges, added_tokens=content.get("added_tokens", ()))
+
+    @classmethod
+    def from_table(cls, path: str | Path) -> Tokenizer:
+        """From OpenAI's ``bpe_simple_vocab_16e6.txt.gz``."""
+        path = Path(path)
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        return cls.from_merges([_pair(line) for line in text.split("\n")[1 : TABLE_MERGES + 1]])
+
+    @classmethod
+    def from_merges(cls, merges: Sequence[Merge]) -> Tokenizer:
+        """CLIP's layout of ids: bytes, bytes that end a word, merges, start, end."""
+        alphabet = _byte_alphabet()
+        tokens = alphabet + [letter + WORD_END for letter in alphabet]
+        tokens += dict.fromkeys("".join(merge) for merge in merges)
+        tokens += [START, END]
+        return cls({token: index for index, token in enumerate(tokens)}, merges)
+
+    @classmethod
+    def from_words(cls, words: Iterable[str], vocabulary_size: int | None = None) -> Tokenizer:
+        """Learn a small vocabulary from words or sentences; any other text still has ids.
+
+        Without ``vocabulary_size`` every word that was seen becomes one token.
+        """
+        alphabet = _byte_alphabet()
+        base = 2 * len(alphabet) + 2
+        if vocabulary_size is not None and vocabulary_size < base:
+            raise UsageError(f"vocabulary_size {vocabulary_size}: the bytes alone need {base}")
+        learner = _pipeline({END: 0}, [])
+        trainer = trainers.BpeTrainer(
+            vocab_size=1_000_000 if vocabulary_size is None else vocabulary_size,
+            initial_alphabet=alphabet,
+            end_of_word_suffix=WORD_END,
+            show_progress=False,
+        )
+        learner.train_from_iterator([_valid(word) for word in words], trainer)
+        merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
+        if vocabulary_size is not None:
+            merges = merges[: vocabulary_size - base]
+        return cls.from_merges(merges)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and what transformers needs to read it."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._backend.save(str(folder / "tokenizer.json"))
+        settings = {
+            "tokenizer_class": "CLIPTokenizer",
+            "bos_token": START,
+            "eos_token": END,
+            "pad_token": END,
+            "unk_token": END,
+            "model_max_length": CONTEXT_LENGTH,
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _pipeline(vocabulary: Mapping[str, int], merges: Sequence[Merge]) -> Any:
+    """Clean, split into words, then into bytes, then merge; the order transformers uses."""
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab=dict(vocabulary),
+            merges=list(merges),
+            continuing_subword_prefix="",
+            end_of_word_suffix=WORD_END,
+            fuse_unk=False,
+            unk_token=END,
+        )
+    )
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _special_tokens(added: Sequence[Mapping[str, Any]]) -> list[Any]:
+    flags: dict[str, dict[str, Any]] = {START: {}, END: {}}
+    for token in added:
+        names = ("single_word", "lstrip", "rstrip", "normalized")
+        flags[str(token["content"])] = {name: token[name] for name in names if name in token}
+    return [
+        tokenizers.AddedToken(content, special=True, **({"normalized": False} | options))
+        for content, options in flags.items()
+    ]
+
+
+def _byte_alphabet() -> list[str]:
+    """GPT-2's letter for each byte: printable ones stand for themselves and come first."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(byte) for byte in printable] + [chr(256 + n) for n in range(256 - len(printable))]
+
+
+def _pair(line: str) -> Merge:
+    first, second = line.split()
+    return first, second
+
+
+def _valid(text: str) -> str:
+    """Text that has a UTF-8 form: surrogate pairs are joined, lone ones become U+FFFD."""
+    if not isinstance(text, str):
+        raise UsageError(f"a text must be str, got {type(text).__name__}")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
