@@ -14,6 +14,8 @@ from eaglenet.encoders.vision import VisionTower
 from eaglenet.errors import UsageError
 from eaglenet.types import Clips, TextFeatures, Tokens, VideoFeatures
 
+__all__ = ["ClipConfig", "ClipEncoder"]
+
 
 class ClipEncoder(nn.Module):
     """Two towers into one space; features are projections, not normalised.

@@ -30,7 +30,7 @@ def load_clip(
 
     Args:
         name_or_folder: a folder with config.json and model.safetensors, an OpenAI ``.pt`` file, a
-            hub id such as ``openai/clip-vit-base-patch32``, or a name OpenAI gave, such as ``ViT-B/32``.
+            hub id such as ``openai/clip-vit-base-patch32``, or OpenAI's name, such as ``ViT-B/32``.
         tokenizer: a folder or BPE table to take the vocabulary from, where the model has none.
     """
     path = Path(name_or_folder).expanduser()

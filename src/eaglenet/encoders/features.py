@@ -1,0 +1,164 @@
+"""An encoder over features somebody else computed: linear adapters into the joint width.
+
+With it every method trains and scores on frozen features, without a tower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from eaglenet.encoders.config import CLIP_LOGIT_SCALE
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.types import TextFeatures, VideoFeatures
+
+InputScaling = Literal["none", "unit", "layer_norm"]
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """Widths of the features that arrive, and how they are brought to ``dim``.
+
+    scaling: what is done to a feature first: nothing, unit length times sqrt(width) (so that
+        its entries are about 1 whatever extractor it came from), or a learned LayerNorm.
+    identity: leave features as they are where their width is ``dim`` already (CLIP features).
+    dropout: on the scaled input, in training only.
+    """
+
+    text_dim: int
+    frame_dim: int
+    dim: int = 512
+    scaling: InputScaling = "none"
+    identity: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.text_dim, self.frame_dim, self.dim) < 1:
+            raise ConfigError(
+                f"feature widths must be positive, got text_dim {self.text_dim}, "
+                f"frame_dim {self.frame_dim}, dim {self.dim}"
+            )
+        if self.scaling not in get_args(InputScaling):
+            known = ", ".join(get_args(InputScaling))
+            raise ConfigError(f"unknown scaling {self.scaling!r} (known: {known})")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout {self.dropout} is not in [0, 1)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> FeatureConfig:
+        """The inverse of :meth:`to_dict`."""
+        known = {spec.name for spec in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigError(f"FeatureConfig has no {', '.join(unknown)} (known: {sorted(known)})")
+        return cls(**values)
+
+
+class FeatureAdapter(nn.Module):
+    """W scale(x) + b, or the scaled x itself."""
+
+    def __init__(self, in_dim: int, config: FeatureConfig) -> None:
+        super().__init__()
+        self.in_dim = in_dim
+        self.scaling = config.scaling
+        self.norm = nn.LayerNorm(in_dim) if config.scaling == "layer_norm" else None
+        self.dropout = nn.Dropout(config.dropout)
+        is_identity = config.identity and in_dim == config.dim
+        self.linear = None if is_identity else nn.Linear(in_dim, config.dim)
+
+    def forward(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
+        if features.shape[-1] != self.in_dim:
+            raise UsageError(
+                f"features are {features.shape[-1]} wide, this encoder takes {self.in_dim}; "
+                "use the features it was trained on or build it with their width"
+            )
+        if self.norm is not None:
+            features = self.norm(features)
+        elif self.scaling == "unit":
+            features = F.normalize(features, dim=-1) * self.in_dim**0.5
+        features = self.dropout(features)
+        return features if self.linear is None else self.linear(features)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Identity where the width stays, so CLIP features start as what they are."""
+        if self.linear is None:
+            return
+        weight = self.linear.weight
+        if weight.shape[0] == weight.shape[1]:
+            nn.init.eye_(weight)
+        else:
+            nn.init.normal_(weight, std=self.in_dim**-0.5, generator=generator)
+        nn.init.zeros_(self.linear.bias)
+
+
+class FeatureEncoder(nn.Module):
+    """Adapts texts and frames; words and patches with the same adapters."""
+
+    def __init__(self, config: FeatureConfig, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.dim = config.dim
+        self.text = FeatureAdapter(config.text_dim, config)
+        self.frames = FeatureAdapter(config.frame_dim, config)
+        self.logit_scale = nn.Parameter(torch.tensor(CLIP_LOGIT_SCALE))
+        if not self.logit_scale.is_meta:
+            generator = torch.Generator().manual_seed(seed)
+            self.text.initialise(generator)
+            self.frames.initialise(generator)
+
+    def encode_text(self, texts: TextFeatures, *, words: bool = False) -> TextFeatures:
+        """Adapted sentences; ``words`` needs word features to be there."""
+        if not isinstance(texts, TextFeatures):
+            raise UsageError(f"a feature encoder reads TextFeatures, got {type(texts).__name__}")
+        if words and texts.words is None:
+            raise UsageError(
+                "this method needs word features and these texts have sentence features only; "
+                "use another method, or encode the texts with words=True"
+            )
+        texts = texts.to(self.device, self.dtype)
+        return TextFeatures(
+            sentence=self.text(texts.sentence),
+            words=_adapt(self.text, texts.words),
+            words_mask=texts.words_mask,
+        )
+
+    def encode_video(self, videos: VideoFeatures, *, patches: bool = False) -> VideoFeatures:
+        """Adapted frames, padded ones included; ``patches`` needs patch features to be there."""
+        if not isinstance(videos, VideoFeatures):
+            raise UsageError(f"a feature encoder reads VideoFeatures, got {type(videos).__name__}")
+        if patches and videos.patches is None:
+            raise UsageError(
+                "this method needs patch features and these videos have frame features only; "
+                "use another method, or encode the videos with patches=True"
+            )
+        videos = videos.to(self.device, self.dtype)
+        return VideoFeatures(
+            frames=self.frames(videos.frames),
+            mask=videos.mask,
+            patches=_adapt(self.frames, videos.patches),
+            video=_adapt(self.frames, videos.video),
+            tokens=_adapt(self.frames, videos.tokens),
+            tokens_mask=videos.tokens_mask,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.logit_scale.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.logit_scale.dtype
+
+
+def _adapt(adapter: FeatureAdapter, features: Tensor | None) -> Tensor | None:
+    return None if features is None else adapter(features)
