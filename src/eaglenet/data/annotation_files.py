@@ -15,7 +15,8 @@ from eaglenet.errors import DatasetError
 # fmt: off
 VIDEO_SUFFIXES = frozenset({
     ".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp",
-    ".3g2", ".3gpp", ".mts", ".m2ts", ".ts", ".ogv", ".qt", ".asf", ".divx", ".vob", ".f4v", ".null",
+    ".3g2", ".3gpp", ".mts", ".m2ts", ".ts", ".ogv", ".qt", ".asf", ".divx", ".vob", ".f4v",
+    ".null",
 })
 # fmt: on
 

@@ -99,7 +99,7 @@ class FeatureSplit:
         # index_select over flat rows: several times faster on a CPU than indexing with two axes.
         frames = self.packed_frames.index_select(0, rows.flatten()).float()
         frames = frames.masked_fill_(~mask.flatten()[:, None], 0.0)
-        return VideoFeatures(frames.unflatten(0, mask.shape), mask)
+        return VideoFeatures(frames.view(*mask.shape, self.frame_dim), mask)
 
     @property
     def texts(self) -> TextFeatures:

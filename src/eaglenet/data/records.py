@@ -198,6 +198,25 @@ def make_split(
     return Split(dataset, name, sized, tuple(videos), tuple(left_out))
 
 
+def gather_records(
+    video_ids: Iterable[str],
+    captions: Mapping[str, Sequence[str]],
+    find: Callable[[str], Path | None],
+    *,
+    window: tuple[float, float] | None = None,
+) -> tuple[list[VideoRecord], list[LeftOut]]:
+    """Records in the order of ``video_ids``; an id without captions is left out, never padded."""
+    videos = []
+    left_out = []
+    for video_id in video_ids:
+        texts = captions.get(video_id)
+        if texts:
+            videos.append(VideoRecord(video_id, tuple(texts), find(video_id), window))
+        else:
+            left_out.append(LeftOut(video_id, "no caption in the annotations"))
+    return videos, left_out
+
+
 def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, ...], int]:
     """Captions without outer space, and how many were empty. Long ones are kept whole.
 

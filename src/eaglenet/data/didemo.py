@@ -1,0 +1,101 @@
+"""DiDeMo for paragraph retrieval: all sentences of a video, joined, are its one query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from eaglenet.data.annotation_files import (
+    VideoFinder,
+    find_file,
+    finder_for,
+    read_json,
+    read_list,
+    stem_of,
+)
+from eaglenet.data.records import (
+    DATASETS,
+    DatasetSpec,
+    Protocol,
+    Split,
+    check_split_name,
+    clean_captions,
+    gather_records,
+    make_split,
+    report_empty_captions,
+)
+from eaglenet.errors import DatasetError, UsageError
+
+FOLDERS = ("didemo", "DiDeMo", "Didemo")
+SPLITS = ("train", "val", "test")
+WINDOWS = {"whole": None, "first_31_seconds": (0.0, 31.0)}
+PARAGRAPH = Protocol(
+    "DiDeMo paragraph retrieval",
+    "the descriptions of a video joined by spaces are one query; one query a video",
+)
+
+
+def load(
+    root: Path | str,
+    split: str,
+    *,
+    window: Literal["whole", "first_31_seconds"] = "whole",
+    video_folders: Sequence[Path | str] = (),
+    finder: VideoFinder | None = None,
+) -> Split:
+    """A split of DiDeMo, in the order of its list file.
+
+    Paper: frames come from the whole video. ``window="first_31_seconds"`` is what the released
+    code decodes.
+    """
+    root = Path(root)
+    check_split_name("didemo", split, SPLITS)
+    if window not in WINDOWS:
+        raise UsageError(f"didemo window {window!r} is unknown; known: {', '.join(WINDOWS)}")
+    names = (f"{split}_data.json", f"{split}_data.derived.json")
+    sentences = read_sentences(find_file(root, names, FOLDERS))
+    # List files and annotations do not always agree on the extension of a video.
+    paragraphs = {stem_of(video): " ".join(texts) for video, texts in sentences.items()}
+    ids = read_list(find_file(root, (f"{split}_list.txt",), FOLDERS))
+    captions = {
+        video_id: (paragraphs[stem_of(video_id)],)
+        for video_id in ids
+        if stem_of(video_id) in paragraphs
+    }
+    find = (finder or finder_for(root, video_folders)).find
+    videos, left_out = gather_records(ids, captions, find, window=WINDOWS[window])
+    return make_split("didemo", split, PARAGRAPH, videos, left_out)
+
+
+def read_sentences(path: Path) -> dict[str, list[str]]:
+    """``*_data.json``: [{"video", "description", ...}, ...], in file order."""
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise DatasetError(f"{path}: expected a list of descriptions")
+    sentences: dict[str, list[str]] = {}
+    num_empty = 0
+    for place, entry in enumerate(content):
+        try:
+            video, description = entry["video"], entry["description"]
+        except (TypeError, KeyError):
+            raise DatasetError(
+                f"{path}: entry {place} needs the keys 'video' and 'description'"
+            ) from None
+        kept, empty = clean_captions([description], f"{path}: entry {place}")
+        if kept:
+            sentences.setdefault(video, []).extend(kept)
+        num_empty += empty
+    report_empty_captions("didemo", num_empty, path)
+    return sentences
+
+
+DATASETS.add(
+    "didemo",
+    DatasetSpec(
+        "didemo",
+        "DiDeMo",
+        load,
+        options={"window": "whole (the paper) or first_31_seconds (the released code)"},
+    ),
+)

@@ -1,0 +1,217 @@
+"""People's own data: a CSV, a JSON-lines file, or a folder of videos with captions beside them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from eaglenet.data.annotation_files import (
+    VIDEO_SUFFIXES,
+    VideoFinder,
+    finder_for,
+    read_csv,
+    read_json_lines,
+    read_text,
+)
+from eaglenet.data.records import (
+    DATASETS,
+    DatasetSpec,
+    LeftOut,
+    Protocol,
+    Split,
+    VideoRecord,
+    check_split_name,
+    clean_captions,
+    make_split,
+    stable_order,
+)
+from eaglenet.errors import DatasetError, UsageError
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "val", "test")
+VIDEO_KEYS = ("video", "path", "file", "video_id")
+CAPTION_KEYS = ("caption", "captions", "text", "sentence")
+OWN = Protocol("own data", "every caption is a query; the gallery is every video of the split")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a captions file."""
+
+    where: str
+    video: str
+    captions: tuple[Any, ...]
+    window: tuple[float, float] | None = None
+    split: str | None = None
+
+
+def load(
+    root: Path | str,
+    split: str = "all",
+    *,
+    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    video_folders: Sequence[Path | str] = (),
+    finder: VideoFinder | None = None,
+) -> Split:
+    """A split of your own data; ``all`` is every video.
+
+    ``root`` is a ``.csv`` (columns video, caption; optional start, end, split; several lines a
+    video), a ``.jsonl`` (the same keys; ``captions`` may be a list), a folder that holds exactly
+    one such file, or a folder of videos, each with a ``.txt`` of the same name, one caption a line.
+    Where no line names a split, videos are shared out by ``fractions`` (train, val, test) with a
+    hash of their name: the same on every machine.
+    """
+    root = Path(root)
+    check_split_name("folder", split, (*SPLITS, "all"))
+    file = captions_file(root)
+    folder = file.parent if file else root
+    if file is None:
+        entries = list(sidecar_entries(root))
+    elif file.suffix == ".csv":
+        entries = list(csv_entries(file))
+    else:
+        entries = list(json_entries(file))
+    find = finder or finder_for(folder, video_folders)
+    videos, splits, left_out = merge(entries, folder, find)
+    if split != "all":
+        names = splits if splits else share_out(list(videos), fractions, seed)
+        videos = {key: video for key, video in videos.items() if names.get(key) == split}
+        left_out = [] if splits or split != "train" else left_out
+    protocol = replace(OWN, name=f"{folder.name or 'own data'} {split}")
+    return make_split("folder", split, protocol, list(videos.values()), left_out)
+
+
+def captions_file(root: Path) -> Path | None:
+    """The CSV or JSON-lines file meant by ``root``; ``None`` for a folder with sidecar texts."""
+    if root.is_file():
+        if root.suffix not in (".csv", ".jsonl"):
+            raise DatasetError(f"{root}: expected a .csv or .jsonl file, or a folder")
+        return root
+    if not root.is_dir():
+        raise DatasetError(f"{root} does not exist; give a .csv, a .jsonl or a folder of videos")
+    files = sorted(path for path in root.iterdir() if path.suffix in (".csv", ".jsonl"))
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise DatasetError(f"{root} holds several captions files ({names}); give one of them")
+    return files[0] if files else None
+
+
+def csv_entries(path: Path) -> Iterator[Entry]:
+    for line, row in read_csv(path):
+        yield entry_of(row, f"{path}: line {line}")
+
+
+def json_entries(path: Path) -> Iterator[Entry]:
+    for line, row in read_json_lines(path):
+        yield entry_of(row, f"{path}: line {line}")
+
+
+def sidecar_entries(root: Path) -> Iterator[Entry]:
+    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES)
+    if not paths:
+        raise DatasetError(f"{root}: no video files and no .csv or .jsonl file found")
+    for path in paths:
+        sidecar = path.with_suffix(".txt")
+        texts = read_text(sidecar).split("\n") if sidecar.exists() else []
+        captions = tuple(text for text in texts if text.strip())
+        yield Entry(str(sidecar), str(path.relative_to(root)), captions)
+
+
+def entry_of(row: dict[str, Any], where: str) -> Entry:
+    video = next((row[key] for key in VIDEO_KEYS if row.get(key)), None)
+    if not isinstance(video, str) or not video.strip():
+        raise DatasetError(f"{where}: no video given; expected one of {', '.join(VIDEO_KEYS)}")
+    present = [key for key in CAPTION_KEYS if row.get(key) is not None]
+    if not present:
+        raise DatasetError(f"{where}: no caption given; expected one of {', '.join(CAPTION_KEYS)}")
+    value = row[present[0]]
+    captions = tuple(value) if isinstance(value, list) else (value,)
+    return Entry(where, video.strip(), captions, window_of(row, where), row.get("split") or None)
+
+
+def window_of(row: dict[str, Any], where: str) -> tuple[float, float] | None:
+    start, end = row.get("start"), row.get("end")
+    if start in (None, "") and end in (None, ""):
+        return None
+    try:
+        window = (float(start or 0.0), float(end))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise DatasetError(
+            f"{where}: start {start!r} and end {end!r} must be seconds; an end is needed"
+        ) from None
+    if not 0 <= window[0] < window[1] < float("inf"):
+        raise DatasetError(f"{where}: the window {window} must have 0 <= start < end")
+    return window
+
+
+def merge(
+    entries: Sequence[Entry], folder: Path, finder: VideoFinder
+) -> tuple[dict[str, VideoRecord], dict[str, str], list[LeftOut]]:
+    """Lines of one video (and one window of it) joined; splits by id; videos without captions."""
+    videos: dict[str, VideoRecord] = {}
+    splits: dict[str, str] = {}
+    listed: dict[str, None] = {}
+    num_empty = 0
+    for entry in entries:
+        span = entry.window
+        key = entry.video if span is None else f"{entry.video}#{span[0]:g}-{span[1]:g}"
+        listed[key] = None
+        captions, empty = clean_captions(entry.captions, entry.where)
+        num_empty += empty
+        if entry.split is not None:
+            if entry.split not in SPLITS:
+                raise DatasetError(
+                    f"{entry.where}: split {entry.split!r} is unknown; use {', '.join(SPLITS)}"
+                )
+            if splits.setdefault(key, entry.split) != entry.split:
+                raise DatasetError(
+                    f"{entry.where}: {key!r} is in split {splits[key]!r} and {entry.split!r}"
+                )
+        if captions:
+            known = videos.get(key)
+            if known is None:
+                known = VideoRecord(key, (), locate(entry.video, folder, finder), span)
+            videos[key] = replace(known, captions=known.captions + captions)
+    if splits and len(splits) < len(listed):
+        absent = next(key for key in listed if key not in splits)
+        raise DatasetError(f"{absent!r} names no split while other lines do; name one in each line")
+    if num_empty:
+        logger.warning("skipped %d empty captions under %s", num_empty, folder)
+    left_out = [LeftOut(key, "no caption") for key in listed if key not in videos]
+    return videos, splits, left_out
+
+
+def locate(video: str, folder: Path, finder: VideoFinder) -> Path | None:
+    """As a path from the captions file or from the root of the disk, else by name anywhere."""
+    path = folder / video
+    return path if path.is_file() else finder.find(Path(video).name)
+
+
+def share_out(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
+    """Split of each video: by file, so that two windows of one file never part."""
+    if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+        raise UsageError(f"fractions {tuple(fractions)} must be three numbers that sum to 1")
+    files = stable_order({video_id.partition("#")[0] for video_id in video_ids}, seed)
+    num_test = round(fractions[2] * len(files))
+    num_val = round(fractions[1] * len(files))
+    names = {}
+    for place, file in enumerate(files):
+        is_test, is_val = place < num_test, place < num_test + num_val
+        names[file] = "test" if is_test else "val" if is_val else "train"
+    return {video_id: names[video_id.partition("#")[0]] for video_id in video_ids}
+
+
+DATASETS.add(
+    "folder",
+    DatasetSpec(
+        "folder",
+        "your own CSV, JSON lines or folder",
+        load,
+        options={"fractions": "train, val, test shares where no split is named"},
+    ),
+)
