@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.methods.folder import load, save
+    from eaglenet.search.engine import open
     from eaglenet.types import Clips, FrameSpec, Hit, Moment, TextFeatures, Tokens, VideoFeatures
 
 __version__ = "0.1.0"
@@ -16,6 +17,7 @@ _HOME = {
     "METHODS": "eaglenet.methods.base",
     "Method": "eaglenet.methods.base",
     "load": "eaglenet.methods.folder",
+    "open": "eaglenet.search.engine",
     "save": "eaglenet.methods.folder",
     "Clips": "eaglenet.types",
     "FrameSpec": "eaglenet.types",
@@ -38,6 +40,7 @@ __all__ = [
     "VideoFeatures",
     "__version__",
     "load",
+    "open",
     "save",
 ]
 

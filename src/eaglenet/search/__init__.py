@@ -1,1 +1,1 @@
-"""Store and engine: shortlist, re-rank, moments."""
+"""Find moments: a store of clips, an indexer that fills it, an engine that searches it."""

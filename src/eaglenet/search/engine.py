@@ -1,0 +1,336 @@
+"""The engine: shortlist by coarse vector, exact re-rank, and the moment in each hit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eaglenet.errors import StoreError, UsageError
+from eaglenet.methods.base import Method
+from eaglenet.search.approximate import Approximate
+from eaglenet.search.coarse import Shortlist, exact_shortlists, is_exact
+from eaglenet.search.filters import Filters
+from eaglenet.search.layout import StoredClips
+from eaglenet.search.manifest import Manifest, model_identity
+from eaglenet.search.media import clips_of_image, clips_of_video
+from eaglenet.search.queries import (
+    FrameQuery,
+    Query,
+    TextQuery,
+    clean_query,
+    encode_sentences,
+)
+from eaglenet.search.results import CaptionHit, Explanation, explain_clip, make_hits, rank_captions
+from eaglenet.search.snapshot import Snapshot, snapshot_stamp
+from eaglenet.types import Clips, Hit, VideoFeatures
+
+MAX_RESULTS = 10_000
+
+
+class Engine:
+    """Searches one store. Safe to use from several threads; sees what a writer publishes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        model: str | Path | Method | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._model = model
+        self._device = device
+        self._lock = threading.RLock()
+        self._method: Method | None = None
+        self._snapshot = Snapshot(folder, manifest.layout, manifest.dim)
+        self._approximate = Approximate(folder, manifest)
+
+    @classmethod
+    def open(
+        cls,
+        store: str | Path,
+        model: str | Path | Method | None = None,
+        device: torch.device | str | None = None,
+    ) -> Engine:
+        """Open a store for searching; reads neither the model nor the vectors yet.
+
+        ``model`` is only needed where the folder the store was made with has moved.
+        """
+        folder = Path(store).expanduser()
+        return cls(folder, Manifest.read(folder), model=model, device=device)
+
+    @property
+    def method(self) -> Method:
+        """The model, loaded on first use and checked to be the one the store was made with."""
+        with self._lock:
+            if self._method is None:
+                self._method = self._load_method()
+            return self._method
+
+    def _load_method(self) -> Method:
+        given = self._model if self._model is not None else self.manifest.model
+        method = given
+        if not isinstance(method, Method):
+            from eaglenet.methods.folder import load
+
+            method = load(str(given))
+        if model_identity(method) != self.manifest.identity:
+            name = given.name if isinstance(given, Method) else str(given)
+            raise StoreError(
+                f"{self.folder} was made with another model than {name!r}: their vectors cannot "
+                f"be compared. Open it with {self.manifest.model!r}, or index the videos into a "
+                "new store"
+            )
+        method.eval()
+        return method.to(self._device) if self._device is not None else method
+
+    def warm_up(self) -> None:
+        """Load the model and the vectors and run one query, so that the next one is fast."""
+        _ = self.method
+        if len(self.snapshot):
+            self.search("warm up", k=1)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest published version; a search holds on to the one it began with."""
+        try:
+            stamp = snapshot_stamp(self.folder)
+        except OSError:
+            return self._snapshot  # The store went away; what is open can still be searched.
+        if stamp != self._snapshot.stamp:
+            with self._lock:
+                if stamp != self._snapshot.stamp:
+                    manifest = self.manifest
+                    self._snapshot = Snapshot(self.folder, manifest.layout, manifest.dim)
+        return self._snapshot
+
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        shortlist: int = 100,
+        filters: Filters | None = None,
+        negatives: Sequence[str] = (),
+        group_files: bool = False,
+        rerank: bool = True,
+    ) -> list[Hit]:
+        """The k best moments for a sentence, best first.
+
+        Args:
+            shortlist: clips that are re-ranked with the exact score; at least ``k`` are.
+            negatives: phrases to keep away from; see :class:`TextQuery` for the arithmetic.
+            group_files: one hit a file; the others are in ``metadata["more"]``.
+            rerank: False ranks by the coarse vector alone.
+        """
+        return self.search_many(
+            [query],
+            k,
+            shortlist=shortlist,
+            filters=filters,
+            negatives=negatives,
+            group_files=group_files,
+            rerank=rerank,
+        )[0]
+
+    def search_many(
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        *,
+        shortlist: int = 100,
+        filters: Filters | None = None,
+        negatives: Sequence[str] = (),
+        group_files: bool = False,
+        rerank: bool = True,
+    ) -> list[list[Hit]]:
+        """:meth:`search` for several sentences: encoded and shortlisted together."""
+        if not queries:
+            return []
+        sentences = [clean_query(query) for query in queries]
+        away = [clean_query(negative) for negative in negatives]
+        features = encode_sentences(self.method, [*sentences, *away])
+        first_away = len(sentences)
+        rows = list(range(first_away, first_away + len(away)))
+        asked = [TextQuery(self.method, features[[number, *rows]]) for number in range(first_away)]
+        return self._find(asked, k, shortlist, filters, group_files, rerank)
+
+    def search_video(
+        self,
+        video: str | Path,
+        k: int = 10,
+        *,
+        window: tuple[float, float] | None = None,
+        **options: Any,
+    ) -> list[Hit]:
+        """Clips that look like a video file (or its ``window`` in seconds), or like a clip id."""
+        if isinstance(video, str) and video in self:
+            return self.similar(video, k, **options)
+        clips = clips_of_video(Path(video), self.manifest.frame_spec, window)
+        return self._search_frames(self._encode(clips), k, **options)
+
+    def search_image(self, image: str | Path, k: int = 10, **options: Any) -> list[Hit]:
+        """Clips that show what an image shows."""
+        clips = clips_of_image(Path(image), self.manifest.frame_spec)
+        return self._search_frames(self._encode(clips), k, **options)
+
+    def similar(self, clip_id: str, k: int = 10, **options: Any) -> list[Hit]:
+        """Clips that look like a clip of the store, without that clip itself."""
+        snapshot = self.snapshot
+        clips = self._stored(snapshot, np.array([snapshot.row(clip_id)]))
+        return self._search_frames(clips.features, k, without=clip_id, **options)
+
+    def _search_frames(
+        self,
+        features: VideoFeatures,
+        k: int,
+        *,
+        shortlist: int = 100,
+        filters: Filters | None = None,
+        group_files: bool = False,
+        without: str | None = None,
+    ) -> list[Hit]:
+        query = FrameQuery(self.method, features)
+        return self._find([query], k, shortlist, filters, group_files, True, without)[0]
+
+    @torch.no_grad()
+    def best_captions(
+        self, video: str | Path, captions: Sequence[str], k: int = 10
+    ) -> list[CaptionHit]:
+        """The captions that fit a video file or a clip id best (video-to-text)."""
+        if not captions:
+            raise UsageError("no captions were given; give at least one")
+        k = _checked_count(k)
+        if isinstance(video, str) and video in self:
+            snapshot = self.snapshot
+            row = snapshot.row(video)
+            stored = self._stored(snapshot, np.array([row]))
+            features, seconds = stored.features, stored.seconds
+            start, end = snapshot.span(row)
+        else:
+            clips = clips_of_video(Path(video), self.manifest.frame_spec, None)
+            features, seconds = self._encode(clips), clips.seconds
+            start, end = 0.0, float(clips.seconds[clips.mask].max())
+        return rank_captions(self.method, features, seconds[0], (start, end), captions, k)
+
+    @torch.no_grad()
+    def explain(self, query: str, clip_id: str, negatives: Sequence[str] = ()) -> Explanation:
+        """The scores of one clip for a sentence, frame by frame."""
+        sentences = [clean_query(text) for text in (query, *negatives)]
+        asked = TextQuery(self.method, encode_sentences(self.method, sentences))
+        snapshot = self.snapshot
+        row = snapshot.row(clip_id)
+        return explain_clip(snapshot, asked, row, self._stored(snapshot, np.array([row])))
+
+    def __contains__(self, clip_id: object) -> bool:
+        try:
+            self.snapshot.row(str(clip_id))
+        except UsageError:
+            return False
+        return True
+
+    def thumbnail(self, clip_id: str) -> bytes:
+        """A small JPEG of the middle of a clip."""
+        snapshot = self.snapshot
+        return snapshot.thumbnail(snapshot.row(clip_id))
+
+    def file_of(self, clip_id: str) -> Path:
+        """The file a clip is in; of several with the same content, the first that exists."""
+        snapshot = self.snapshot
+        paths = snapshot.files.paths[int(snapshot.columns["file_number"][snapshot.row(clip_id)])]
+        return Path(next((path for path in paths if Path(path).exists()), paths[0]))
+
+    def span_of(self, clip_id: str) -> tuple[float, float]:
+        """First and last second of a clip in its file."""
+        snapshot = self.snapshot
+        return snapshot.span(snapshot.row(clip_id))
+
+    def info(self) -> dict[str, Any]:
+        """What is in the store and how it is searched."""
+        snapshot, manifest = self.snapshot, self.manifest
+        return {
+            "store": str(self.folder),
+            "clips": len(snapshot),
+            "files": sum(len(paths) for paths in snapshot.files.paths),
+            "contents": len(snapshot.files),
+            "hours": float(snapshot.files.durations.sum()) / 3600,
+            "model": manifest.model,
+            "method": manifest.method,
+            "identity": manifest.identity,
+            "dim": manifest.dim,
+            "frames": manifest.layout.num_frames,
+            "index": self._approximate.kind(snapshot) or "exact scan",
+            "version": snapshot.version,
+            "roots": list(manifest.roots),
+            "tags": sorted({tag for tags in snapshot.files.tags for tag in tags}),
+        }
+
+    def shortlists(
+        self, queries: Tensor, k: int, filters: Filters | None = None
+    ) -> tuple[Snapshot, list[Shortlist]]:
+        """Rows of the k nearest clips of each vector ``[queries, dim]``, as the store does it."""
+        snapshot = self.snapshot
+        allowed = snapshot.allowed_rows(filters) if filters else None
+        # An index cannot know which clips a filter leaves; a scan of those is always right.
+        if allowed is None and not is_exact(len(snapshot), self.manifest.dim):
+            found = self._approximate.shortlists(snapshot, queries, k)
+            if found is not None:
+                return snapshot, found
+        return snapshot, exact_shortlists(snapshot, queries, k, allowed)
+
+    @torch.no_grad()
+    def _find(
+        self,
+        queries: Sequence[Query],
+        k: int,
+        shortlist: int,
+        filters: Filters | None,
+        group_files: bool,
+        rerank: bool,
+        without: str | None = None,
+    ) -> list[list[Hit]]:
+        k = _checked_count(k)
+        # One more, because the clip that was asked with is taken out again.
+        width = max(k, min(shortlist, MAX_RESULTS)) + (without is not None)
+        vectors = torch.stack([query.coarse.float().cpu() for query in queries])
+        snapshot, found = self.shortlists(vectors, width, filters)
+        if without is not None:
+            found = [each.without(snapshot.row(without)) for each in found]
+        results = []
+        for query, each in zip(queries, found, strict=True):
+            if not rerank and not group_files:
+                each = each.first(k)
+            clips = self._stored(snapshot, each.rows)
+            results.append(make_hits(snapshot, query, each, clips, k, group_files, rerank))
+        return results
+
+    def _stored(self, snapshot: Snapshot, rows: NDArray[np.int64]) -> StoredClips:
+        return self.manifest.layout.unpack(snapshot.records(rows), self.method.device)
+
+    @torch.no_grad()
+    def _encode(self, clips: Clips) -> VideoFeatures:
+        return self.method.encode_video(clips.to(self.method.device))
+
+
+def _checked_count(k: int) -> int:
+    if not 1 <= k <= MAX_RESULTS:
+        raise UsageError(f"k must be between 1 and {MAX_RESULTS}, not {k}")
+    return k
+
+
+def open(
+    store: str | Path,
+    model: str | Path | Method | None = None,
+    device: torch.device | str | None = None,
+) -> Engine:
+    """``eaglenet.open``: see :meth:`Engine.open`."""
+    return Engine.open(store, model, device)

@@ -1,0 +1,43 @@
+"""The indexed files as columns, for filters and results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """The indexed file contents, column by column; one content may lie at several paths."""
+
+    contents: list[str]
+    paths: list[list[str]]
+    modified: NDArray[np.float64]
+    durations: NDArray[np.float64]
+    widths: list[int]
+    heights: list[int]
+    tags: list[list[str]]
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "contents": self.contents,
+            "paths": self.paths,
+            "modified": self.modified.tolist(),
+            "durations": self.durations.tolist(),
+            "widths": self.widths,
+            "heights": self.heights,
+            "tags": self.tags,
+        }
+
+    @classmethod
+    def from_json(cls, columns: dict[str, Any]) -> FileTable:
+        columns = dict(columns)
+        for name in ("modified", "durations"):
+            columns[name] = np.asarray(columns[name], np.float64)
+        return cls(**columns)

@@ -1,0 +1,114 @@
+"""What can be searched for: sentences, with sentences to keep away from, and frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from eaglenet.errors import UsageError
+from eaglenet.methods.base import Method
+from eaglenet.scoring import score_all
+from eaglenet.search.layout import StoredClips
+from eaglenet.types import TextFeatures, VideoFeatures
+
+MAX_CHARACTERS = 4000
+"""A tokenizer keeps some tens of words; longer queries are cut before it has to read them."""
+NEGATIVE_WEIGHT = 0.5
+"""How much a phrase to keep away from counts against the phrase to find."""
+
+
+def clean_query(text: str) -> str:
+    """One line of valid text; control characters and lone surrogates become spaces.
+
+    >>> clean_query(" a red\\x00 car\\n")
+    'a red car'
+    """
+    kept = (
+        sign if sign.isprintable() or sign in "\u200d\ufe0f" else " "
+        for sign in text[:MAX_CHARACTERS]
+    )
+    cleaned = " ".join("".join(kept).encode("utf-8", "replace").decode("utf-8").split())
+    if not cleaned:
+        raise UsageError("the query is empty; write what should be seen, e.g. 'a man drives a car'")
+    return cleaned
+
+
+@torch.no_grad()
+def encode_sentences(method: Method, texts: Sequence[str]) -> TextFeatures:
+    """Features of sentences that were cleaned before."""
+    tokens = method.tokenizer(list(texts)).to(method.device)
+    return method.encode_text(tokens)
+
+
+class Query(Protocol):
+    """How an engine asks for clips."""
+
+    coarse: Float[Tensor, "dim"]
+    """The shortlist is ranked by the dot product with this."""
+
+    def score(self, clips: StoredClips) -> Tensor:
+        """Exact scores ``[clips]``."""
+        ...
+
+    def frame_scores(self, clips: StoredClips) -> Tensor:
+        """``[clips, frames]``, -inf for padding."""
+        ...
+
+
+class TextQuery:
+    """A sentence, and phrases to keep away from.
+
+    score(v) = s(query, v) - w * mean_n s(negative_n, v), with w = ``NEGATIVE_WEIGHT``: the same
+    arithmetic on cosines for the shortlist and on exact scores for the ranking, so that a phrase
+    means the same in both.
+    """
+
+    def __init__(self, method: Method, text: TextFeatures) -> None:
+        """Row 0 of ``text`` is the query, the others are the negatives."""
+        self.method = method
+        self.text = text
+        vectors = method.coarse_vectors(text)
+        self.coarse = _minus_negatives(vectors)
+
+    def score(self, clips: StoredClips) -> Tensor:
+        return _minus_negatives(score_all(self.method, self.text, clips.features))
+
+    def frame_scores(self, clips: StoredClips) -> Tensor:
+        scores = self.method.frame_scores(self.text, clips.features)
+        return torch.where(clips.features.mask, _minus_negatives(scores), float("-inf"))
+
+
+class FrameQuery:
+    """Frames of an image, a video or another clip.
+
+    score(v) = mean over the query's frames of the best cosine with a frame of v, so a clip that
+    shows all of the query scores 1 wherever in it that happens.
+    """
+
+    def __init__(self, method: Method, features: VideoFeatures) -> None:
+        """``features`` holds one video."""
+        self.coarse = method.coarse_vectors(features)[0]
+        self.frames = F.normalize(features.frames[0][features.mask[0]], dim=-1)
+
+    def _similarity(self, clips: VideoFeatures) -> Float[Tensor, "query videos frames"]:
+        frames = F.normalize(clips.frames, dim=-1)
+        scores = torch.einsum("qd,vfd->qvf", self.frames, frames)
+        return scores.masked_fill(~clips.mask[None], float("-inf"))
+
+    def score(self, clips: StoredClips) -> Tensor:
+        return self._similarity(clips.features).amax(dim=-1).mean(dim=0)
+
+    def frame_scores(self, clips: StoredClips) -> Tensor:
+        return self._similarity(clips.features).amax(dim=0)
+
+
+def _minus_negatives(values: Tensor) -> Tensor:
+    """Row 0 less the weighted mean of the other rows."""
+    if len(values) == 1:
+        return values[0]
+    return values[0] - NEGATIVE_WEIGHT * values[1:].mean(dim=0)

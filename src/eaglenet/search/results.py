@@ -1,0 +1,165 @@
+"""From scores to what a person sees: hits, captions and explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eaglenet.methods.base import Method
+from eaglenet.scoring import score_all
+from eaglenet.search.coarse import Shortlist
+from eaglenet.search.layout import StoredClips
+from eaglenet.search.moments import find_moment
+from eaglenet.search.queries import Query, clean_query, encode_sentences
+from eaglenet.search.snapshot import Snapshot
+from eaglenet.types import Hit, Moment, VideoFeatures
+
+CAPTIONS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class CaptionHit:
+    """One caption of :meth:`Engine.best_captions`; ``rank`` starts at 1."""
+
+    rank: int
+    caption: str
+    score: float
+    moment: Moment
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a clip is where it is in a ranking."""
+
+    clip_id: str
+    score: float
+    coarse_score: float
+    moment: Moment
+    frames: tuple[tuple[float, float], ...]
+    """Seconds in the file and score of each real frame, in order of time."""
+
+
+@torch.no_grad()
+def make_hits(
+    snapshot: Snapshot,
+    query: Query,
+    found: Shortlist,
+    clips: StoredClips,
+    k: int,
+    group_files: bool,
+    rerank: bool,
+) -> list[Hit]:
+    """The k best of a shortlist whose stored features are ``clips``, in the same order."""
+    if not len(found.rows):
+        return []
+    scores = query.score(clips).float().cpu() if rerank else torch.from_numpy(found.cosines)
+    # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
+    order = scores.sort(descending=True, stable=True).indices.tolist()
+    chosen, more = _group(snapshot, found.rows, order, k, group_files)
+    frames = query.frame_scores(clips[chosen]).cpu()
+    seconds = clips.seconds.cpu()
+    hits = []
+    for rank, (place, frame_scores) in enumerate(zip(chosen, frames, strict=True), 1):
+        row = int(found.rows[place])
+        file = int(snapshot.columns["file_number"][row])
+        others = [int(found.rows[other]) for other in more.get(place, [])]
+        hits.append(
+            Hit(
+                rank=rank,
+                clip_id=snapshot.clip_id(row),
+                path=snapshot.files.paths[file][0],
+                score=float(scores[place]),
+                coarse_score=float(found.cosines[place]),
+                moment=find_moment(frame_scores, seconds[place], *snapshot.span(row)),
+                duration=float(snapshot.files.durations[file]),
+                metadata=_metadata(snapshot, row, file, others),
+            )
+        )
+    return hits
+
+
+def _metadata(snapshot: Snapshot, row: int, file: int, others: list[int]) -> dict[str, Any]:
+    files = snapshot.files
+    start, end = snapshot.span(row)
+    metadata: dict[str, Any] = {
+        "clip_start": start,
+        "clip_end": end,
+        "width": files.widths[file],
+        "height": files.heights[file],
+        "modified": float(files.modified[file]),
+        "tags": files.tags[file],
+    }
+    if len(files.paths[file]) > 1:
+        metadata["also_at"] = files.paths[file][1:]
+    if others:
+        metadata["more"] = [snapshot.clip_id(other) for other in others]
+    return metadata
+
+
+def _group(
+    snapshot: Snapshot, rows: NDArray[np.int64], order: list[int], k: int, group_files: bool
+) -> tuple[list[int], dict[int, list[int]]]:
+    """The first k places of ``order``; grouped: the best of each file, and what it stands for."""
+    if not group_files:
+        return order[:k], {}
+    leader: dict[int, int] = {}
+    more: dict[int, list[int]] = {}
+    for place in order:
+        file = int(snapshot.columns["file_number"][rows[place]])
+        if file in leader:
+            more.setdefault(leader[file], []).append(place)
+        else:
+            leader[file] = place
+    return list(leader.values())[:k], more
+
+
+@torch.no_grad()
+def rank_captions(
+    method: Method,
+    video: VideoFeatures,
+    seconds: Tensor,
+    span: tuple[float, float],
+    captions: Sequence[str],
+    k: int,
+) -> list[CaptionHit]:
+    """The k captions with the highest exact score for one video."""
+    sentences = [clean_query(caption) for caption in captions]
+    scores, frame_scores = [], []
+    for start in range(0, len(sentences), CAPTIONS_AT_ONCE):
+        text = encode_sentences(method, sentences[start : start + CAPTIONS_AT_ONCE])
+        scores.append(score_all(method, text, video)[:, 0])
+        frame_scores.append(method.frame_scores(text, video)[:, 0])
+    frames = torch.cat(frame_scores).cpu()
+    values, order = torch.cat(scores).cpu().sort(descending=True, stable=True)
+    return [
+        CaptionHit(
+            rank=rank,
+            caption=captions[number],
+            score=score,
+            moment=find_moment(frames[number], seconds.cpu(), *span),
+        )
+        for rank, (score, number) in enumerate(
+            zip(values[:k].tolist(), order[:k].tolist(), strict=True), 1
+        )
+    ]
+
+
+@torch.no_grad()
+def explain_clip(snapshot: Snapshot, query: Query, row: int, clips: StoredClips) -> Explanation:
+    """The scores of the one clip in ``clips``."""
+    frames, seconds = query.frame_scores(clips)[0].cpu(), clips.seconds[0].cpu()
+    vector = snapshot.vectors[int(snapshot.columns["slot"][row])]
+    pairs = sorted(zip(seconds.tolist(), frames.tolist(), strict=True))
+    return Explanation(
+        clip_id=snapshot.clip_id(row),
+        score=float(query.score(clips)[0]),
+        coarse_score=float(vector @ query.coarse.float().cpu()),
+        moment=find_moment(frames, seconds, *snapshot.span(row)),
+        frames=tuple(pair for pair in pairs if pair[1] != float("-inf")),
+    )
