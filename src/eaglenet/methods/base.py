@@ -89,6 +89,23 @@ class Method(nn.Module, ABC):
         return next(self.parameters()).device
 
 
+def frame_spec_for(encoder: Encoder, num_frames: int) -> FrameSpec:
+    """Evenly sampled frames of the size the encoder wants; 224 where it does not say."""
+    vision = getattr(getattr(encoder, "config", None), "vision", None)
+    return FrameSpec(num_frames=num_frames, size=int(getattr(vision, "image_size", 224)))
+
+
+def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
+    """A loss with a logit scale starts from CLIP's; CLIP's own is frozen, as nothing reads it."""
+    scale = getattr(encoder, "logit_scale", None)
+    if not isinstance(scale, Tensor):
+        return
+    scale.requires_grad_(False)
+    own = getattr(loss, "logit_scale", None)
+    if isinstance(own, Tensor):
+        own.data.copy_(scale.detach())
+
+
 @dataclass(frozen=True)
 class MethodSpec:
     """What the registry knows of a method: how to configure and build it, and where it is from."""
