@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.vision import VisionTower
+from eaglenet.errors import UsageError
+from eaglenet.types import Clips, VideoFeatures
 
 
 def split_heads(
@@ -75,6 +78,14 @@ def proxy_block(
         proxies + block.mlp(block.ln_2(proxies)),
         patches + block.mlp(block.ln_2(patches)),
     )
+
+
+@dataclass(frozen=True)
+class EncodedVideo:
+    """Features of videos, and the proxies as they left the last block."""
+
+    features: VideoFeatures
+    proxies: Float[Tensor, "videos proxies width"]
 
 
 class VideoProxies(nn.Module):
@@ -143,3 +154,18 @@ class VideoProxies(nn.Module):
             else:
                 proxies, patches = step(proxies, patches, mask)
         return proxies, patches
+
+    def encode(self, tower: VisionTower, videos: Clips | VideoFeatures) -> EncodedVideo:
+        """Clips to features: the class token is the video, a frame the mean of its patches."""
+        if not isinstance(videos, Clips):
+            raise UsageError(
+                f"a tower with video proxies reads Clips, got {type(videos).__name__}; "
+                "it cannot run on frozen features"
+            )
+        device = self.added.device
+        mask = videos.mask.to(device)
+        proxies, patches = self(tower, videos.frames.to(device, non_blocking=True), mask)
+        features = VideoFeatures(
+            frames=tower.project(patches).mean(dim=2), mask=mask, video=tower.project(proxies[:, 0])
+        )
+        return EncodedVideo(features, proxies)

@@ -21,11 +21,16 @@ from eaglenet.layers.temporal_transformer import (
     default_heads,
 )
 from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
-from eaglenet.methods.base import METHODS, Method, MethodSpec
+from eaglenet.methods.base import (
+    METHODS,
+    Method,
+    MethodSpec,
+    adopt_logit_scale,
+    frame_spec_for,
+)
 from eaglenet.types import (
     Clips,
     Encoder,
-    FrameSpec,
     Losses,
     TextFeatures,
     VideoFeatures,
@@ -64,8 +69,8 @@ class CLIP4Clip(Method):
     name = "clip4clip"
     config: CLIP4ClipConfig
 
-    def __init__(self, config: CLIP4ClipConfig, encoder: Encoder) -> None:
-        super().__init__(encoder, frame_spec=FrameSpec(num_frames=config.num_frames))
+    def __init__(self, encoder: Encoder, config: CLIP4ClipConfig) -> None:
+        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
         self.head: TemporalLSTM | TemporalTransformer | CrossEncoder | None
         num_heads = config.num_heads or default_heads(encoder)
@@ -148,7 +153,8 @@ class CLIP4Clip(Method):
 
 def build(config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
     """A temporal transformer starts from CLIP's text blocks and positions where widths fit."""
-    method = CLIP4Clip(config, encoder)
+    method = CLIP4Clip(encoder, config)
+    adopt_logit_scale(encoder, method.loss)
     if isinstance(method.head, TemporalTransformer | CrossEncoder):
         copy_text_tower(encoder, method.head.stack)
     return method
