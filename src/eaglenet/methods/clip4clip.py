@@ -101,7 +101,7 @@ class CLIP4Clip(Method):
         self.loss = None if config.head == "tight" else SoftmaxLoss()
 
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = super().encode_video(videos)
+        features = dataclasses.replace(super().encode_video(videos), video=None)
         if isinstance(self.head, TemporalLSTM | TemporalTransformer):
             return dataclasses.replace(features, video=self._vector(features))
         return features

@@ -32,6 +32,7 @@ from eaglenet.types import (
     Encoder,
     Losses,
     TextFeatures,
+    Tokens,
     VideoFeatures,
 )
 
@@ -61,7 +62,6 @@ class DRL(Method):
     """
 
     name = "drl"
-    needs_words = True
     config: DRLConfig
 
     def __init__(self, encoder: Encoder, config: DRLConfig) -> None:
@@ -77,8 +77,13 @@ class DRL(Method):
         self.frame_weights = TokenWeights(encoder.dim)
         self.loss = SoftmaxLoss()
 
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        """Sentences and, where the input has any, words."""
+        has_words = isinstance(texts, Tokens) or texts.words is not None
+        return self.encoder.encode_text(texts, words=has_words)
+
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = super().encode_video(videos)
+        features = dataclasses.replace(super().encode_video(videos), tokens=None)
         return dataclasses.replace(
             features, tokens=self._tokens(features), tokens_mask=features.mask
         )

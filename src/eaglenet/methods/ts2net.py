@@ -99,7 +99,7 @@ class TS2Net(Method):
         self.loss = SoftmaxLoss()
 
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = super().encode_video(videos)
+        features = dataclasses.replace(super().encode_video(videos), tokens=None)
         return dataclasses.replace(
             features, patches=None, tokens=self._tokens(features), tokens_mask=features.mask
         )

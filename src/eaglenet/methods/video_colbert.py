@@ -38,8 +38,9 @@ from eaglenet.types import (
 class VideoColBERTConfig:
     """Settings of Video-ColBERT.
 
-    num_query_tokens: every query is padded to this many tokens, and the encoder's outputs at the
-        pads take part as soft query expansion. 0 switches the expansion off: real words alone.
+    num_query_tokens: every query is padded to this many tokens (at most what the text tower
+        takes), and the encoder's outputs at the pads take part as soft query expansion. 0 switches
+        the expansion off: real words alone.
     num_expansion_tokens: learned visual tokens that join the frames in the temporal transformer.
     frame_weight, video_weight: weights of the two sigmoid losses.
     """
@@ -67,7 +68,6 @@ class VideoColBERT(Method):
     """
 
     name = "video_colbert"
-    needs_words = True
     config: VideoColBERTConfig
 
     def __init__(self, encoder: Encoder, config: VideoColBERTConfig) -> None:
@@ -81,11 +81,17 @@ class VideoColBERT(Method):
         )
         self.expansion = nn.Parameter(torch.randn(config.num_expansion_tokens, encoder.dim) * 0.02)
         self.loss = SigmoidLoss()
+        text = getattr(getattr(encoder, "config", None), "text", None)
+        limit = getattr(text, "context_length", config.num_query_tokens)
+        self.num_query_tokens = min(config.num_query_tokens, limit)
 
     def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        if isinstance(texts, TextFeatures) or not self.config.num_query_tokens:
-            return super().encode_text(texts)
-        lengths = texts.mask.sum(dim=1).clamp(min=self.config.num_query_tokens)
+        """Sentences and, where the input has any, words; queries are expanded by pads."""
+        if isinstance(texts, TextFeatures):
+            return self.encoder.encode_text(texts, words=texts.words is not None)
+        if not self.num_query_tokens:
+            return self.encoder.encode_text(texts, words=True)
+        lengths = texts.mask.sum(dim=1).clamp(min=self.num_query_tokens)
         width = int(lengths.max())
         missing = max(width - texts.ids.shape[1], 0)
         padded = Tokens(
@@ -93,10 +99,11 @@ class VideoColBERT(Method):
         )
         positions = torch.arange(width, device=texts.ids.device)
         expanded = positions[None, :] < lengths[:, None]
-        return dataclasses.replace(super().encode_text(padded), words_mask=expanded)
+        features = self.encoder.encode_text(padded, words=True)
+        return dataclasses.replace(features, words_mask=expanded)
 
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = super().encode_video(videos)
+        features = dataclasses.replace(super().encode_video(videos), tokens=None)
         tokens, mask = self._tokens(features)
         return dataclasses.replace(features, tokens=tokens, tokens_mask=mask)
 
