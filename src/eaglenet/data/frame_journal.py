@@ -271,7 +271,10 @@ def check_header(
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One writer at a time; the system frees the lock when a process dies."""
+    """One writer at a time: a second one (another rank of a run) waits, then finds the work done.
+
+    The system frees the lock when its process dies, however it dies.
+    """
     with open(folder / LOCK_FILE, "w", encoding="utf-8") as file:
         try:
             import fcntl
@@ -282,7 +285,8 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise DatasetError(f"{folder} is being built by another process; wait for it") from None
+            logger.warning("%s is being built by another process; waiting for it", folder)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -174,8 +176,29 @@ class DatasetSpec:
     options: Mapping[str, str] = field(default_factory=dict)
     """Option name -> one line that says what it does."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "load", with_checked_options(self.name, self.load))
+
 
 DATASETS: Registry[DatasetSpec] = Registry("dataset")
+
+# Given to every dataset by those who look for files; one that makes its own has no use for them.
+FILE_OPTIONS = ("finder", "video_folders")
+
+
+def with_checked_options(name: str, load: Loader) -> Loader:
+    """``load`` that answers a wrong option with the right ones instead of a traceback."""
+    known = [key for key in inspect.signature(load).parameters if key not in ("root", "split")]
+
+    @wraps(load)
+    def checked(root: Path | str, split: str, **options: Any) -> Split:
+        for key in options:
+            if key not in known and key not in FILE_OPTIONS:
+                offered = ", ".join(key for key in known if key not in FILE_OPTIONS) or "none"
+                raise UsageError(f"dataset {name} has no option {key!r}; known: {offered}")
+        return load(root, split, **{key: options[key] for key in options if key in known})
+
+    return checked
 
 
 def make_split(

@@ -1,0 +1,286 @@
+"""`eaglenet data`: what is really on disk, and frames decoded once for all epochs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eaglenet.errors import UsageError
+
+if TYPE_CHECKING:
+    from eaglenet.data.checks import CheckReport
+    from eaglenet.data.records import Split
+    from eaglenet.types import FrameSpec
+
+app = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
+
+Dataset = Annotated[
+    str, typer.Argument(help="msrvtt, didemo, msvd, vatex, folder (your own) or features.")
+]
+Root = Annotated[Path, typer.Option("--root", help="Folder (or file) of the dataset.")]
+VideoFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--videos", help="Folder of video files, if not under the root; repeatable."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Dataset option as name=value, e.g. train=7k; repeatable."),
+]
+Workers = Annotated[int, typer.Option("--workers", help="Files looked at side by side.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Reasons = 5
+
+
+@app.command()
+def check(
+    dataset: Dataset,
+    root: Root,
+    videos: VideoFolders = None,
+    splits: Annotated[
+        list[str] | None, typer.Option("--split", help="Only this split; repeatable.")
+    ] = None,
+    settings: Settings = None,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Take frames of every video, not only open it.")
+    ] = False,
+    probe: Annotated[bool, typer.Option(help="Open every file that was found.")] = True,
+    workers: Workers = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Count found, missing and undecodable videos, captions, and videos that splits share.
+
+    Exit code 0: all fine. 3: videos are missing or cannot be decoded. 1: broken annotations, or
+    two splits share a video.
+    """
+    from eaglenet.data.checks import check_dataset
+
+    if dataset == "features":
+        check_features(root, as_json)
+        return
+    with progress_bar("decode" if decode else "open", quiet=as_json) as advance:
+        report = check_dataset(
+            dataset,
+            root,
+            splits=splits,
+            video_folders=videos or (),
+            decode=decode,
+            probe_files=probe,
+            workers=workers,
+            progress=advance,
+            **parse_settings(settings),
+        )
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        show(report)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def cache(
+    dataset: Dataset,
+    root: Root,
+    output: Annotated[Path, typer.Option("--output", help="Folder of the cache.")],
+    splits: Annotated[
+        list[str] | None, typer.Option("--split", help="Splits to cache; train if none is given.")
+    ] = None,
+    videos: VideoFolders = None,
+    settings: Settings = None,
+    num_frames: Annotated[int, typer.Option("--frames", help="Frames a video.")] = 12,
+    size: Annotated[int, typer.Option("--size", help="Side of a frame in pixels.")] = 224,
+    sampling: Annotated[str, typer.Option(help="uniform or per_second.")] = "uniform",
+    encoding: Annotated[str, typer.Option(help="raw (fast) or jpeg (small).")] = "raw",
+    estimate_only: Annotated[
+        bool, typer.Option("--estimate", help="Tell the size and stop.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Try skipped videos again.")] = False,
+    workers: Workers = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Decode every video once into a packed file. Interrupted, the same command continues.
+
+    Exit code 3 when some videos had to be skipped; they are listed with reasons.
+    """
+    from eaglenet.data import DATASETS
+    from eaglenet.types import FrameSpec
+
+    if encoding not in ("raw", "jpeg") or sampling not in ("uniform", "per_second"):
+        raise UsageError(
+            f"encoding {encoding!r}, sampling {sampling!r}: known are raw, jpeg; "
+            "uniform, per_second"
+        )
+    spec = FrameSpec(num_frames=num_frames, size=size, sampling=sampling)  # type: ignore[arg-type]
+    options = parse_settings(settings)
+    loaded = [
+        DATASETS[dataset].load(root, name, video_folders=videos or (), **options)
+        for name in splits or ["train"]
+    ]
+    results = [
+        cache_split(split, spec, output, encoding, workers, retry, estimate_only, as_json)
+        for split in loaded
+    ]
+    if as_json:
+        print(json.dumps(results, indent=2))
+    if not estimate_only and any(result["skipped"] for result in results):
+        raise typer.Exit(3)
+
+
+def cache_split(
+    split: Split,
+    spec: FrameSpec,
+    output: Path,
+    encoding: Any,
+    workers: int,
+    retry: bool,
+    estimate_only: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    from eaglenet.data.frame_cache import FrameCache, estimate
+
+    expected = estimate(split, spec, encoding)
+    result: dict[str, Any] = {
+        "split": split.name,
+        "videos": len(split),
+        "found": len(split) - len(split.missing),
+        "estimated_bytes": expected,
+    }
+    if not quiet:
+        about = "" if encoding == "raw" else "about "
+        print(
+            f"{split.name}: {result['found']:,} of {len(split):,} videos found, "
+            f"{about}{expected / 1e9:.2f} GB"
+        )
+    if estimate_only:
+        return result
+    with progress_bar(f"decode {split.name}", quiet=quiet) as advance:
+        built = FrameCache.build(
+            split,
+            spec,
+            output,
+            workers,
+            encoding=encoding,
+            retry_skipped=retry,
+            progress=advance,
+        )
+    skipped = {
+        video.video_id: built.skipped.get(video.video_id, "not cached")
+        for video, here in zip(split.videos, built.available.tolist(), strict=True)
+        if not here
+    }
+    result |= {"cached": len(split) - len(skipped), "skipped": skipped, "bytes": built.num_bytes}
+    if not quiet:
+        print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {output}")
+        for video_id, reason in list(skipped.items())[:Reasons]:
+            print(f"  skipped {video_id}: {reason}")
+        if len(skipped) > Reasons:
+            print(f"  and {len(skipped) - Reasons} more; --json lists them all")
+    return result
+
+
+def check_features(root: Path, as_json: bool) -> None:
+    """A feature folder has no files to miss: reading it checks it."""
+    from eaglenet.data.features import load_feature_folder
+
+    split = load_feature_folder(root)
+    content = {
+        "dataset": "features",
+        "root": str(root),
+        "protocol": split.protocol.name,
+        "num_videos": split.num_videos,
+        "num_captions": split.num_texts,
+        "frame_dim": split.frame_dim,
+        "text_dim": split.text_dim,
+        "max_frames": split.max_frames,
+        "metadata": dict(split.metadata),
+        "exit_code": 0,
+    }
+    if as_json:
+        print(json.dumps(content, indent=2))
+        return
+    print(
+        f"{split.protocol.name}: frames {split.frame_dim} wide, up to {split.max_frames} a video; "
+        f"sentences {split.text_dim} wide; all numbers finite"
+    )
+
+
+def show(report: CheckReport) -> None:
+    """The report as a table, with the first few reasons of each kind."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from eaglenet.data.checks import Problem, count_reasons
+
+    console = Console()
+    table = Table(title=f"{report.dataset} in {report.root}")
+    for column in ("split", "captions", "listed", "found", "missing", "undecodable", "left out"):
+        table.add_column(column, justify="left" if column == "split" else "right")
+    for split in report.splits:
+        counts = (
+            split.num_captions,
+            split.num_videos,
+            split.num_found,
+            len(split.missing),
+            len(split.undecodable),
+            len(split.left_out),
+        )
+        table.add_row(split.name, *(f"{count:,}" for count in counts))
+    console.print(table)
+    lines = []
+    for split in report.splits:
+        lines.append(f"{split.summary}; {split.protocol}")
+        missing = [Problem(video_id, "no file found") for video_id in split.missing]
+        for problems in (missing, split.undecodable, split.left_out):
+            for reason, count in count_reasons(problems)[:Reasons]:
+                first = next(entry.video_id for entry in problems if entry.reason == reason)
+                lines.append(f"  {count:,} x {reason}, first {first}")
+        if split.ambiguous:
+            lines.append(
+                f"  {len(split.ambiguous):,} ids fit several files, first {split.ambiguous[0]}; "
+                "the first in path order is used"
+            )
+    for pair, shared in report.overlaps.items():
+        lines.append(f"error: {pair} share {len(shared):,} videos, first {shared[0]}")
+    for name, reason in report.broken.items():
+        lines.append(f"error: {name}: {reason}")
+    if not report.overlaps and len(report.splits) > 1:
+        lines.append("no video is in two splits")
+    # Plain print: paths and ids may hold brackets that rich would take for markup.
+    print("\n".join(lines))
+
+
+def parse_settings(settings: list[str] | None) -> dict[str, Any]:
+    """``name=value`` pairs; a value that reads as JSON (a number, a list) is taken as such."""
+    options: dict[str, Any] = {}
+    for setting in settings or ():
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set {setting!r}: expected name=value")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options
+
+
+@contextmanager
+def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on the error stream, where there is a terminal to show it."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="data")
