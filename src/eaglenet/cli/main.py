@@ -12,7 +12,7 @@ import typer
 
 from eaglenet.errors import EagleNetError
 
-COMMAND_MODULES: tuple[str, ...] = ("data",)
+COMMAND_MODULES: tuple[str, ...] = ("data", "convert")
 """Modules of this package, each with a ``register(app)``. They import heavy things lazily."""
 
 app = typer.Typer(

@@ -1,0 +1,72 @@
+"""`eaglenet convert`: an authors' checkpoint into a model folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+POOLINGS = ("mean", "max", "min")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("convert")(convert)
+
+
+def convert(
+    checkpoint: Annotated[Path, typer.Argument(help="The released .bin file (a state_dict).")],
+    out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or vatex. "
+            "Sets what leaves no trace in the weights: the weight of the support energy."
+        ),
+    ] = None,
+    energy_pooling: Annotated[
+        str, typer.Option(help="How energies were pooled over frames: mean, max or min.")
+    ] = "mean",
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Folder or BPE table with CLIP's vocabulary; copied into the model."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Turn a checkpoint of the authors' released code into a model folder.
+
+    Weights without any effect are left out and listed; names that are not understood are an error.
+    """
+    from eaglenet.encoders.tokenizer import Tokenizer
+    from eaglenet.errors import UsageError
+    from eaglenet.methods.eaglenet_config import EagleNetConfig
+    from eaglenet.methods.folder import save
+    from eaglenet.methods.released_checkpoint import convert as convert_weights
+    from eaglenet.methods.released_checkpoint import read_released
+
+    if energy_pooling not in POOLINGS:
+        raise UsageError(f"--energy-pooling {energy_pooling}: choose one of {', '.join(POOLINGS)}")
+    changes: dict[str, Any] = {"energy_pooling": energy_pooling}
+    if dataset is not None:
+        changes["energy_support_weight"] = EagleNetConfig.released(dataset).energy_support_weight
+    conversion = convert_weights(read_released(checkpoint), **changes)
+    if tokenizer is not None:
+        conversion.method.tokenizer = (
+            Tokenizer.from_table(tokenizer)
+            if tokenizer.is_file()
+            else Tokenizer.from_folder(tokenizer)
+        )
+    save(conversion.method, out)
+    if as_json:
+        print(json.dumps({"folder": str(out), "unused": conversion.unused}, indent=2))
+        return
+    print(f"Wrote {out}")
+    if conversion.unused:
+        print(f"Left out {len(conversion.unused)} weights that have no effect:")
+    for name, why in conversion.unused.items():
+        print(f"  {name}: {why}")
+    if tokenizer is None:
+        print("No vocabulary was given: the model scores features and token ids, not sentences.")
+        print("Add one with --tokenizer FOLDER (a CLIP folder with tokenizer.json).")

@@ -1,0 +1,149 @@
+"""The released configuration equals the numbers of the authors' code, through the converter."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from golden_checkpoint import (
+    GOLDEN_NAMES,
+    TOLERANCE,
+    golden_inputs,
+    golden_options,
+    golden_weights,
+    load_golden,
+)
+from torch import Tensor
+from torch.testing import assert_close
+
+from eaglenet.energy import sample
+from eaglenet.methods.eaglenet import EagleNet
+from eaglenet.methods.released_checkpoint import Conversion, convert
+from eaglenet.types import Losses, TextFeatures, Tokens, VideoFeatures
+
+POOLING = {"avg": "mean", "max": "max", "min": "min"}
+GRADIENT_TOLERANCE = 1e-4
+
+
+@cache
+def conversion(name: str) -> Conversion:
+    pooling: Any = POOLING[golden_options(name)["pooling"]]
+    return convert(golden_weights(name), energy_pooling=pooling)
+
+
+def model(name: str) -> EagleNet:
+    return conversion(name).method
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
+
+
+def by_pair(noise: Tensor, num_texts: int) -> Tensor:
+    """[candidates, texts * videos, dim] -> [texts, videos, candidates, dim]."""
+    return noise.unflatten(1, (num_texts, -1)).permute(1, 2, 0, 3)
+
+
+def video_features(frames: Tensor) -> VideoFeatures:
+    return VideoFeatures(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
+
+
+@cache
+def training(name: str) -> tuple[Losses, Tensor, Tensor]:
+    """Losses and gradients of the five matched pairs, as the reference computes them."""
+    stored, inputs = load_golden(name), golden_inputs(name)
+    text = stored["text_features"].clone().requires_grad_()
+    frames = stored["frame_features"][: len(text)].clone().requires_grad_()
+    silence = torch.zeros(20, *inputs.chain_text.shape), torch.zeros(20, *inputs.chain_frames.shape)
+    losses = model(name).losses(
+        TextFeatures(text),
+        video_features(frames),
+        torch.eye(len(text), dtype=torch.bool),
+        noise=by_pair(inputs.train_candidate_noise, len(text)),
+        chain_start=(inputs.chain_text, inputs.chain_frames),
+        chain_noise=silence,
+    )
+    to_text, to_frames = torch.autograd.grad(losses.total, (text, frames))
+    return losses, to_text, to_frames
+
+
+@pytest.fixture(params=GOLDEN_NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_features_equal_the_released_ones(name: str) -> None:
+    stored, inputs = load_golden(name), golden_inputs(name)
+    encoder: Any = model(name).encoder
+    with torch.no_grad():
+        text = encoder.encode_text(Tokens(inputs.token_ids, inputs.token_ids > 0))
+        frames = encoder.encode_frames(inputs.pixels)[:, :, 0]
+    close(text.sentence, stored["text_features"])
+    close(frames, stored["frame_features"])
+
+
+def test_scores_equal_the_released_ones(name: str) -> None:
+    stored, inputs = load_golden(name), golden_inputs(name)
+    text, video = TextFeatures(stored["text_features"]), video_features(stored["frame_features"])
+    with torch.no_grad():
+        scores = model(name).score(text, video, by_pair(inputs.candidate_noise, len(text)))
+    close(scores, stored["scores"])
+
+
+def test_training_scores_equal_the_released_ones(name: str) -> None:
+    from eaglenet.layers.stochastic_text import support_text
+
+    stored, inputs, method = load_golden(name), golden_inputs(name), model(name)
+    text = TextFeatures(stored["text_features"])
+    video = video_features(stored["frame_features"][: len(text)])
+    scale = getattr(method.loss, "scale", lambda: 1.0)()
+    with torch.no_grad():
+        found = method.match(text, video, by_pair(inputs.train_candidate_noise, len(text)))
+        support = support_text(text.sentence, found.pooled, found.radius, mode="batch")
+        support_scores = torch.cosine_similarity(support, found.pooled, dim=-1)
+    close(scale * found.scores, stored["train_scores"])
+    close(scale * support_scores, stored["train_support_scores"])
+
+
+def test_losses_equal_the_released_ones(name: str) -> None:
+    stored, (losses, _, _) = load_golden(name), training(name)
+    close(losses.terms["enriched"], stored["loss_main"])
+    close(losses.terms["support"], stored["loss_support"])
+    close(losses.terms["energy"], stored["loss_energy"])
+    total = stored["loss_main"] + 0.8 * stored["loss_support"] + stored["loss_energy"]
+    close(losses.total, total)
+
+
+def test_gradients_equal_the_released_ones(name: str) -> None:
+    stored, (_, to_text, to_frames) = load_golden(name), training(name)
+    for ours, theirs in ((to_text, stored["grad_text"]), (to_frames, stored["grad_frames"])):
+        assert (ours - theirs).norm() <= GRADIENT_TOLERANCE * theirs.norm()
+        assert (ours - theirs).abs().max() <= GRADIENT_TOLERANCE * theirs.abs().max()
+
+
+def test_energies_equal_the_released_ones(name: str) -> None:
+    stored, energy = load_golden(name), model(name).energy
+    assert energy is not None
+    with torch.no_grad():
+        energies = energy.all_pairs(stored["text_features"], stored["frame_features"])
+    close(energies, stored["energies"])
+
+
+def test_chains_end_where_the_released_ones_do(name: str) -> None:
+    stored, inputs, energy = load_golden(name), golden_inputs(name), model(name).energy
+    assert energy is not None
+    text, frames = sample(energy, inputs.chain_text, inputs.chain_frames, steps=20)
+    close(text, stored["chain_text"])
+    close(frames, stored["chain_frames"])
+
+
+def test_options_are_read_off_the_checkpoint(name: str) -> None:
+    config, options = model(name).config, golden_options(name)
+    assert config.graph == options["graph"]
+    assert config.energy == options["energy"]
+    assert config.frame_position == bool(options["framepe"])
+    assert config.loss == {"sig": "sigmoid", "clip": "softmax"}[options["loss"]]
+    assert config.num_frames == options["frames"]
+    assert (config.num_heads, config.num_layers, config.token_shift) == (4, 2, True)
