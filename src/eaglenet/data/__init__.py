@@ -1,6 +1,6 @@
 """Annotations to records, files to frames. Importing this package registers the datasets."""
 
-from eaglenet.data import didemo, folder, msrvtt, msvd, vatex
+from eaglenet.data import didemo, folder, msrvtt, msvd, synthetic, vatex
 from eaglenet.data.records import DATASETS, DatasetSpec, Protocol, Split, VideoRecord
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "folder",
     "msrvtt",
     "msvd",
+    "synthetic",
     "vatex",
 ]
