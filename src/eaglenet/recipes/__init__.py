@@ -1,1 +1,24 @@
-"""A recipe is a Python function that returns a whole experiment."""
+"""A recipe is a Python function that returns a whole experiment; one for every row of the paper.
+
+- ``msrvtt-b16``, ``didemo-b32``, ...: the main results with modern settings (AdamW, bf16 autocast
+  over fp32 weights, 1e-6 for CLIP, selection on validation).
+- ``msrvtt-b16-released``, ...: the same rows as the authors' scripts run them.
+- ``components/frl+eam``, ``energy/mlp``, ...: the paper's ablations on MSR-VTT, ViT-B/16;
+  ``didemo-b16/components/...`` on DiDeMo; ``demo/...`` and ``features/...`` on the demo world and
+  on stored features.
+- ``msrvtt-b32/xpool``, ``demo/xpool``, ``features/xpool``: the compared methods.
+
+The docstring of a recipe names its command and its source.
+"""
+
+from eaglenet.recipes import ablations, benchmarks, demo, features, peers
+from eaglenet.recipes.registry import RECIPES, Recipe, build_recipe, describe_recipe
+from eaglenet.recipes.rows import TABLES
+
+ablations.register()
+benchmarks.register()
+demo.register()
+features.register()
+peers.register()
+
+__all__ = ["RECIPES", "TABLES", "Recipe", "build_recipe", "describe_recipe"]

@@ -45,8 +45,7 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Any, Any]:
         return ClipEncoder(choice.config, seed=seed), build_tokenizer(choice.source)
     from eaglenet.encoders.features import FeatureEncoder
 
-    torch.manual_seed(seed)
-    return FeatureEncoder(choice.config), None
+    return FeatureEncoder(choice.config, seed=seed), None
 
 
 def build_tokenizer(source: str) -> Any:
@@ -119,8 +118,6 @@ def _check_runs_on_features(method: Method) -> None:
                 f"{method.name} needs {what} features, which a features folder does not offer; "
                 "train it on videos"
             )
-    if hasattr(method, "requires_tower") and method.requires_tower:
-        raise ConfigError(f"{method.name} changes the image tower; train it on videos")
 
 
 def _cached_frames(data: DataChoice, split: str, method: Method, cache: Path) -> Source:

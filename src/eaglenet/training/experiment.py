@@ -68,7 +68,8 @@ class TrainingConfig:
     lr_encoder, lr_head: peak rates of the towers and of everything else. 1e-6 for CLIP in fp32;
         the 1e-7 of the released code is meant for its fp16 weights and freezes fp32 ones.
     warmup: share of all steps. clip_norm: of all gradients together; 0 turns it off.
-    precision: ``auto`` is bf16 autocast over fp32 weights on a GPU and fp32 on a CPU.
+    precision: ``auto`` is bf16 autocast over fp32 weights on a GPU and fp32 on a CPU;
+        ``fp16_weights`` stores the towers' matrices in fp16, as the released code does.
     accumulate: pieces that a batch is encoded in; see ``accumulation`` in `training.step`.
     freeze: ``embeddings`` freezes what the field's "freeze 0" does; ``towers`` both towers whole.
     select: the split that chooses the epoch; ``test`` is what published rows do, and is reported.

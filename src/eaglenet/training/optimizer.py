@@ -25,21 +25,35 @@ EMBEDDING_PARTS = (
 TOWERS = ("encoder.vision.", "encoder.text.")
 
 
-def is_tower(name: str) -> bool:
-    """Whether a parameter belongs to a pretrained tower rather than to a head or an adapter."""
-    return name.startswith(TOWERS)
+def tower_names(method: nn.Module) -> frozenset[str]:
+    """Parameters of the towers; none where the encoder only adapts stored features."""
+    names = [name for name, _ in method.named_parameters()]
+    if not any(name.startswith(TOWERS[0]) for name in names):
+        return frozenset()
+    return frozenset(name for name in names if name.startswith(TOWERS))
 
 
 def freeze_parameters(method: nn.Module, freeze: Freeze) -> int:
     """Stop gradients as ``freeze`` says; gives the number of parameters (scalars) frozen."""
     frozen = 0
+    towers = tower_names(method)
     for name, parameter in method.named_parameters():
-        is_embedding = is_tower(name) and any(part in name for part in EMBEDDING_PARTS)
-        stop = {"none": False, "embeddings": is_embedding, "towers": is_tower(name)}[freeze]
-        if stop:
+        is_embedding = any(part in name for part in EMBEDDING_PARTS)
+        if name in towers and (freeze == "towers" or (freeze == "embeddings" and is_embedding)):
             parameter.requires_grad_(False)
             frozen += parameter.numel()
     return frozen
+
+
+def halve_towers(method: nn.Module) -> None:
+    """Store the matrices and biases of both towers' linear maps in fp16, as the field does.
+
+    Their gradients and optimizer state are then fp16 too; norms and embeddings stay fp32.
+    """
+    towers = tower_names(method)
+    for name, module in method.named_modules():
+        if isinstance(module, nn.Linear) and f"{name}.weight" in towers:
+            module.half()
 
 
 def decays(name: str, parameter: Tensor, optimizer: OptimizerName) -> bool:
@@ -64,10 +78,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Up to four groups: towers and the rest, with and without decay. ``peak`` is their rate."""
     rates = {True: lr_encoder, False: lr_head}
+    towers = tower_names(method)
     members: dict[tuple[bool, bool], list[Tensor]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
-            key = (is_tower(name), decays(name, parameter, optimizer))
+            key = (name in towers, decays(name, parameter, optimizer))
             members.setdefault(key, []).append(parameter)
     if not members:
         raise ConfigError(
@@ -105,7 +120,8 @@ class BertAdam(torch.optim.Optimizer):
 
     Paper: the released code keeps tower weights and both moments in fp16, where v underflows to
     zero and a rate of 1e-7 acts like 0.1 without adaptation. This class computes in the weights'
-    own precision; with fp32 weights that rate leaves CLIP practically frozen.
+    own precision: with ``halve_towers`` it does the same, and with fp32 weights that rate leaves
+    CLIP practically frozen.
     """
 
     def __init__(

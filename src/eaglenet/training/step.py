@@ -15,7 +15,7 @@ from eaglenet.training.cached_batch import backward_in_pieces, split_batch
 from eaglenet.training.distributed import World, gather, gather_tensor
 from eaglenet.types import Losses, PairBatch, TextFeatures, VideoFeatures
 
-Precision = Literal["auto", "bf16", "fp32"]
+Precision = Literal["auto", "bf16", "fp32", "fp16_weights"]
 Accumulation = Literal["whole", "split"]
 HALF_TYPES = (torch.bfloat16, torch.float16)
 
@@ -35,7 +35,12 @@ class StepOptions:
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
-    """bf16 autocast over fp32 weights on a GPU; plain fp32 on a CPU unless bf16 is asked for."""
+    """bf16 autocast over fp32 weights on a GPU; plain fp32 on a CPU unless bf16 is asked for.
+
+    ``fp16_weights`` is for towers whose matrices are stored in fp16 (``halve_towers``).
+    """
+    if precision == "fp16_weights":
+        return torch.autocast(device.type, torch.float16)
     wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda")
     return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
 
@@ -50,11 +55,16 @@ def encode_pairs(
     return _widened(text), _widened(video)
 
 
-def training_losses(method: Method, batch: PairBatch, options: StepOptions, world: World) -> Losses:
+def training_losses(
+    method: Method, batch: PairBatch, options: StepOptions, world: World, *, seed: int = 0
+) -> Losses:
     """Forward and backward pass: losses of the joined batch; gradients lie in the parameters.
 
     Gradients of several ranks still have to be averaged (``distributed.average_gradients``).
+    ``seed`` sets the default generators once for encoding and once for the losses, so that the
+    noise of the losses does not depend on how the batch was shared or cut for encoding.
     """
+    torch.manual_seed(2 * seed)
     if options.accumulate > 1 and options.accumulation == "split":
         return _backward_split(method, batch, options, world, seed)
     if options.accumulate > 1:

@@ -6,6 +6,7 @@ draw the same noise as one never interrupted on one process.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import shutil
@@ -31,7 +32,12 @@ from eaglenet.training.distributed import (
 )
 from eaglenet.training.experiment import Experiment, TrainingConfig
 from eaglenet.training.logbook import Logbook, Progress, cut_log
-from eaglenet.training.optimizer import build_optimizer, freeze_parameters, parameter_groups
+from eaglenet.training.optimizer import (
+    build_optimizer,
+    freeze_parameters,
+    halve_towers,
+    parameter_groups,
+)
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.schedule import rate_factor
 from eaglenet.training.sources import Source, epoch_batches
@@ -104,6 +110,8 @@ class Trainer:
             if not hasattr(encoder, "set_gradient_checkpointing"):
                 raise ConfigError("training.checkpointing: this encoder has no blocks to recompute")
             encoder.set_gradient_checkpointing(True)
+        if self.config.precision == "fp16_weights":
+            halve_towers(self.method)
         if self.config.compile:
             encoder.compile()
         broadcast_state(self.method, self.world)
@@ -191,7 +199,10 @@ class Trainer:
         self._checkpoint()
 
     def _evaluate(self, epoch: int) -> None:
-        result = evaluate_source(self.method, self.selection, self.world)
+        evaluated = self.method
+        if self.config.precision == "fp16_weights":
+            evaluated = copy.deepcopy(self.method).float()
+        result = evaluate_source(evaluated, self.selection, self.world)
         record = {"event": "evaluation", "epoch": epoch, **summary(result)}
         self._log(record)
         score = result.metrics.t2v.recall_at_1
@@ -203,7 +214,7 @@ class Trainer:
             self.position.best_score, self.position.best_epoch = score, epoch
             self.position.evaluations_since_best = 0
             if self.world.is_main:
-                save_model(self.method, self.folder / "model")
+                save_model(evaluated, self.folder / "model")
         barrier(self.world, "waiting for rank 0 to save the model")
 
     def _lost_patience(self) -> bool:

@@ -1,0 +1,66 @@
+"""The demo world: small towers from random weights, on two cores, in minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.methods import METHODS
+from eaglenet.recipes.ablations import register_tables
+from eaglenet.recipes.configs import method_config
+from eaglenet.recipes.registry import add_recipe
+from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment, TrainingConfig
+from eaglenet.types import FrameSpec
+
+FRAMES = FrameSpec(num_frames=8, size=32)
+MAX_WORDS = 24
+DIM = 64
+TOWERS = ClipConfig(
+    dim=DIM,
+    vision=VisionConfig(image_size=32, patch_size=8, width=64, layers=3, heads=4, mlp_width=256),
+    text=TextConfig(
+        vocabulary_size=690, context_length=MAX_WORDS, width=64, layers=2, heads=4, mlp_width=256
+    ),
+)
+TRAINING = TrainingConfig(
+    epochs=20,
+    batch_size=64,
+    lr_encoder=1e-3,
+    lr_head=1e-3,
+    weight_decay=0.05,
+    captions="one",
+    select_by="R@1",
+    log_every=20,
+)
+# What a method takes besides the shared budget.
+CHANGES: Mapping[str, Mapping[str, Any]] = {}
+
+
+def demo_experiment(method: str) -> Experiment:
+    """``method`` on the demo world; every method gets the same towers, data and budget."""
+    return Experiment(
+        name=f"demo/{method}",
+        method=method,
+        method_config=method_config(
+            method, dim=DIM, num_frames=FRAMES.num_frames, **CHANGES.get(method, {})
+        ),
+        encoder=EncoderChoice("clip", "demo", TOWERS),
+        data=DataChoice("demo", frames=FRAMES, max_words=MAX_WORDS),
+        training=TRAINING,
+        notes="Small towers from random weights on the demo world.",
+    )
+
+
+def register() -> None:
+    source = "The demo world, small towers from random weights."
+    add_recipe("demo", partial(demo_experiment, "eaglenet"), source)
+    for method in METHODS:
+        add_recipe(f"demo/{method}", partial(demo_experiment, method), source)
+    add_recipe(
+        "demo/mean",
+        partial(demo_experiment, "clip4clip"),
+        "Mean pooling (CLIP4Clip meanP) on the demo world.",
+    )
+    register_tables("demo/", partial(demo_experiment, "eaglenet"), "the demo world")
