@@ -1,0 +1,388 @@
+"""Video files to frames: the one door to the decoder (PyAV).
+
+    video = decode("clip.mp4", FrameSpec(num_frames=12, size=224))
+    video.frames   # uint8 [12, 3, 224, 224]
+    video.seconds  # when each was shown
+
+A file that gives no frames raises ``VideoDecodeError``; it never becomes black frames. How frames
+are found is in ``frame_picking``, which moments are looked at in ``frame_sampling``, how pixels are made
+in ``pixels``, writing in ``video_writing``; those never import the decoder themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from eaglenet.data import pictures, pixels, shots, video_writing, windows
+from eaglenet.data.frame_picking import decode_through
+from eaglenet.data.windows import DecodedVideo, PacketTable, Window
+from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.types import FrameSpec
+
+__all__ = [
+    "DecodedVideo",
+    "VideoInfo",
+    "VideoSource",
+    "Window",
+    "decode",
+    "decode_image",
+    "decode_windows",
+    "is_video",
+    "open_video",
+    "probe",
+    "shot_boundaries",
+    "thumbnail",
+    "write_clip",
+    "write_video",
+]
+
+NOT_VIDEO_FORMATS = ("tty", "image2", "ico", "srt", "webvtt", "ass", "lrc")
+"""Formats under which text and still images open as if they were video."""
+
+SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
+"""Codecs in which an unreferenced frame can be dropped undecoded without changing any other. Not so
+in HEVC (its mark holds within one temporal layer only) and VP9 (entropy contexts adapt)."""
+
+SCAN_BYTES = 256 * 2**20
+"""Files without an index are read whole to learn their frame times only up to this size."""
+
+
+@dataclass(frozen=True)
+class VideoInfo:
+    """What a file says of itself. ``width`` and ``height`` are as shown, so after ``rotation``
+    (clockwise degrees); ``num_frames`` is None where the container does not say."""
+
+    duration: float
+    fps: float
+    width: int
+    height: int
+    codec: str
+    rotation: int
+    num_frames: int | None
+
+
+def _library() -> Any:
+    """PyAV, imported on first use: machines that only train on features do not have it."""
+    try:
+        import av
+    except ImportError as error:
+        raise UsageError(
+            "decoding video needs PyAV, which is not installed: pip install av"
+        ) from error
+    return av
+
+
+class VideoSource:
+    """One opened video stream, by which everything else reads packets and decodes them.
+
+    ``threads`` 0 uses every core; 1 is best where many files are decoded side by side.
+    """
+
+    def __init__(self, path: str | Path, *, threads: int = 0) -> None:
+        self.path = Path(path)
+        self.errors = 0
+        self.threads = threads
+        self._error_type = _library().FFmpegError
+        self._table: PacketTable | None = None
+        self._open()
+        self.tick = Fraction(self.stream.time_base)
+        self.aspect = pixels.pixel_aspect(self.stream)
+        self.reformatter = _library().video.reformatter.VideoReformatter()
+
+    def _open(self) -> None:
+        self.container = _open_container(self.path)
+        try:
+            self.stream = _video_stream(self.path, self.container)
+        except BaseException:
+            self.container.close()
+            raise
+        context = self.stream.codec_context
+        context.thread_type = "NONE" if self.threads == 1 else "AUTO"
+        context.thread_count = self.threads
+        # Damaged slices are reported instead of painted over with guesses.
+        context.options = {"err_detect": "explode"}
+        self._context = context
+        self._can_drop = context.name in SAFE_TO_DROP
+
+    def close(self) -> None:
+        self.container.close()
+
+    @property
+    def zero(self) -> int:
+        """Tick of second 0: where the container starts, which is what players show as 0:00."""
+        start = Fraction(self.container.start_time or 0, 10**6) / self.tick
+        own = self.stream.start_time
+        # The container's time is cut to microseconds; the stream's own is exact.
+        if own is not None and abs(own - start) * self.tick < Fraction(1, 10**5):
+            return int(own)
+        return round(start)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the container lists all its packets, and they all lie within the file."""
+        entries = self.stream.index_entries
+        count = len(entries)
+        if count == 0 or count != self.stream.frames or self.stream.duration is None:
+            return False
+        last = entries[count - 1]
+        return bool(last.pos + last.size <= os.path.getsize(self.path))
+
+    @property
+    def is_large(self) -> bool:
+        return os.path.getsize(self.path) > SCAN_BYTES
+
+    @property
+    def _index_shift(self) -> int:
+        """Indexes hold decoding times; a keyframe is shown this many ticks later."""
+        first = self.stream.index_entries[0].timestamp
+        return max(int(self.stream.start_time or 0) - int(first), 0)
+
+    def span(self) -> tuple[int, int]:
+        """Ticks from the first frame's start to the last one's end."""
+        if self.is_indexed:
+            start = self.stream.start_time or 0
+            return start, start + max(self.stream.duration, 1)
+        if self.is_large and self.container.duration and self.stream.start_time is not None:
+            length = round(Fraction(self.container.duration, 10**6) / self.tick)
+            return self.stream.start_time, self.zero + length
+        table = self.table()
+        return table.times[0], table.end
+
+    def table(self) -> PacketTable:
+        """Times of all frames, by reading the file once."""
+        if self._table is None:
+            with open_video(self.path, threads=1) as scanner:
+                self._table = _read_table(scanner)
+        return self._table
+
+    def keyframes(self) -> list[int] | None:
+        """Times of all keyframes; None where only reading a very large file could tell."""
+        if self.is_indexed:
+            shift = self._index_shift
+            entries = self.stream.index_entries
+            return [entry.timestamp + shift for entry in entries if entry.is_keyframe]
+        return None if self.is_large else self.table().keyframes
+
+    def keyframe_before(self, time: int) -> int | None:
+        entries = self.stream.index_entries
+        if not len(entries):
+            return None
+        position = entries.search_timestamp(time - self._index_shift)
+        return None if position < 0 else int(entries[position].timestamp)
+
+    def packets(self) -> Iterator[Any]:
+        failures = 0
+        while failures < 20:
+            try:
+                for packet in self.container.demux(self.stream):
+                    if packet.size == 0 and packet.dts is None:
+                        return
+                    yield packet
+                return
+            except self._error_type:
+                # A broken block; the demuxer resumes at the next one it can find.
+                failures += 1
+                self.errors += 1
+
+    def send(self, packet: Any, *, keep: bool = True) -> list[Any]:
+        if self._can_drop:
+            self._context.skip_frame = "DEFAULT" if keep else "NONREF"
+        try:
+            return list(self._context.decode(packet))
+        except self._error_type:
+            self.errors += 1
+            return []
+
+    def reset(self) -> None:
+        self._context.flush_buffers()
+
+    def seek(self, time: int) -> None:
+        try:
+            self.container.seek(time, stream=self.stream)
+        except self._error_type:
+            self.rewind()
+
+    def rewind(self) -> None:
+        # Opening anew is the one way to the first packet that every container understands.
+        self.container.close()
+        self._open()
+
+    def seconds(self, time: int) -> float:
+        return float((time - self.zero) * self.tick)
+
+    def square(self, frame: Any, spec: FrameSpec) -> pixels.Pixels:
+        return pixels.to_square(frame, spec.size, spec.resize, self.reformatter, self.aspect)
+
+    def picture(self, frame: Any, short_side: int) -> pixels.Pixels:
+        return pixels.to_picture(frame, short_side, self.reformatter, self.aspect)
+
+
+def _open_container(path: Path) -> Any:
+    if path.is_dir():
+        raise VideoDecodeError(path, "is a folder, not a video file")
+    if not path.exists():
+        raise VideoDecodeError(path, "no such file")
+    if path.stat().st_size == 0:
+        raise VideoDecodeError(path, "the file is empty (0 bytes)")
+    av = _library()
+    try:
+        # Names and comments inside files come in any encoding; they must not stop decoding.
+        return av.open(str(path), metadata_errors="replace")
+    except (av.FFmpegError, OSError, ValueError) as error:
+        raise VideoDecodeError(path, f"not a video file that can be read ({error})") from error
+
+
+def _video_stream(path: Path, container: Any) -> Any:
+    name = container.format.name
+    if name in NOT_VIDEO_FORMATS or name.endswith("_pipe"):
+        raise VideoDecodeError(path, f"not a video file (it reads as {name})")
+    cover = _library().stream.Disposition.attached_pic
+    streams = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not streams:
+        kinds = sorted({stream.type for stream in container.streams})
+        raise VideoDecodeError(
+            path, f"no video stream in it (only {', '.join(kinds) or 'nothing'})"
+        )
+    if streams[0].codec_context is None:
+        raise VideoDecodeError(path, "its video codec is not known to the decoder")
+    return streams[0]
+
+
+def _read_table(source: VideoSource) -> PacketTable:
+    times: list[int] = []
+    keyframes: list[int] = []
+    end = 0
+    is_timed = True
+    for packet in source.packets():
+        is_timed = is_timed and packet.pts is not None
+        if packet.pts is None or packet.is_discard:
+            continue
+        times.append(packet.pts)
+        end = max(end, packet.pts + (packet.duration or 0))
+        if packet.is_keyframe:
+            keyframes.append(packet.pts)
+    if not is_timed:
+        times = keyframes = [time for time, _ in decode_through(source)]
+    if not times:
+        raise VideoDecodeError(source.path, "no frame could be read from it")
+    times = sorted(times)
+    # The last frame is shown as long as the one before it, where nothing else is known.
+    last = max(times[-1] - times[-2], 1) if len(times) > 1 else 1
+    return PacketTable(times, sorted(keyframes), max(end, times[-1] + last), is_timed)
+
+
+@contextlib.contextmanager
+def open_video(path: str | Path, *, threads: int = 0) -> Iterator[VideoSource]:
+    """Open a file's video stream; anything that goes wrong is a ``VideoDecodeError``."""
+    source = VideoSource(path, threads=threads)
+    try:
+        yield source
+    except _library().FFmpegError as error:
+        raise VideoDecodeError(path, f"decoding failed ({error})") from error
+    finally:
+        source.close()
+
+
+def decode(
+    path: str | Path, spec: FrameSpec, *, window: Window | None = None, threads: int = 0
+) -> DecodedVideo:
+    """Frames of a video, or of its ``window`` (start, end) in seconds, as ``spec`` says."""
+    with open_video(path, threads=threads) as source:
+        return next(windows.decode_windows(source, spec, [window]))
+
+
+def decode_windows(
+    path: str | Path,
+    spec: FrameSpec,
+    windows_of_file: Sequence[Window],
+    *,
+    threads: int = 0,
+    skip_damaged: bool = False,
+) -> Iterator[DecodedVideo]:
+    """Frames of many windows of one file in a single pass, in the order of their starts.
+
+    Overlapping windows share decoded frames. A window of which too little can be decoded raises,
+    or is left out with ``skip_damaged``; ``DecodedVideo.window`` says which window one is.
+    """
+    with open_video(path, threads=threads) as source:
+        yield from windows.decode_windows(source, spec, windows_of_file, skip_damaged)
+
+
+def probe(path: str | Path) -> VideoInfo:
+    """What a file says of itself, without decoding more than its first frame."""
+    with open_video(path, threads=1) as source:
+        start, end = source.span()
+        stream = source.stream
+        first = next((frame for _, frame in decode_through(source)), None)
+        if first is None:
+            raise VideoDecodeError(path, "no frame could be decoded from it")
+        orientation = pixels.Orientation.of(first)
+        size = (first.width, first.height)
+        stream = source.stream
+        rate = stream.average_rate or stream.guessed_rate or 0
+        return VideoInfo(
+            duration=float((end - start) * source.tick),
+            fps=float(rate),
+            width=size[1] if orientation.transposed else size[0],
+            height=size[0] if orientation.transposed else size[1],
+            codec=stream.codec_context.name,
+            rotation=orientation.rotation,
+            num_frames=stream.frames or None,
+        )
+
+
+def is_video(path: str | Path) -> bool:
+    """Whether a file's content (not its name) is a video with a stream that can be decoded."""
+    try:
+        source = VideoSource(path, threads=1)
+    except VideoDecodeError:
+        return False
+    source.close()
+    return True
+
+
+def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
+    """JPEG of the frame on show at ``seconds``, upright, its shorter side ``size``."""
+    with open_video(path, threads=1) as source:
+        return pictures.to_jpeg(source.picture(windows.frame_at(source, seconds), size))
+
+
+def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:
+    """An image file as uint8 [3, size, size], prepared as frames are."""
+    return pictures.decode_image(Path(path), size, resize)
+
+
+def shot_boundaries(path: str | Path, *, threshold: float = 0.35) -> list[float]:
+    """Seconds at which the picture changes at once; the start of the file is not one of them."""
+    with open_video(path) as source:
+        return shots.find_boundaries(source, threshold)
+
+
+def write_video(
+    path: str | Path,
+    frames: Any,
+    fps: float,
+    *,
+    codec: str = "libx264",
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Write uint8 ``frames`` [frames, 3, height, width] or [frames, height, width, 3] to a file.
+
+    The container follows from the name's ending.
+    """
+    with _library().open(str(path), "w") as container:
+        rate = Fraction(fps).limit_denominator(1001)
+        frame_type = _library().VideoFrame
+        video_writing.encode(container, frames, rate, codec, options, frame_type)
+
+
+def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
+    """Cut ``[start, end)`` seconds out of a video into an MP4 that plays from its first frame."""
+    with open_video(source) as opened, _library().open(str(target), "w", format="mp4") as container:
+        video_writing.cut(opened, container, start, end)

@@ -1,0 +1,64 @@
+"""Which moments of a video are looked at. Pure arithmetic on ticks; knows nothing of files.
+
+A tick is the unit of a container's clock. All sums are exact fractions, so that a moment that
+falls on the border of two frames goes to the later one on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from eaglenet.types import ShortVideo
+
+BORDER_TOLERANCE = Fraction(1, 2000)
+"""Seconds. Containers round times to a tick (Matroska: 1 ms), so a border is only known so well."""
+
+
+def uniform_targets(start: Fraction, end: Fraction, num_frames: int, tick: Fraction) -> list[int]:
+    """Middles of ``num_frames`` equal segments of ``[start, end)``, in ticks of ``tick`` seconds.
+
+    t_i = start + (2 i + 1) (end - start) / (2 M)
+    """
+    tolerance = min(BORDER_TOLERANCE / tick, Fraction(1, 2))
+    step = (end - start) / (2 * num_frames)
+    return [math.floor(start + (2 * i + 1) * step + tolerance) for i in range(num_frames)]
+
+
+def evenly_spaced(count: int, num_frames: int) -> list[int]:
+    """``num_frames`` positions out of ``count`` with both ends kept: an integer ``linspace``."""
+    if num_frames == 1:
+        return [0]
+    return [i * (count - 1) // (num_frames - 1) for i in range(num_frames)]
+
+
+def per_second_targets(
+    times: Sequence[int], zero: int, num_frames: int, tick: Fraction
+) -> list[int]:
+    """Times of the first frame of each second, thinned to at most ``num_frames``.
+
+    ``times`` are the frames' sorted times in ticks and ``zero`` the tick of second 0. A second in
+    which no frame starts gives none.
+    """
+    first_of_second: dict[int, int] = {}
+    for time in times:
+        first_of_second.setdefault(math.floor((time - zero) * tick + BORDER_TOLERANCE), time)
+    seconds = list(first_of_second.values())
+    if len(seconds) <= num_frames:
+        return seconds
+    return [seconds[position] for position in evenly_spaced(len(seconds), num_frames)]
+
+
+def fill_up(count: int, num_frames: int, short: ShortVideo) -> tuple[list[int | None], list[bool]]:
+    """Spread ``count <= num_frames`` frames over ``num_frames`` places.
+
+    Gives for each place the frame that goes there (``None``: a blank one) and whether it counts.
+    """
+    if short == "repeat":
+        return [place * count // num_frames for place in range(num_frames)], [True] * num_frames
+    padding = num_frames - count
+    real: list[int | None] = list(range(count))
+    if short == "mask":
+        return real + [count - 1] * padding, [True] * count + [False] * padding
+    return real + [None] * padding, [True] * num_frames

@@ -1,0 +1,109 @@
+"""Encoding, for saved clips, demo worlds and test files. Containers are opened in ``decoding``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from eaglenet.data.frame_picking import decode_through
+from eaglenet.data.pixels import Pixels
+from eaglenet.errors import UsageError
+
+if TYPE_CHECKING:
+    from eaglenet.data.decoding import VideoSource
+
+QUIET = {"libx265": {"x265-params": "log-level=none"}}
+"""Encoders that write to the terminal by themselves unless told not to."""
+
+CLIP_OPTIONS = {"crf": "20", "preset": "veryfast", "movflags": "+faststart"}
+
+
+def encode(
+    container: Any,
+    frames: Any,
+    fps: Fraction,
+    codec: str,
+    options: Mapping[str, str] | None,
+    frame_type: Any,
+) -> None:
+    """Encode uint8 ``frames`` into an opened output container."""
+    pictures = as_pictures(frames)
+    height, width = pictures.shape[1:3]
+    stream = container.add_stream(codec, rate=fps)
+    stream.options = {**QUIET.get(codec, {}), **(options or {})}
+    # 4:2:0 chroma needs even sides; one row or column less does not show.
+    stream.width, stream.height = width - width % 2, height - height % 2
+    stream.pix_fmt = "yuv420p"
+    for number, picture in enumerate(pictures):
+        cut = np.ascontiguousarray(picture[: stream.height, : stream.width])
+        frame = frame_type.from_ndarray(cut, format="rgb24")
+        frame.pts = number
+        frame.time_base = 1 / fps
+        container.mux(stream.encode(frame))
+    container.mux(stream.encode(None))
+
+
+def as_pictures(frames: Any) -> Pixels:
+    """[frames, 3, height, width] or [frames, height, width, 3] as the latter."""
+    array = frames.numpy() if isinstance(frames, Tensor) else np.asarray(frames)
+    if array.ndim != 4 or array.dtype != np.uint8 or 3 not in (array.shape[1], array.shape[3]):
+        raise UsageError(
+            f"frames must be uint8 [frames, 3, height, width] or [frames, height, width, 3], "
+            f"not {array.dtype} {list(array.shape)}"
+        )
+    if len(array) == 0 or min(array.shape[2], *array.shape[1:]) < 2:
+        raise UsageError(f"a video needs frames of at least 2x2 pixels, not {list(array.shape)}")
+    pictures: Pixels = array if array.shape[3] == 3 else array.transpose(0, 2, 3, 1)
+    return pictures
+
+
+def cut(source: VideoSource, container: Any, start: float, end: float) -> int:
+    """Re-encode ``[start, end)`` seconds, so that the clip begins at exactly its first frame."""
+    tick = source.tick
+    first = source.zero + Fraction(start) / tick
+    last = source.zero + Fraction(end) / tick
+    stream = None
+    count = 0
+    begin = 0
+    for time, frame in frames_between(source, first, last):
+        if stream is None:
+            rate = source.stream.average_rate or 25
+            stream = container.add_stream("libx264", rate=rate, options=dict(CLIP_OPTIONS))
+            picture = source.picture(frame, min(frame.width, frame.height))
+            stream.height, stream.width = (side - side % 2 for side in picture.shape[:2])
+            stream.pix_fmt = "yuv420p"
+            stream.time_base = tick
+            stream.codec_context.time_base = tick
+            begin = time
+        picture = source.picture(frame, min(frame.width, frame.height))
+        picture = np.ascontiguousarray(picture[: stream.height, : stream.width])
+        shown = type(frame).from_ndarray(picture, format="rgb24")
+        shown.pts, shown.time_base = time - begin, tick
+        container.mux(stream.encode(shown))
+        count += 1
+    if stream is not None:
+        container.mux(stream.encode(None))
+    return count
+
+
+def frames_between(
+    source: VideoSource, first: Fraction, last: Fraction
+) -> Iterator[tuple[int, Any]]:
+    """The frame on show at ``first`` and all that start before ``last``."""
+    pending = None
+    for time, frame in decode_through(source, int(first)):
+        if time >= last:
+            break
+        if time > first and pending is not None:
+            yield pending
+        if time > first:
+            pending = None
+            yield time, frame
+        else:
+            pending = (time, frame)
+    if pending is not None:
+        yield pending
