@@ -16,15 +16,17 @@ class ProxyDecoderLayer(nn.Module):
         x \leftarrow \mathrm{LN}(x + \mathrm{attend}(x, m)),\quad
         x \leftarrow \mathrm{LN}(x + W_2\,\mathrm{ReLU}(W_1 x))
 
-    The residual of the attention starts from the normalised query.
+    The residual of the attention starts from the normalised query. Keys have no bias: the softmax
+    cancels it. A single token is always attended to fully, so then there is no query and no key.
     """
 
-    def __init__(self, dim: int, *, dropout: float) -> None:
+    def __init__(self, dim: int, *, num_tokens: int, dropout: float) -> None:
         super().__init__()
         self.query_norm = nn.LayerNorm(dim)
         self.memory_norm = nn.LayerNorm(dim)
-        self.query = nn.Linear(dim, dim)
-        self.key = nn.Linear(dim, dim)
+        if num_tokens > 1:
+            self.query = nn.Linear(dim, dim)
+            self.key = nn.Linear(dim, dim, bias=False)
         self.value = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, dim)
         self.attention_norm = nn.LayerNorm(dim)
@@ -33,6 +35,7 @@ class ProxyDecoderLayer(nn.Module):
         )
         self.output_norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
+        self.num_tokens = num_tokens
 
     def forward(
         self,
@@ -41,8 +44,12 @@ class ProxyDecoderLayer(nn.Module):
     ) -> Float[Tensor, "texts videos dim"]:
         queries = self.query_norm(queries)
         memory = self.memory_norm(memory)
-        logits = torch.einsum("tvd,vkd->tvk", self.query(queries), self.key(memory))
-        weights = self.dropout((logits / math.sqrt(memory.shape[-1])).softmax(dim=-1))
+        if self.num_tokens > 1:
+            logits = torch.einsum("tvd,vkd->tvk", self.query(queries), self.key(memory))
+            weights = (logits / math.sqrt(memory.shape[-1])).softmax(dim=-1)
+        else:
+            weights = queries.new_ones(*queries.shape[:2], 1)
+        weights = self.dropout(weights)
         attended = torch.einsum("tvk,vkd->tvd", weights, self.value(memory))
         states = self.attention_norm(queries + self.dropout(self.output(attended)))
         return self.output_norm(states + self.dropout(self.network(states)))  # type: ignore[no-any-return]
@@ -51,10 +58,13 @@ class ProxyDecoderLayer(nn.Module):
 class ProxyDecoder(nn.Module):
     """Layers of :class:`ProxyDecoderLayer` and a last normalisation."""
 
-    def __init__(self, dim: int, *, num_layers: int = 2, dropout: float = 0.1) -> None:
+    def __init__(
+        self, dim: int, *, num_tokens: int, num_layers: int = 2, dropout: float = 0.1
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            ProxyDecoderLayer(dim, dropout=dropout) for _ in range(num_layers)
+            ProxyDecoderLayer(dim, num_tokens=num_tokens, dropout=dropout)
+            for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(dim)
 

@@ -93,7 +93,12 @@ class TVProxyNet(Method):
             width, num_added=config.num_proxies - 1, num_positions=config.num_frames
         )
         self.proxy_projection = nn.Linear(width, dim, bias=False)
-        self.leader = ProxyDecoder(dim, num_layers=config.num_layers, dropout=config.dropout)
+        self.leader = ProxyDecoder(
+            dim,
+            num_tokens=config.num_read,
+            num_layers=config.num_layers,
+            dropout=config.dropout,
+        )
         if config.dash == "theta":
             self.theta = nn.Parameter(torch.rand(()))
         else:

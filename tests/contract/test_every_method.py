@@ -1,0 +1,242 @@
+"""What must hold for every registered method; a new one is picked up by itself."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import pytest
+import torch
+from small_models import (
+    CONFIGS,
+    DIM,
+    FRAMES,
+    ROOM,
+    TEXTS,
+    VIDEOS,
+    Case,
+    all_cases,
+    make_config,
+    make_encoder,
+    make_method,
+    make_texts,
+    make_videos,
+    pad_texts,
+    pad_videos,
+    runs_on_features,
+)
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError
+from eaglenet.methods import METHODS, Method, folder
+from eaglenet.types import TextFeatures, VideoFeatures
+
+CASES = all_cases()
+# float32 towers sum in another order for another batch shape.
+CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+masked_cases = pytest.mark.parametrize(
+    "case",
+    # The released EagleNet looks at padding on purpose, as its authors' code does.
+    [case for case in CASES if (case.method, case.variant) != ("eaglenet", "released")],
+    ids=str,
+)
+
+
+@functools.cache
+def method_of(case: Case) -> Method:
+    """Shared between tests, none of which may change it."""
+    return make_method(case)
+
+
+@torch.no_grad()
+def encode(
+    case: Case, texts: object = None, videos: object = None
+) -> tuple[TextFeatures, VideoFeatures]:
+    method = method_of(case)
+    texts = make_texts(case.encoder) if texts is None else texts
+    videos = make_videos(case.encoder) if videos is None else videos
+    return method.encode_text(texts), method.encode_video(videos)  # type: ignore[arg-type]
+
+
+@functools.cache
+@torch.no_grad()
+def scores_of(case: Case) -> Tensor:
+    return method_of(case).score(*encode(case))
+
+
+def seeded_loss(method: Method, case: Case) -> Tensor:
+    """The loss of five pairs, two of one video, with the same draws at every call."""
+    texts, videos = make_texts(case.encoder, VIDEOS), make_videos(case.encoder)
+    video_ids = torch.tensor([0, 1, 2, 3, 3])
+    positives = video_ids[:, None] == video_ids[None, :]
+    torch.manual_seed(5)
+    total: Tensor = method.losses(
+        method.encode_text(texts), method.encode_video(videos), positives
+    ).total
+    return total
+
+
+@every_case
+def test_scores_are_texts_by_videos_and_finite(case: Case) -> None:
+    scores = scores_of(case)
+    assert scores.shape == (TEXTS, VIDEOS)
+    assert scores.isfinite().all()
+    # Not a constant: a score that ignored its pair would pass every other test.
+    assert scores.std(dim=0).min() > 0
+    assert scores.std(dim=1).min() > 0
+
+
+@every_case
+@torch.no_grad()
+def test_a_pair_scores_the_same_alone_and_in_a_batch(case: Case) -> None:
+    method = method_of(case)
+    texts, videos = make_texts(case.encoder), make_videos(case.encoder)
+    for row in range(TEXTS):
+        for column in range(VIDEOS):
+            alone = method.score(*encode(case, texts[row], videos[column]))
+            torch.testing.assert_close(alone[0, 0], scores_of(case)[row, column], **CLOSE)
+
+
+@every_case
+@torch.no_grad()
+def test_permuting_the_gallery_permutes_the_scores(case: Case) -> None:
+    order = torch.tensor([3, 0, 4, 1, 2])
+    text, video = encode(case)
+    torch.testing.assert_close(
+        method_of(case).score(text, video[order]), scores_of(case)[:, order], **CLOSE
+    )
+    _, encoded = encode(case, videos=make_videos(case.encoder)[order])
+    torch.testing.assert_close(
+        method_of(case).score(text, encoded), scores_of(case)[:, order], **CLOSE
+    )
+
+
+@every_case
+@torch.no_grad()
+def test_evaluation_is_deterministic(case: Case) -> None:
+    torch.manual_seed(11)
+    first = method_of(case).score(*encode(case))
+    torch.manual_seed(12)
+    second = method_of(case).score(*encode(case))
+    assert torch.equal(first, second)
+
+
+@masked_cases
+@torch.no_grad()
+def test_padding_does_not_change_a_score(case: Case) -> None:
+    texts = pad_texts(make_texts(case.encoder), 2)
+    videos = pad_videos(make_videos(case.encoder), ROOM - FRAMES)
+    padded = method_of(case).score(*encode(case, texts, videos))
+    torch.testing.assert_close(padded, scores_of(case), **CLOSE)
+
+
+@masked_cases
+@torch.no_grad()
+def test_a_video_without_a_real_frame_never_gives_nan(case: Case) -> None:
+    text, video = encode(case)
+    _, empty = encode(case, videos=_without_frames(case))
+    scores = method_of(case).score(text, empty)
+    assert scores.isfinite().all()
+    torch.testing.assert_close(scores[:, 1:], method_of(case).score(text, video)[:, 1:], **CLOSE)
+
+
+def _without_frames(case: Case) -> object:
+    videos = make_videos(case.encoder)
+    videos.mask[0] = False
+    return videos
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.encoder == "clip"], ids=str)
+def test_every_parameter_gets_a_gradient(case: Case) -> None:
+    method = make_method(case).train()
+    seeded_loss(method, case).backward()
+    trained = {name: p for name, p in method.named_parameters() if p.requires_grad}
+    assert trained
+    without = [name for name, p in trained.items() if p.grad is None or not p.grad.any()]
+    assert without == []
+    assert all(p.grad.isfinite().all() for p in trained.values() if p.grad is not None)
+
+
+@every_case
+def test_one_training_step_lowers_the_loss_of_its_batch(case: Case) -> None:
+    method = make_method(case).train()
+    buffers = {name: value.clone() for name, value in method.named_buffers()}
+    before = seeded_loss(method, case)
+    before.backward()
+    parameters = [p for p in method.parameters() if p.grad is not None]
+    length = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    torch.optim.SGD(parameters, lr=float(0.01 / length)).step()
+    with torch.no_grad():
+        for name, value in method.named_buffers():
+            value.copy_(buffers[name])  # a replay buffer moves on with every step
+        after = seeded_loss(method, case)
+    assert after < before
+
+
+@every_case
+@torch.no_grad()
+def test_a_saved_model_loads_with_the_same_scores(case: Case, tmp_path: object) -> None:
+    folder.save(method_of(case), tmp_path)  # type: ignore[arg-type]
+    loaded = folder.load(tmp_path)  # type: ignore[arg-type]
+    assert type(loaded) is type(method_of(case))
+    assert loaded.config == method_of(case).config
+    assert not loaded.training
+    text = loaded.encode_text(make_texts(case.encoder))
+    video = loaded.encode_video(make_videos(case.encoder))
+    assert torch.equal(loaded.score(text, video), scores_of(case))
+
+
+@every_case
+@torch.no_grad()
+def test_coarse_vectors_have_unit_length(case: Case) -> None:
+    text, video = encode(case)
+    for features, count in ((text, TEXTS), (video, VIDEOS)):
+        vectors = method_of(case).coarse_vectors(features)
+        assert vectors.shape == (count, DIM)
+        torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(count))
+
+
+@every_case
+@torch.no_grad()
+def test_frame_scores_point_at_real_frames(case: Case) -> None:
+    text, video = encode(case)
+    scores = method_of(case).frame_scores(text, video)
+    assert scores.shape == (TEXTS, VIDEOS, FRAMES)
+    assert torch.equal(scores.isfinite(), video.mask.expand(TEXTS, -1, -1))
+
+
+@every_case
+@torch.no_grad()
+def test_videos_and_texts_are_encoded_without_each_other(case: Case) -> None:
+    method = method_of(case)
+    assert list(inspect.signature(method.encode_video).parameters) == ["videos"]
+    assert list(inspect.signature(method.encode_text).parameters) == ["texts"]
+    _, before = encode(case)
+    encode(case, texts=make_texts(case.encoder, seed=8))
+    _, after = encode(case)
+    assert torch.equal(before.frames, after.frames)
+    for name in ("video", "tokens"):
+        value = getattr(before, name)
+        assert value is None or torch.equal(value, getattr(after, name))
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_a_method_that_needs_the_tower_says_so_on_frozen_features(name: str) -> None:
+    variant = next(iter(CONFIGS.get(name, {"default": {}})))
+    if runs_on_features(name, variant):
+        assert Case(name, variant, "features") in CASES
+        return
+    with pytest.raises(ConfigError, match="cannot run on frozen features"):
+        METHODS[name].build(make_config(name, variant), make_encoder("features"))
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_a_method_says_where_it_is_from_and_how_it_was_checked(name: str) -> None:
+    spec = METHODS[name]
+    assert spec.name == name
+    assert spec.checked in ("golden", "reference loop", "approximate from the abstract")
+    assert spec.paper
+    assert spec.implemented
+    assert all(0 < recall < 100 for recall in spec.published.values())
