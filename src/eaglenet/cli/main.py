@@ -12,7 +12,7 @@ import typer
 
 from eaglenet.errors import EagleNetError
 
-COMMAND_MODULES: tuple[str, ...] = ("data", "convert")
+COMMAND_MODULES: tuple[str, ...] = ("data", "convert", "metrics")
 """Modules of this package, each with a ``register(app)``. They import heavy things lazily."""
 
 app = typer.Typer(

@@ -1,0 +1,87 @@
+"""`eaglenet metrics` on files: numbers, labels and errors that fit on one line."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.errors import DatasetError, NonFiniteError, UsageError
+
+
+def run(*arguments: object) -> dict:
+    result = CliRunner().invoke(app, ["metrics", *map(str, arguments), "--json"])
+    if result.exception is not None:
+        raise result.exception
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def square(tmp_path):
+    path = tmp_path / "square.npy"
+    np.save(path, np.array([[0.9, 0.1, 0.2], [0.8, 0.7, 0.1], [0.1, 0.2, 0.3]]))
+    return path
+
+
+def test_a_square_matrix_needs_no_mapping(square) -> None:
+    record = run(square)
+    assert record["t2v"]["R@1"] == pytest.approx(200 / 3)
+    assert record["t2v"]["MnR"] == pytest.approx(4 / 3)
+    assert record["v2t"]["R@1"] == pytest.approx(100)
+    assert record["Rsum"] == pytest.approx(200 / 3 + 500)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "json", "txt"])
+def test_many_captions_with_a_mapping_in_any_form(tmp_path, suffix) -> None:
+    scores, mapping = tmp_path / "scores.npy", tmp_path / f"map.{suffix}"
+    np.save(scores, np.random.default_rng(0).random((5, 3), dtype=np.float32))
+    owners = [0, 1, 1, 2, 2]
+    if suffix == "npy":
+        np.save(mapping, np.array(owners))
+    else:
+        text = json.dumps(owners) if suffix == "json" else "\n".join(map(str, owners)) + "\n"
+        mapping.write_text(text)
+    record = run(scores, "--video-of-text", mapping)
+    assert (record["t2v"]["queries"], record["v2t"]["queries"]) == (5, 3)
+
+
+def test_post_processing_is_labelled_and_leaves_the_plain_numbers(tmp_path, square) -> None:
+    bank = tmp_path / "bank.npy"
+    np.save(bank, np.random.default_rng(1).random((7, 3)))
+    plain = run(square)
+    record = run(square, "--dual-softmax", "--qb-norm", bank)
+    assert record["t2v"] == plain["t2v"]
+    assert set(record) - set(plain) == {"dual_softmax", "qb_norm"}
+    text = CliRunner().invoke(app, ["metrics", str(square), "--dual-softmax"]).stdout
+    assert "dual softmax, text-to-video" in text
+    assert "not comparable" in text
+
+
+def test_a_transposed_file_swaps_the_directions(square) -> None:
+    assert run(square, "--transpose")["t2v"]["R@1"] == run(square)["v2t"]["R@1"]
+
+
+def test_wrong_files_are_answered_with_what_was_expected(tmp_path, square) -> None:
+    path = tmp_path / "bad.npy"
+    np.save(path, np.zeros((2, 3, 4)))
+    with pytest.raises(UsageError, match="expected two axes"):
+        run(path)
+    np.save(path, np.zeros((2, 3)))
+    with pytest.raises(UsageError, match="--video-of-text"):
+        run(path)
+    np.save(path, np.full((3, 3), np.nan))
+    with pytest.raises(NonFiniteError, match="9 of 9"):
+        run(path)
+    path.write_text("not numpy")
+    with pytest.raises(UsageError, match="cannot be read"):
+        run(path)
+    with pytest.raises(UsageError, match="is not a file"):
+        run(tmp_path / "none.npy")
+    mapping = tmp_path / "map.txt"
+    mapping.write_text("0 1\n")
+    with pytest.raises(UsageError, match="expected 3 whole numbers"):
+        run(square, "--video-of-text", mapping)
+    mapping.write_text("0 1 3\n")
+    with pytest.raises(DatasetError, match="not there"):
+        run(square, "--video-of-text", mapping)
