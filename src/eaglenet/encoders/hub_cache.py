@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,7 +47,8 @@ def find_hub_folder(name: str) -> Path:
     try:
         return _fetch_files(lambda file: fetch(file, is_local=False))
     except Exception as error:  # network, authorisation, no such model: each with its own class
-        cause = f"the hub answered: {str(error).splitlines()[0] if str(error) else error!r}"
+        lines = str(error).splitlines() or [type(error).__name__]
+        cause = f"the hub answered: {lines[0]}"
         raise ModelNotFoundError(_not_found(name, places, cause)) from error
 
 
@@ -85,7 +85,6 @@ def _not_found(name: str, places: list[Path], cause: str) -> str:
     return (
         f"model {name!r} was not found ({cause}); looked in {looked_in}. Ways out: give a folder "
         "with config.json, model.safetensors and tokenizer.json, or an OpenAI .pt file; "
-        f"run `hf download {identifier}` where there is a network and copy the cache "
-        f"(HF_HOME says where it is{'' if 'HF_HOME' in os.environ else ', now unset'}); "
-        f"or use one of {known}"
+        f"run `hf download {identifier}` where there is a network and copy the cache here "
+        f"(HF_HOME says where it is); or use a known name: {known}"
     )

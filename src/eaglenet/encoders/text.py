@@ -58,7 +58,7 @@ class TextTower(nn.Module):
 
     def forward(
         self, ids: Int[Tensor, "texts words"], *, words: bool = False
-    ) -> Float[Tensor, "texts words dim"]:
+    ) -> Float[Tensor, "texts outputs dim"]:
         """The projected sentence, [texts, 1, dim], or with ``words`` every position."""
         tokens = self.embed(ids)
         for block in self.blocks:

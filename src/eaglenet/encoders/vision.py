@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -46,7 +46,7 @@ class PatchEmbedding(nn.Module):
         self.register_buffer("scale", scale.float().to(device), persistent=False)
         self.register_buffer("shift", shift.float().to(device), persistent=False)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PatchEmbedding:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         # A cast to bf16 or fp16 must not round the statistics: 0.4% of every pixel.
         self._set_statistics(self.scale.device)
@@ -54,7 +54,7 @@ class PatchEmbedding(nn.Module):
 
     def forward(
         self, pixels: Shaped[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images patches width"]:
+    ) -> Float[Tensor, "images patches channels"]:
         size, side, grid = self.image_size, self.patch_size, self.grid
         if pixels.shape[-2:] != (size, size):
             raise UsageError(
@@ -99,7 +99,7 @@ class VisionTower(nn.Module):
 
     def embed(
         self, pixels: Shaped[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images tokens width"]:
+    ) -> Float[Tensor, "images tokens channels"]:
         """What the first block takes: class token, then patches row by row, with positions."""
         patches = self.patch_embedding(pixels)
         class_token = self.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
@@ -107,7 +107,7 @@ class VisionTower(nn.Module):
         result: Tensor = self.ln_pre(tokens)
         return result
 
-    def project(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
+    def project(self, tokens: Float[Tensor, "*batch channels"]) -> Float[Tensor, "*batch dim"]:
         """Into the joint width, not normalised."""
         result: Tensor = self.projection(self.ln_post(tokens))
         return result

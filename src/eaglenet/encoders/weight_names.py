@@ -51,6 +51,9 @@ OPENAI_BLOCK_NAMES = {
     "mlp.up": "mlp.c_fc",
     "mlp.down": "mlp.c_proj",
 }
+SHIFTED = ".attn.net."
+"""The released code wraps the attention of its two shifted blocks in one more module."""
+
 OURS_PATCHES = "vision.patch_embedding.projection.weight"
 
 
@@ -87,7 +90,8 @@ def to_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
 
 
 def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
-    """Weights of OpenAI's ``CLIP`` class by our names."""
+    """Weights of OpenAI's ``CLIP`` class, or of the released code's copy of it, by our names."""
+    weights = {name.replace(SHIFTED, ".attn."): value for name, value in weights.items()}
     ours = _rename(weights, OPENAI_NAMES)
     for tower, prefix, depth in (
         ("vision", "visual.transformer", config.vision.layers),
@@ -105,6 +109,13 @@ def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
     ours["vision.projection.weight"] = _take(weights, "visual.proj").T
     ours["text.projection.weight"] = _take(weights, "text_projection").T
     return ours
+
+
+def shifted_blocks(weights: Weights) -> tuple[int, ...]:
+    """The visual blocks whose attention the released code wrapped in token shift."""
+    prefix = "visual.transformer.resblocks."
+    wrapped = (name for name in weights if name.startswith(prefix) and SHIFTED in name)
+    return tuple(sorted({int(name[len(prefix) :].split(".")[0]) for name in wrapped}))
 
 
 def openai_config(weights: Weights) -> ClipConfig:

@@ -1,0 +1,58 @@
+"""The released code's features, reproduced from its own checkpoint names."""
+
+import pytest
+import torch
+
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.weight_names import from_openai, openai_config, shifted_blocks
+from eaglenet.types import Tokens
+from golden_checkpoint import (
+    GOLDEN_NAMES,
+    TOLERANCE,
+    golden_inputs,
+    golden_weights,
+    load_golden,
+)
+
+PREFIX = "clip."
+
+
+@pytest.fixture(scope="module", params=GOLDEN_NAMES)
+def golden(request):
+    weights = {
+        name[len(PREFIX) :]: value
+        for name, value in golden_weights(request.param).items()
+        if name.startswith(PREFIX)
+    }
+    config = openai_config(weights)
+    encoder = ClipEncoder(config).eval()
+    encoder.load_state_dict(from_openai(weights, config))
+    encoder.set_token_shift(shifted_blocks(weights))
+    assert shifted_blocks(weights) == (10, 11)
+    return encoder, golden_inputs(request.param), load_golden(request.param)
+
+
+@torch.no_grad()
+def test_text_features_equal_the_released_code(golden):
+    encoder, inputs, expected = golden
+    tokens = Tokens(inputs.token_ids, inputs.token_ids != 0)
+    sentence = encoder.encode_text(tokens).sentence
+    torch.testing.assert_close(sentence, expected["text_features"], atol=TOLERANCE, rtol=0)
+
+
+@torch.no_grad()
+def test_frame_features_with_token_shift_equal_the_released_code(golden):
+    encoder, inputs, expected = golden
+    frames = encoder.encode_frames(inputs.pixels)[:, :, 0]
+    torch.testing.assert_close(frames, expected["frame_features"], atol=TOLERANCE, rtol=0)
+    every_token = encoder.encode_frames(inputs.pixels, patches=True)[:, :, 0]
+    torch.testing.assert_close(every_token, expected["frame_features"], atol=TOLERANCE, rtol=0)
+
+
+@torch.no_grad()
+def test_without_token_shift_the_features_are_others(golden):
+    encoder, inputs, expected = golden
+    encoder.set_token_shift(())
+    frames = encoder.encode_frames(inputs.pixels)[:, :, 0]
+    encoder.set_token_shift((10, 11))
+    assert (frames - expected["frame_features"]).abs().max() > 0.01

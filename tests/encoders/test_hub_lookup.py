@@ -1,0 +1,104 @@
+"""Hub ids: the cache first, never the network when the files are there, a helpful error if not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.hub_cache import find_hub_folder
+from eaglenet.encoders.pretrained import load_clip, save_clip
+from eaglenet.encoders.tokenizer import Tokenizer
+from eaglenet.errors import ModelNotFoundError
+
+TOKENIZER = Tokenizer.from_words(["red ball"])
+CONFIG = ClipConfig(
+    dim=12,
+    vision=VisionConfig(image_size=32, patch_size=16, width=16, layers=1, heads=2, mlp_width=20),
+    text=TextConfig(
+        vocabulary_size=TOKENIZER.vocabulary_size, width=8, layers=1, heads=2, mlp_width=10
+    ),
+)
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    """An empty cache, and no way to the network but an error."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    import huggingface_hub
+
+    original = huggingface_hub.hf_hub_download
+
+    def download(*arguments, **options):
+        assert options["local_files_only"], "the network was asked"
+        return original(*arguments, cache_dir=str(tmp_path), **options)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    return tmp_path
+
+
+def put_into_cache(cache: Path, identifier: str) -> ClipEncoder:
+    repository = cache / f"models--{identifier.replace('/', '--')}"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    encoder = ClipEncoder(CONFIG, seed=3)
+    save_clip(encoder, TOKENIZER, snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    return encoder
+
+
+@pytest.mark.parametrize("name", ["openai/clip-vit-base-patch32", "ViT-B/32"])
+def test_a_cached_model_loads_without_the_network(hub_cache, name):
+    expected = put_into_cache(hub_cache, "openai/clip-vit-base-patch32").state_dict()
+    encoder, tokenizer = load_clip(name)
+    for key, value in encoder.state_dict().items():
+        assert torch.equal(value, expected[key])
+    assert tokenizer.vocabulary_size == TOKENIZER.vocabulary_size
+
+
+def test_a_missing_model_is_named_with_the_places_and_the_ways_out(hub_cache):
+    with pytest.raises(ModelNotFoundError) as failure:
+        load_clip("somebody/unknown-model")
+    message = str(failure.value)
+    for part in ("somebody/unknown-model", str(hub_cache), "hf download", "model.safetensors"):
+        assert part in message
+    assert "\n" not in message
+
+
+def test_a_model_cached_in_part_counts_as_missing(hub_cache):
+    put_into_cache(hub_cache, "openai/clip-vit-base-patch16")
+    next(hub_cache.glob("**/model.safetensors")).unlink()
+    with pytest.raises(ModelNotFoundError, match="clip-vit-base-patch16"):
+        load_clip("openai/clip-vit-base-patch16")
+
+
+def test_a_missing_folder_is_no_hub_id():
+    with pytest.raises(ModelNotFoundError, match="no such folder or file"):
+        find_hub_folder("models/somewhere/deep")
+
+
+def test_the_hub_is_asked_for_what_the_cache_does_not_have(tmp_path, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    save_clip(ClipEncoder(CONFIG), TOKENIZER, tmp_path)
+    asked = []
+
+    def download(identifier, file, *, local_files_only):
+        if local_files_only or not (tmp_path / file).is_file():
+            raise FileNotFoundError(file)
+        asked.append(file)
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert find_hub_folder("somebody/model") == tmp_path
+    expected = ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"]
+    assert asked == expected
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelNotFoundError, match="the hub answered: pytorch_model"):
+        find_hub_folder("somebody/model")
