@@ -1,0 +1,201 @@
+"""Frames a second through the image tower, and texts a second through the text tower.
+
+    python benchmarks/encoding.py                     # on the GPU where there is one
+    python benchmarks/encoding.py --quick             # a few seconds on a CPU
+    python benchmarks/encoding.py --towers b16 --precisions bf16 --batches 256 1024
+
+Our side starts from uint8 frames on the device (normalising included) and ends with un-normalised
+projections. transformers' ``CLIPModel``, where it is installed, is the other side: the same random
+weights and the same run, from pixels that are normalised already. One line is one tower, precision
+and batch; sides take turns, so a busy machine slows all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import environment, save_result
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig
+from eaglenet.encoders.hub_config import config_to_hub
+from eaglenet.encoders.weight_names import to_hub
+from eaglenet.types import Clips, Tokens
+
+TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16", "l14": "ViT-L/14"}
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FRAMES, WORDS = 12, 32
+
+Side = Callable[[], Any]
+
+
+def build_sides(
+    config: ClipConfig, dtype: torch.dtype, device: str, batch: int, options: argparse.Namespace
+) -> dict[str, tuple[Side, Side | None]]:
+    """name -> (encode frames, encode texts)."""
+    encoder = ClipEncoder(config).to(device, dtype).eval()
+    if options.token_shift:
+        last = config.vision.layers
+        encoder.set_token_shift((last - 2, last - 1))
+    generator = torch.Generator().manual_seed(0)
+    size = config.vision.image_size
+    frames = torch.randint(0, 256, (batch // FRAMES, FRAMES, 3, size, size), generator=generator)
+    mask = torch.ones(frames.shape[:2], dtype=torch.bool)
+    clips = Clips(frames.to(torch.uint8), mask, torch.zeros(frames.shape[:2])).to(device)
+    ids = torch.randint(1, 49000, (batch, WORDS), generator=generator)
+    ids[:, -1] = config.text.vocabulary_size - 1
+    tokens = Tokens(ids, torch.ones_like(ids, dtype=torch.bool)).to(device)
+
+    sides: dict[str, tuple[Side, Side | None]] = {
+        "ours": (lambda: encoder.encode_video(clips), lambda: encoder.encode_text(tokens))
+    }
+    if options.compile:
+        compiled = ClipEncoder(config).to(device, dtype).eval()
+        compiled.load_state_dict(encoder.state_dict())
+        if options.token_shift:
+            compiled.set_token_shift((last - 2, last - 1))
+        compiled.compile(mode=options.mode, dynamic=False)
+        sides["ours compiled"] = (
+            lambda: compiled.encode_video(clips),
+            lambda: compiled.encode_text(tokens),
+        )
+    if options.transformers and importlib.util.find_spec("transformers"):
+        sides |= transformers_sides(encoder, clips, tokens, options)
+    return sides
+
+
+def transformers_sides(
+    encoder: ClipEncoder, clips: Clips, tokens: Tokens, options: argparse.Namespace
+) -> dict[str, tuple[Side, Side | None]]:
+    from transformers import CLIPConfig, CLIPModel
+
+    dtype, device = encoder.logit_scale.dtype, encoder.device
+    model = CLIPModel(CLIPConfig(**config_to_hub(encoder.config)))
+    model.load_state_dict(to_hub(encoder.state_dict(), encoder.config))
+    model = model.to(device, dtype).eval()
+    pixels = normalised(clips.frames.flatten(0, 1), encoder).to(dtype)
+    sides: dict[str, tuple[Side, Side | None]] = {
+        "transformers": (
+            lambda: model.get_image_features(pixel_values=pixels),
+            lambda: model.get_text_features(input_ids=tokens.ids),
+        )
+    }
+    if options.compile:
+        image_features = torch.compile(model.get_image_features, mode=options.mode, dynamic=False)
+        sides["transformers compiled"] = (lambda: image_features(pixel_values=pixels), None)
+    return sides
+
+
+def normalised(pixels: Tensor, encoder: ClipEncoder) -> Tensor:
+    mean, std = (
+        torch.tensor(values, device=pixels.device)[:, None, None]
+        for values in (encoder.config.pixel_mean, encoder.config.pixel_std)
+    )
+    result: Tensor = (pixels / 255 - mean) / std
+    return result
+
+
+def rates(sides: dict[str, Side], count: int, device: str, rounds: int) -> dict[str, float]:
+    """Items a second of each side: median over rounds in which every side has one turn."""
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for side in sides.values():
+        for _ in range(3 if device == "cuda" else 1):
+            side()
+    for _ in range(rounds):
+        for name, side in sides.items():
+            synchronize()
+            start = time.perf_counter()
+            side()
+            synchronize()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: count / sorted(times)[len(times) // 2] for name, times in seconds.items()}
+
+
+def measure(
+    tower: str, precision: str, batch: int, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    config = CLIP_SHAPES[TOWERS[tower]]
+    if options.quick:
+        # The tower's shape with a quarter of its blocks: the script's health, not a claim.
+        vision = dataclasses.replace(config.vision, layers=config.vision.layers // 4)
+        text = dataclasses.replace(config.text, layers=config.text.layers // 4)
+        config = dataclasses.replace(config, vision=vision, text=text)
+    batch = max(batch // FRAMES, 1) * FRAMES
+    sides = build_sides(config, PRECISIONS[precision], options.device, batch, options)
+    frames = rates({n: s[0] for n, s in sides.items()}, batch, options.device, options.rounds)
+    text_sides = {name: side[1] for name, side in sides.items() if side[1] is not None}
+    texts = rates(text_sides, batch, options.device, options.rounds)
+    return [
+        {
+            "tower": TOWERS[tower],
+            "precision": precision,
+            "batch": batch,
+            "side": name,
+            "frames_per_second": round(rate, 1),
+            "texts_per_second": round(texts[name], 1) if name in texts else None,
+        }
+        for name, rate in frames.items()
+    ]
+
+
+def main() -> None:
+    is_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if is_gpu else "cpu", choices=["cuda", "cpu"])
+    parser.add_argument("--towers", nargs="+", default=list(TOWERS), choices=list(TOWERS))
+    parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS))
+    parser.add_argument("--batches", nargs="+", type=int, help="frames at a time")
+    parser.add_argument("--rounds", type=int, help="turns of each side")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--mode", default="default", help="torch.compile's mode")
+    parser.add_argument("--transformers", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--token-shift", action="store_true", help="in the last two blocks")
+    parser.add_argument("--quick", action="store_true", help="fewer blocks, one small batch")
+    parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
+    options = parser.parse_args()
+    on_gpu = options.device == "cuda"
+    # bf16 and fp16 have no fast kernels on many CPUs, so they are measured there on request only.
+    options.precisions = options.precisions or (["bf16", "fp16", "fp32"] if on_gpu else ["fp32"])
+    options.batches = options.batches or (
+        [FRAMES] if options.quick else [96, 768] if on_gpu else [24]
+    )
+    options.rounds = options.rounds or (20 if on_gpu else 1 if options.quick else 3)
+    options.compile = on_gpu if options.compile is None else options.compile
+    run(options)
+
+
+@torch.inference_mode()
+def run(options: argparse.Namespace) -> None:
+    where = environment()
+    print(f"{where['gpu'] or where['cpu']}, torch {torch.__version__}, commit {where['commit']}")
+    print(f"{'tower':9} {'precision':9} {'batch':>6} {'side':22} {'frames/s':>10} {'texts/s':>10}")
+    rows: list[dict[str, Any]] = []
+    for tower in options.towers:
+        for precision in options.precisions:
+            for batch in options.batches:
+                for row in measure(tower, precision, batch, options):
+                    rows.append(row)
+                    texts = "-" if row["texts_per_second"] is None else row["texts_per_second"]
+                    print(
+                        f"{row['tower']:9} {precision:9} {row['batch']:6} {row['side']:22} "
+                        f"{row['frames_per_second']:10,.0f} {texts:>10}"
+                    )
+    settings = {"mode": options.mode, "token_shift": options.token_shift, "quick": options.quick}
+    name = "encoding-quick" if options.quick else "encoding"
+    path = save_result(name, {"settings": settings, "rows": rows}, options.output)
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()
