@@ -12,7 +12,16 @@ import typer
 
 from eaglenet.errors import EagleNetError
 
-COMMAND_MODULES: tuple[str, ...] = ("data", "convert", "metrics")
+COMMAND_MODULES: tuple[str, ...] = (
+    "data",
+    "convert",
+    "metrics",
+    "recipes",
+    "train",
+    "evaluate",
+    "ablate",
+    "compare",
+)
 """Modules of this package, each with a ``register(app)``. They import heavy things lazily."""
 
 app = typer.Typer(

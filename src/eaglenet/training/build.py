@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from eaglenet.data import DATASETS, Split
+from eaglenet.data.batches import CachedPairs
 from eaglenet.data.features import FeatureSplit, load_feature_folder
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.methods import METHODS
@@ -75,6 +77,25 @@ def load_source(
     return _cached_frames(data, split, method, cache)
 
 
+def describe_data(experiment: Experiment, method: Method) -> dict[str, Any]:
+    """What is found of each split that training needs, without decoding any video."""
+    data = experiment.data
+    found: dict[str, Any] = {}
+    for split in ("train", experiment.training.select):
+        if data.dataset in (FEATURES, DEMO):
+            source = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
+            found[split] = source.describe()
+            continue
+        records = _load_records(data, split)
+        found[split] = {
+            "protocol": records.protocol.name,
+            "texts": len(records.texts),
+            "videos_found": len(records) - len(records.missing),
+            "videos_missing": len(records.missing),
+        }
+    return found
+
+
 def load_features(data: DataChoice, split: str, method: Method) -> FeatureSplit:
     """Training or held-out part of a features folder; ``test`` needs ``data.options.test_root``."""
     if split == "test":
@@ -120,13 +141,22 @@ def _check_runs_on_features(method: Method) -> None:
             )
 
 
-def _cached_frames(data: DataChoice, split: str, method: Method, cache: Path) -> Source:
-    from eaglenet.data.batches import CachedPairs
-    from eaglenet.data.frame_cache import FrameCache
-    from eaglenet.data.records import DATASETS
+def _load_records(data: DataChoice, split: str) -> Split:
+    spec = DATASETS[data.dataset]
+    known = {*spec.options, "video_folders"}
+    for name in data.options:
+        if name not in known:
+            raise ConfigError(
+                f"data.options.{name}: {data.dataset} has no such option "
+                f"(known: {', '.join(sorted(known))})"
+            )
+    return spec.load(_folder(data.root, data), split, **data.options)
 
-    root = _folder(data.root, data)
-    records = DATASETS[data.dataset].load(root, split, **data.options).present()
+
+def _cached_frames(data: DataChoice, split: str, method: Method, cache: Path) -> Source:
+    from eaglenet.data.frame_cache import FrameCache
+
+    records = _load_records(data, split).present()
     folder = (Path(data.cache) if data.cache else cache) / f"{data.dataset}-{split}"
     frames = FrameCache.build(records, data.frames, folder, workers=data.workers)
     pairs = CachedPairs(records, frames, method.tokenizer, max_words=data.max_words)

@@ -123,7 +123,8 @@ def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:
     each = -(-num_total // world.size)
     filler = value.new_zeros(each - len(value), *value.shape[1:])
     parts = _all_gather(torch.cat([value, filler]), world)
-    return parts.unflatten(0, (world.size, each)).transpose(0, 1).flatten(0, 1)[:num_total]
+    by_rank = parts.view(world.size, each, *value.shape[1:])
+    return by_rank.transpose(0, 1).flatten(0, 1)[:num_total]
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:

@@ -85,4 +85,4 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 def _open_board(folder: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(log_dir=str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+    return SummaryWriter(log_dir=str(folder / "tensorboard"))

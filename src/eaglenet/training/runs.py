@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from eaglenet.data.features import load_feature_folder
 from eaglenet.errors import CheckpointError, ConfigError
 from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
-from eaglenet.training.build import build_method, check_features, load_source
+from eaglenet.training.build import FEATURES, build_method, check_features, load_source
 from eaglenet.training.distributed import World, barrier, join, leave
-from eaglenet.training.experiment import Experiment
+from eaglenet.training.experiment import DataChoice, Experiment
 from eaglenet.training.logbook import Progress
 from eaglenet.training.manifest import describe_environment, write_json
+from eaglenet.training.memory import peak_memory, reset_peak_memory
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.settings import differences
 from eaglenet.training.sources import Source, feature_source
@@ -72,6 +71,7 @@ def train(
             progress=progress,
             tensorboard=tensorboard,
         )
+        reset_peak_memory(world.device)
         started = time.perf_counter()
         position = trainer.fit()
         result = summarise(experiment, position, method, world, time.perf_counter() - started)
@@ -160,7 +160,6 @@ def summarise(
 ) -> dict[str, Any]:
     """`result.json`: the selected epoch's metrics, the history, time and memory."""
     best = [record for record in position.history if record["epoch"] == position.best_epoch]
-    memory = torch.cuda.max_memory_allocated() if world.device.type == "cuda" else None
     return {
         "experiment": experiment.name,
         "method": experiment.method,
@@ -172,7 +171,7 @@ def summarise(
         "history": position.history,
         "parameters": count_parameters(method),
         "seconds": round(seconds, 2),
-        "peak_memory_bytes": memory,
+        "peak_memory_bytes": peak_memory(world.device),
     }
 
 
@@ -192,14 +191,17 @@ def load_run(folder: Path) -> tuple[Experiment, Method]:
 def evaluate_run(
     folder: Path,
     *,
-    split: str = "val",
+    split: str | None = None,
     features: Path | None = None,
     noise_seeds: Sequence[int] | None = None,
     device: str = "auto",
     backend: str = "auto",
     precision: str = "fp32",
 ) -> EvaluationResult:
-    """Evaluate the selected model of a run on a split, or on any features folder of its form."""
+    """Evaluate the selected model of a run on a split, or on any features folder of its form.
+
+    ``split`` is ``test`` unless the run's data has none.
+    """
     experiment, method = load_run(folder)
     world = join(device)
     try:
@@ -207,8 +209,9 @@ def evaluate_run(
         if features is not None:
             source = feature_source(check_features(load_feature_folder(features), method))
         else:
+            name = split or default_split(experiment)
             source = load_source(
-                experiment.data, split, method, cache=folder / "frames", device=world.device
+                experiment.data, name, method, cache=folder / "frames", device=world.device
             )
         result = evaluate_source(
             method,
@@ -222,3 +225,42 @@ def evaluate_run(
         leave(world)
     note = SELECTION_NOTES[experiment.training.select]
     return dataclasses.replace(result, notes=(*result.notes, note))
+
+
+def default_split(experiment: Experiment) -> str:
+    """``test``, or the held-out part of a features folder that names no other."""
+    data = experiment.data
+    return "val" if data.dataset == FEATURES and not data.options.get("test_root") else "test"
+
+
+def evaluate_model(
+    name_or_folder: str,
+    dataset: str,
+    root: str,
+    *,
+    split: str = "test",
+    noise_seeds: Sequence[int] | None = None,
+    device: str = "auto",
+    backend: str = "auto",
+    precision: str = "fp32",
+) -> EvaluationResult:
+    """Evaluate any model on any dataset, with the frames that the model was made for."""
+    method = load(name_or_folder)
+    world = join(device)
+    data = DataChoice(dataset, root, frames=method.frame_spec)
+    try:
+        if dataset == FEATURES:
+            source = feature_source(check_features(load_feature_folder(root), method))
+        else:
+            cache = Path(root or ".") / ".eaglenet-frames"
+            source = load_source(data, split, method, cache=cache, device=world.device)
+        return evaluate_source(
+            method.to(world.device),
+            source,
+            world,
+            noise_seeds=noise_seeds,
+            backend=backend,
+            precision=precision,
+        )
+    finally:
+        leave(world)

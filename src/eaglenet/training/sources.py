@@ -112,7 +112,7 @@ def epoch_batches(
 
 def index_chunks(count: int, size: int, world: World) -> tuple[Tensor, ...]:
     """All indices in order, in chunks; of several ranks each takes every ``world.size``-th."""
-    return torch.arange(count)[world.rank :: world.size].split(size)
+    return torch.split(torch.arange(count)[world.rank :: world.size], size)
 
 
 def _pinned(batch: PairBatch) -> PairBatch:

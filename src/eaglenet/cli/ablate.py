@@ -1,0 +1,113 @@
+"""`eaglenet ablate`: a table of the paper, ours beside the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from eaglenet.cli.training_options import (
+    AsJson,
+    Device,
+    Output,
+    Seeds,
+    Settings,
+    find_experiment,
+    print_table,
+    progress_bars,
+)
+
+PAPER_COLUMNS = {"msrvtt-b16": "MSR-VTT", "didemo-b16": "DiDeMo"}
+RECALLS = ("R@1", "R@5", "R@10")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("ablate")(ablate)
+
+
+def ablate(
+    table: Annotated[
+        str, typer.Argument(help="components, energy, pooling, graph, coefficient or edges.")
+    ],
+    output: Output,
+    world: Annotated[str, typer.Option(help="demo, features, msrvtt-b16 or didemo-b16.")] = "demo",
+    root: Annotated[str, typer.Option(help="Folder of the dataset or of the features.")] = "",
+    seeds: Seeds = 1,
+    split: Annotated[
+        str | None, typer.Option(help="Split to report: test unless the data has none.")
+    ] = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train every row of one of the paper's tables and print it beside the paper's numbers.
+
+    Numbers of the paper are labelled so; on the demo world and on features they are other data and
+    only the order of the rows can be compared.
+    """
+    from eaglenet.training.campaign import Trial, run_campaign, write_report
+    from eaglenet.training.runs import default_split
+
+    rows_of_table = find_table(table)
+    changes = [*([f"data.root={root}"] if root else []), *(settings or [])]
+    prefix = "" if world == "msrvtt-b16" else f"{world}/"
+    trials = [
+        Trial(row.label, find_experiment(f"{prefix}{table}/{row.slug}", changes))
+        for row in rows_of_table
+    ]
+    reported = split or default_split(trials[0].experiment)
+    with progress_bars(quiet=as_json) as announce:
+        rows = run_campaign(
+            trials, range(seeds), output, split=reported, device=device, announce=announce
+        )
+    rows = [{**row, "paper": paper_numbers(table, row["label"], world)} for row in rows]
+    title = f"{table}: ours on {world} ({reported} split, {seeds} seeds) beside the paper"
+    write_report(output, "ablate", title, rows, beside_paper(rows))
+    if as_json:
+        print(json.dumps({"title": title, "rows": rows}, indent=2))
+        return
+    print_table(title, *beside_paper(rows))
+    print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
+
+
+def find_table(name: str) -> Any:
+    from eaglenet.recipes import TABLES
+    from eaglenet.registry import Registry
+
+    known: Registry[Any] = Registry("table")
+    for table, rows in TABLES.items():
+        known.add(table, rows)
+    return known[name]
+
+
+def paper_numbers(table: str, label: str, world: str) -> dict[str, dict[str, float | None]]:
+    """The paper's text-to-video recalls of a row, by dataset."""
+    from eaglenet.evaluation.paper_tables import paper_tables
+
+    datasets = [PAPER_COLUMNS[world]] if world in PAPER_COLUMNS else PAPER_COLUMNS.values()
+    found = paper_tables()[table]
+    return {
+        dataset: {name: found.value(label, f"{dataset} {name}") for name in RECALLS}
+        for dataset in datasets
+    }
+
+
+def beside_paper(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells; columns say ours or paper."""
+    from eaglenet.training.campaign import recall_text
+
+    datasets = list(rows[0]["paper"])
+    header = ["", *(f"{name} (ours)" for name in RECALLS)]
+    header += [f"{dataset} {name} (paper)" for dataset in datasets for name in RECALLS]
+    cells = []
+    for row in rows:
+        if "cannot_run" in row:
+            ours = [f"cannot run here: {row['cannot_run']}", "", ""]
+        else:
+            ours = [recall_text(row, "t2v", name) for name in RECALLS]
+        paper = [str(row["paper"][dataset][name]) for dataset in datasets for name in RECALLS]
+        cells.append([row["label"], *ours, *paper])
+    return header, cells

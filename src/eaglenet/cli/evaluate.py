@@ -1,0 +1,71 @@
+"""`eaglenet evaluate`: the selected model of a run, or any model, on a split or on features."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eaglenet.cli.training_options import AsJson, Device
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("evaluate")(evaluate)
+
+
+def evaluate(
+    run: Annotated[
+        str, typer.Argument(help="A run folder; a model folder or name with --dataset.")
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="test or val; test unless the data has none.")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Evaluate on this features folder instead.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Evaluate any model on this dataset (demo, msrvtt, ...).")
+    ] = None,
+    root: Annotated[str, typer.Option(help="Folder of --dataset.")] = "",
+    noise_seeds: Annotated[
+        int, typer.Option(min=0, help="Also score with so many noise seeds: mean and spread.")
+    ] = 0,
+    device: Device = "auto",
+    backend: Annotated[str, typer.Option(help="Scoring back end; auto chooses.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recalls in both directions, with their protocol and the time they took."""
+    from eaglenet.training.manifest import write_json
+    from eaglenet.training.runs import evaluate_model, evaluate_run
+
+    seeds = list(range(noise_seeds)) or None
+    if dataset is None:
+        result = evaluate_run(
+            Path(run),
+            split=split,
+            features=features,
+            noise_seeds=seeds,
+            device=device,
+            backend=backend,
+            precision=precision,
+        )
+    else:
+        result = evaluate_model(
+            run,
+            dataset,
+            root,
+            split=split or "test",
+            noise_seeds=seeds,
+            device=device,
+            backend=backend,
+            precision=precision,
+        )
+    record = result.to_dict()
+    if output is not None:
+        write_json(output, record)
+    print(json.dumps(record, indent=2) if as_json else str(result))

@@ -1,0 +1,96 @@
+"""`eaglenet train`: a recipe into a run folder; the same command again resumes it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eaglenet.cli.training_options import (
+    AsJson,
+    Device,
+    Output,
+    Settings,
+    find_experiment,
+    progress_bars,
+)
+
+if TYPE_CHECKING:
+    from eaglenet.training.experiment import Experiment
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train")(train)
+
+
+def train(
+    name: Annotated[str, typer.Argument(help="A recipe (`eaglenet recipes`) or experiment.json.")],
+    output: Output,
+    settings: Settings = None,
+    device: Device = "auto",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log there.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check settings and data, train nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe. Run the same command again to resume; several GPUs: start it with torchrun.
+
+    The folder then holds experiment.json, manifest.json, log.jsonl, checkpoints/, result.json and
+    model/, the epoch that was best on the validation split.
+    """
+    from eaglenet.training.runs import train as run_training
+
+    experiment = find_experiment(name, settings)
+    if dry_run:
+        check(experiment, as_json)
+        return
+    is_main = os.environ.get("RANK", "0") == "0"
+    with progress_bars(quiet=as_json or not is_main) as announce:
+        run = run_training(
+            experiment,
+            output,
+            device=device,
+            progress=announce(experiment.name),
+            tensorboard=tensorboard,
+        )
+    if not is_main:
+        return
+    if as_json:
+        print(json.dumps(run.result, indent=2))
+    else:
+        show(run.result, str(output))
+
+
+def show(result: dict[str, Any], output: str) -> None:
+    metrics = result["metrics"]
+    print(f"{result['experiment']}: epoch {result['selected_epoch']} ({result['selection']})")
+    for direction in ("t2v", "v2t"):
+        row = metrics[direction]
+        recalls = "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
+        print(f"  {direction} [{metrics['protocol']}]  {recalls}")
+    print(f"  {result['seconds']:.0f} s; next: eaglenet evaluate {output}")
+
+
+def check(experiment: Experiment, as_json: bool) -> None:
+    """Build the method and look at the data without decoding or training."""
+    from eaglenet.training.build import build_method, describe_data
+    from eaglenet.training.runs import count_parameters
+
+    method = build_method(experiment)
+    found = {
+        "experiment": experiment.to_plain(),
+        "parameters": count_parameters(method),
+        "data": describe_data(experiment, method),
+    }
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print(json.dumps(found["experiment"], indent=2))
+    print(f"parameters: {found['parameters']}")
+    for split, description in found["data"].items():
+        print(f"{split}: {description}")
+    print("nothing was trained (--dry-run)")

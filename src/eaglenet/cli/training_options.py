@@ -1,0 +1,81 @@
+"""Options and displays that the training commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from eaglenet.training.experiment import Experiment
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting: section.field=value; repeatable."),
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the run.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds (0, 1, ...).")]
+
+
+def find_experiment(name: str, settings: list[str] | None) -> Experiment:
+    """A recipe by name, or an experiment saved as JSON, with `--set` applied."""
+    from eaglenet.recipes import RECIPES, build_recipe
+    from eaglenet.training.experiment import Experiment
+
+    is_file = name not in RECIPES and Path(name).suffix == ".json" and Path(name).is_file()
+    experiment = Experiment.load(Path(name)) if is_file else build_recipe(name)
+    return experiment.override(settings or [])
+
+
+class ProgressBar:
+    """Shows steps, loss and the last evaluation of a run."""
+
+    def __init__(self, bar: Any, title: str) -> None:
+        self.bar = bar
+        self.title = title
+        self.task: Any = None
+        self.score = ""
+
+    def event(self, record: dict[str, Any]) -> None:
+        kind = record["event"]
+        if kind == "start":
+            total = record["num_steps"]
+            self.task = self.bar.add_task(self.title, total=total, completed=record["step"])
+        elif kind == "evaluation":
+            score = record["t2v"]["R@1"]
+            self.score = f", epoch {record['epoch']}: t2v R@1 {score:.1f}"
+        elif kind == "step":
+            text = f"{self.title}: loss {record['total']:.4f}{self.score}"
+            self.bar.update(self.task, completed=record["step"], description=text)
+
+
+@contextmanager
+def progress_bars(quiet: bool) -> Iterator[Any]:
+    """A function title -> progress for one run after another; shows nothing when ``quiet``."""
+    if quiet:
+        yield lambda title: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        yield lambda title: ProgressBar(bar, title)
+
+
+def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
+    """A table on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=index == 0)
+    for row in cells:
+        table.add_row(*row)
+    Console().print(table)
