@@ -176,14 +176,18 @@ class DecodedPairs:
         try:
             return decode_record(record, self.spec)
         except VideoDecodeError as error:
-            self._skipped[record.video_id] = error.cause
-            logger.warning(
-                "left out %s (%s); %d videos skipped so far",
-                record.video_id,
-                error.cause,
-                len(self._skipped),
-            )
-            return None
+            reason = error.cause
+        except Exception as error:
+            # Nothing that one file does may end a run over all the others.
+            reason = f"{type(error).__name__}: {error}"
+        self._skipped[record.video_id] = reason
+        logger.warning(
+            "left out %s (%s); %d videos skipped so far",
+            record.video_id,
+            reason,
+            len(self._skipped),
+        )
+        return None
 
     def _replacement(self, index: int, used: set[int], clips: dict[int, Clips]) -> int:
         for attempt in range(MAX_REPLACEMENTS):
