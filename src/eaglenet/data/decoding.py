@@ -52,6 +52,9 @@ in HEVC (its mark holds within one temporal layer only) and VP9 (entropy context
 SCAN_BYTES = 256 * 2**20
 """Files without an index are read whole to learn their frame times only up to this size."""
 
+READABLE_PART = 0.25
+"""Share of a damaged file's declared length that must be readable."""
+
 
 @dataclass(frozen=True)
 class VideoInfo:
@@ -118,20 +121,50 @@ class VideoSource:
         """Tick of second 0: where the container starts, which is what players show as 0:00."""
         start = Fraction(self.container.start_time or 0, 10**6) / self.tick
         own = self.stream.start_time
+        if self.container.format.name == "avi" and self.has_times:
+            # Reordered MPEG-4 comes out a frame late by the clock of a container without times.
+            return round(start) + int(self._context.has_b_frames)
         # The container's time is cut to microseconds; the stream's own is exact.
         if own is not None and abs(own - start) * self.tick < Fraction(1, 10**5):
             return int(own)
         return round(start)
 
     @property
+    def has_times(self) -> bool:
+        """AVI holds no times of show: reordered H.264 and HEVC tell theirs only when decoded."""
+        is_reordered = self._context.has_b_frames and self._context.name in ("h264", "hevc")
+        return not (self.container.format.name == "avi" and is_reordered)
+
+    @property
     def is_indexed(self) -> bool:
         """Whether the container lists all its packets, and they all lie within the file."""
+        if self.container.format.name == "avi":
+            return False
         entries = self.stream.index_entries
         count = len(entries)
         if count == 0 or count != self.stream.frames or self.stream.duration is None:
             return False
-        last = entries[count - 1]
-        return bool(last.pos + last.size <= os.path.getsize(self.path))
+        return not self.is_cut_short
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the container lists packets that lie past the end of the file."""
+        entries = self.stream.index_entries
+        if not len(entries):
+            return False
+        last = entries[len(entries) - 1]
+        return bool(last.pos + last.size > os.path.getsize(self.path))
+
+    def declared_seconds(self) -> float | None:
+        """How long the video stream says it is, where it says so."""
+        if self.stream.duration:
+            return float(self.stream.duration * self.tick)
+        # Matroska writers leave the length of each stream in a tag: 00:01:02.345000000
+        parts = self.stream.metadata.get("DURATION", "").split(":")
+        with contextlib.suppress(ValueError):
+            hours, minutes, seconds = (float(part) for part in parts)
+            return hours * 3600 + minutes * 60 + seconds
+        return None
 
     @property
     def is_large(self) -> bool:
@@ -235,7 +268,8 @@ def _open_container(path: Path) -> Any:
         # Names and comments inside files come in any encoding; they must not stop decoding.
         return av.open(str(path), metadata_errors="replace")
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise VideoDecodeError(path, f"not a video file that can be read ({error})") from error
+        cause = getattr(error, "strerror", None) or str(error)
+        raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error
 
 
 def _video_stream(path: Path, container: Any) -> Any:
@@ -258,7 +292,7 @@ def _read_table(source: VideoSource) -> PacketTable:
     times: list[int] = []
     keyframes: list[int] = []
     end = 0
-    is_timed = True
+    is_timed = source.has_times
     for packet in source.packets():
         is_timed = is_timed and packet.pts is not None
         if packet.pts is None or packet.is_discard:
@@ -269,12 +303,25 @@ def _read_table(source: VideoSource) -> PacketTable:
             keyframes.append(packet.pts)
     if not is_timed:
         times = keyframes = [time for time, _ in decode_through(source)]
+        end = 0
     if not times:
         raise VideoDecodeError(source.path, "no frame could be read from it")
     times = sorted(times)
     # The last frame is shown as long as the one before it, where nothing else is known.
     last = max(times[-1] - times[-2], 1) if len(times) > 1 else 1
-    return PacketTable(times, sorted(keyframes), max(end, times[-1] + last), is_timed)
+    table = PacketTable(times, sorted(keyframes), max(end, times[-1] + last))
+    _check_readable_part(source, table)
+    return table
+
+
+def _check_readable_part(source: VideoSource, table: PacketTable) -> None:
+    """A file cut short stands for its readable part; one of which little is left does not."""
+    declared = source.declared_seconds()
+    readable = float((table.end - table.times[0]) * source.tick)
+    if declared is not None and readable < READABLE_PART * declared and not source.is_cut_short:
+        raise VideoDecodeError(
+            source.path, f"damaged: only {readable:.1f} of its {declared:.1f} seconds can be read"
+        )
 
 
 @contextlib.contextmanager
@@ -284,7 +331,8 @@ def open_video(path: str | Path, *, threads: int = 0) -> Iterator[VideoSource]:
     try:
         yield source
     except _library().FFmpegError as error:
-        raise VideoDecodeError(path, f"decoding failed ({error})") from error
+        cause = getattr(error, "strerror", None) or str(error)
+        raise VideoDecodeError(path, f"decoding failed ({cause})") from error
     finally:
         source.close()
 

@@ -37,6 +37,10 @@ class PacketSource(Protocol):
     tick: Fraction
     errors: int
 
+    @property
+    def has_times(self) -> bool:
+        """Whether packets say when their frames are shown."""
+
     def packets(self) -> Iterator[Any]:
         """Packets from the present position on, in decoding order."""
 
@@ -211,6 +215,8 @@ def pick_exact(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[i
     Frames come as the decoder gives them, so not always in order; ``None`` stands for a frame that
     did not decode. Raises ``UntimedPacketError`` where packets carry no times.
     """
+    if not source.has_times:
+        raise UntimedPacketError
     picker = _ExactPicker(source)
     for position, target in enumerate(targets):
         yield from picker.want(target, position)
@@ -233,9 +239,8 @@ def pick_keyframes(
             near = keyframes[max(after - 1, 0) : after + 1]
             place = min(near, key=lambda time: abs(time - target))
         if place not in packets:
-            source.seek(place)
-            packet = next((packet for packet in source.packets() if packet.is_keyframe), None)
-            if packet is None or packet.pts is None:
+            packet = _keyframe_near(source, place, bool(keyframes))
+            if packet is None:
                 yield position, None
                 continue
             place = packet.pts
@@ -250,6 +255,27 @@ def pick_keyframes(
     for positions in chosen.values():
         for position in positions:
             yield position, None
+
+
+def _keyframe_near(source: PacketSource, place: int, is_known: bool) -> Any | None:
+    """The keyframe shown at ``place`` if that is known to be one, else the last before it."""
+    nearest = None
+    for back in (0, math.ceil(1 / source.tick), None):
+        if back is None:
+            source.rewind()
+        else:
+            source.seek(place - back)
+        for packet in source.packets():
+            if not packet.is_keyframe or packet.pts is None:
+                continue
+            if packet.pts > place:
+                break
+            nearest = packet
+            if packet.pts == place or not is_known:
+                return nearest
+        if nearest is not None:
+            return nearest
+    return None
 
 
 def decode_through(source: PacketSource, start: int | None = None) -> Iterator[tuple[int, Any]]:
@@ -274,17 +300,17 @@ def decode_through(source: PacketSource, start: int | None = None) -> Iterator[t
         if not is_clean and packet.pts is not None:
             distrusted.add(packet.pts)
         for frame in frames:
-            clock = _time_of(frame, clock)
+            clock = _time_of(frame, clock, source.has_times)
             if not frame.is_corrupt and clock not in distrusted:
                 yield clock, frame
     for frame in source.send(None):
-        clock = _time_of(frame, clock)
+        clock = _time_of(frame, clock, source.has_times)
         if not frame.is_corrupt and clock not in distrusted:
             yield clock, frame
 
 
-def _time_of(frame: Any, previous: int | None) -> int:
-    if frame.pts is not None:
+def _time_of(frame: Any, previous: int | None, has_times: bool) -> int:
+    if frame.pts is not None and has_times:
         return int(frame.pts)
     if previous is None:
         return 0

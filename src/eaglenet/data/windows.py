@@ -54,7 +54,6 @@ class PacketTable(NamedTuple):
     times: list[int]
     keyframes: list[int]
     end: int
-    is_timed: bool
 
 
 class Picked(NamedTuple):
