@@ -1,0 +1,122 @@
+"""`eaglenet report`: tables, curves and examples from run folders, as Markdown and HTML."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eaglenet.errors import EagleNetError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eaglenet.evaluation.figures import QualitativeExample
+    from eaglenet.evaluation.run_records import RunRecord
+
+MAX_METHODS = 4  # rows of the qualitative figure for each query
+
+
+def register(app: typer.Typer) -> None:
+    app.command("report")(report)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
+    title: Annotated[str, typer.Option(help="Heading of the report.")] = "Report",
+    examples: Annotated[
+        int, typer.Option(min=0, help="Queries of the qualitative figure; loads the models.")
+    ] = 0,
+    split: Annotated[str, typer.Option(help="Split that examples are taken from.")] = "val",
+    top_k: Annotated[int, typer.Option(min=1, help="Videos shown for each query.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write report.md and report.html: tables with mean and spread over seeds, loss and recall
+    curves, recall against scoring time and, with --examples, what each run finds.
+
+    Scoring times come from `eaglenet evaluate RUN --output RUN/evaluation-test.json`.
+    """
+    from eaglenet.evaluation.report import write_report
+    from eaglenet.evaluation.run_records import read_runs
+
+    found: list[QualitativeExample] = []
+    notes: list[str] = []
+    if examples:
+        finished = [run for run in read_runs(runs)[0] if run.is_finished]
+        found = _examples(finished, split, examples, top_k, notes)
+    written = write_report(runs, output, title=title, examples=found, notes=notes)
+    unclear = [(str(run.folder), run.problem or "no result") for run in written.unfinished]
+    unclear += [(str(entry.folder), entry.reason) for entry in written.broken]
+    if as_json:
+        record = {
+            "markdown": str(written.markdown),
+            "html": str(written.html),
+            "runs": written.num_runs,
+            "unfinished_or_unreadable": [dict(zip(("folder", "why"), u, strict=True))
+                                         for u in unclear],
+            "notes": list(written.notes),
+        }  # fmt: skip
+        print(json.dumps(record, indent=2))
+        return
+    print(f"{written.num_runs} runs: {written.markdown} and {written.html}")
+    for line in [f"{folder}: {why}" for folder, why in unclear] + list(written.notes):
+        print(f"note: {line}", file=sys.stderr)
+
+
+def _examples(
+    runs: Sequence[RunRecord], split: str, count: int, top_k: int, notes: list[str]
+) -> list[QualitativeExample]:
+    """Ask one run of each recipe; runs on other data than the first cannot share a figure."""
+    from eaglenet.evaluation.qualitative import best_videos, make_examples
+    from eaglenet.evaluation.run_records import group_runs
+
+    best: dict[str, Any] = {}
+    gallery = None
+    for group in group_runs(runs)[:MAX_METHODS]:
+        try:
+            method, source, candidate = _open(group.runs[0].folder, split)
+        except EagleNetError as error:
+            notes.append(f"No examples of {group.label}: {error}")
+            continue
+        if gallery is None:
+            gallery = candidate
+        elif list(gallery.sentences) != list(candidate.sentences):
+            notes.append(f"No examples of {group.label}: it was made for other data")
+            continue
+        texts = (source.texts(rows) for rows in _chunks(source.num_texts, 256))
+        videos = (source.videos(rows) for rows in _chunks(source.num_videos, 32))
+        best[group.label] = best_videos(method, texts, videos, top_k=top_k)
+    return make_examples(best, gallery, count) if gallery is not None and best else []
+
+
+def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
+    """Model, source and gallery of a run."""
+    from eaglenet.data.synthetic import demo_split
+    from eaglenet.errors import UsageError
+    from eaglenet.evaluation.qualitative import Gallery
+    from eaglenet.training.build import load_source
+    from eaglenet.training.runs import load_run
+
+    experiment, method = load_run(folder)
+    data = experiment.data
+    if data.dataset == "features":
+        raise UsageError("stored features have no frames to show")
+    source = load_source(data, split, method, cache=folder / "frames", device=method.device)
+    records: Any = getattr(source.pairs, "split", None)
+    if records is None:
+        records = demo_split(split, **data.options)
+    clips: Any = source.videos
+    gallery = Gallery(records.texts, records.video_ids, source.video_of_text.cpu(), clips)
+    return method, source, gallery
+
+
+def _chunks(count: int, size: int) -> Iterator[Tensor]:
+    import torch
+
+    for start in range(0, count, size):
+        yield torch.arange(start, min(start + size, count))

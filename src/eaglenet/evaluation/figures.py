@@ -1,0 +1,154 @@
+"""Pictures for reports, as PNG bytes. The one door to matplotlib; drawn without a display."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from torch import Tensor
+
+from eaglenet.errors import UsageError
+
+# Okabe and Ito: told apart with any colour vision.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+RIGHT, WRONG = "#1a9641", "#d7191c"
+DOTS_PER_INCH = 120
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot."""
+
+    label: str
+    x: Sequence[int | float]
+    y: Sequence[int | float]
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """One video that a method gave: some of its frames, and whether it is the right one."""
+
+    video_id: str
+    frames: UInt8[Tensor, "frames 3 height width"]
+    is_right: bool
+
+
+@dataclass(frozen=True)
+class QualitativeExample:
+    """A query and what each method answered, best first."""
+
+    query: str
+    answers: Mapping[str, Sequence[Retrieved]]
+
+
+def curves_figure(
+    curves: Sequence[Curve], *, title: str, x_label: str, y_label: str, log_y: bool = False
+) -> bytes:
+    """Lines over one axis; few points also as markers."""
+    figure = _figure(6.4, 4.0)
+    axes = figure.add_subplot()
+    for number, curve in enumerate(curves):
+        marker = "o" if len(curve.x) <= 40 else None
+        colour = PALETTE[number % len(PALETTE)]
+        style = ("-", "--", ":")[number // len(PALETTE) % 3]
+        axes.plot(
+            curve.x, curve.y, style, marker=marker, markersize=3, color=colour, label=curve.label
+        )
+    if log_y and all(value > 0 for curve in curves for value in curve.y):
+        axes.set_yscale("log")
+    axes.set(title=title, xlabel=x_label, ylabel=y_label)
+    axes.grid(alpha=0.3)
+    if curves:
+        axes.legend(fontsize=7)
+    return _png(figure)
+
+
+def recall_against_time_figure(
+    ours: Mapping[str, tuple[float, float]],
+    paper: Mapping[str, tuple[float, float]],
+    *,
+    protocol: str = "",
+) -> bytes:
+    """The paper's first figure: (seconds, text-to-video R@1) of each method.
+
+    Ours and the paper's stand in separate panels: other machines, other data.
+    """
+    panels = [(f"ours, {protocol}" if protocol else "ours", "scoring time (s)", ours)]
+    panels.append(("paper: MSR-VTT, ViT-B/16, A100", "test time (s)", paper))
+    shown = [panel for panel in panels if panel[2]]
+    figure = _figure(5.4 * max(1, len(shown)), 4.2)
+    for number, (title, x_label, points) in enumerate(shown, start=1):
+        axes = figure.add_subplot(1, len(shown), number)
+        axes.set_xscale("log")
+        for position, (name, (seconds, recall)) in enumerate(points.items()):
+            is_eagle = name.lower().startswith("eaglenet")
+            marker, colour = ("*", PALETTE[1]) if is_eagle else ("o", PALETTE[0])
+            axes.scatter([seconds], [recall], s=110 if is_eagle else 30, marker=marker, c=colour)
+            offset = 5 if position % 2 else -9
+            axes.annotate(
+                name, (seconds, recall), (4, offset), textcoords="offset points", fontsize=7
+            )
+        axes.set(title=title, xlabel=x_label, ylabel="text-to-video R@1 (%)")
+        axes.margins(x=0.2, y=0.12)
+        axes.grid(alpha=0.3)
+    return _png(figure)
+
+
+def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: int = 3) -> bytes:
+    """Queries with the top videos of each method: the right one framed green, wrong ones red."""
+    if not examples:
+        raise UsageError("no example to draw: give at least one query with its answers")
+    num_methods = max(len(example.answers) for example in examples)
+    top_k = max(len(found) for example in examples for found in example.answers.values())
+    rows = len(examples) * num_methods
+    figure = _figure(1.5 + 1.05 * num_frames * top_k, 0.45 + 1.3 * rows)
+    grid = figure.add_gridspec(rows, top_k)
+    for number, example in enumerate(examples):
+        for line, (method, found) in enumerate(example.answers.items()):
+            for rank, video in enumerate(found):
+                axes = figure.add_subplot(grid[number * num_methods + line, rank])
+                _draw_video(axes, video, num_frames)
+                if rank == 0:
+                    axes.set_ylabel(method, fontsize=8)
+                if line == 0 and rank == 0:
+                    query = textwrap.shorten(f'"{example.query}"', 110)
+                    axes.set_title(query, fontsize=9, loc="left")
+    return _png(figure)
+
+
+def _draw_video(axes: Any, video: Retrieved, num_frames: int) -> None:
+    total = len(video.frames)
+    chosen = np.floor((np.arange(num_frames) + 0.5) * total / num_frames).astype(int)
+    strip = np.concatenate([video.frames[i].movedim(0, -1).numpy() for i in chosen], axis=1)
+    axes.imshow(strip, interpolation="nearest", aspect="equal")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel(video.video_id, fontsize=6, labelpad=1)
+    for spine in axes.spines.values():
+        spine.set(color=RIGHT if video.is_right else WRONG, linewidth=3)
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError(
+            "figures need matplotlib, which is not installed: install eaglenet with the extra "
+            "'train'"
+        ) from error
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    # No date or version inside: the same numbers give the same bytes.
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

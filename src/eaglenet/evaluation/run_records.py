@@ -1,0 +1,214 @@
+"""Run folders read back for a report. A run that is missing or half-written is named, not fatal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder says of itself.
+
+    ``metrics`` is the selected epoch's record, or ``None`` while the run has no result.
+    ``evaluations`` are later evaluations of the selected model, with timings, by file name.
+    """
+
+    folder: Path
+    name: str
+    method: str
+    seed: int
+    settings: Mapping[str, Any]
+    metrics: Mapping[str, Any] | None
+    steps: tuple[Mapping[str, Any], ...]
+    history: tuple[Mapping[str, Any], ...]
+    evaluations: Mapping[str, Mapping[str, Any]]
+    manifest: Mapping[str, Any]
+    selection: str
+    problem: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.metrics is not None
+
+
+@dataclass(frozen=True)
+class BrokenRun:
+    """A folder that cannot be shown, and why."""
+
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class RecipeGroup:
+    """Finished runs that differ in their seed alone."""
+
+    label: str
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def method(self) -> str:
+        return self.runs[0].method
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:
+    """Every run under the given folders; a folder that is not a run may hold runs one level down.
+
+    Folders in which nothing can be read are given with the reason.
+    """
+    runs: list[RunRecord] = []
+    broken: list[BrokenRun] = []
+    for folder in folders:
+        if not folder.is_dir():
+            broken.append(BrokenRun(folder, "no such folder"))
+            continue
+        inner = [folder] if _is_run(folder) else sorted(_runs_below(folder))
+        if not inner:
+            broken.append(BrokenRun(folder, "not a run folder: no experiment, manifest or log"))
+        for place in inner:
+            try:
+                runs.append(read_run(place))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                broken.append(BrokenRun(place, f"{type(error).__name__}: {error}"))
+    return runs, broken
+
+
+def read_run(folder: Path) -> RunRecord:
+    """One run folder; missing parts become ``problem``."""
+    problems: list[str] = []
+    manifest = _read_object(folder / "manifest.json", problems)
+    result = _read_object(folder / "result.json", problems)
+    experiment = _read_object(folder / "experiment.json", problems, needed=False)
+    events = _read_log(folder / "log.jsonl", problems)
+    steps = [event for event in events if _kind(event) == "step"]
+    history = [event for event in events if _kind(event) == "evaluation"]
+    training = experiment.get("training", {})
+    metrics = result.get("metrics")
+    if result and not _has_metrics(metrics):
+        problems.append("result.json holds no metrics")
+    return RunRecord(
+        folder=folder,
+        name=str(result.get("experiment") or manifest.get("experiment") or folder.name),
+        method=str(result.get("method") or experiment.get("method") or "unknown"),
+        seed=int(result.get("seed", training.get("seed", 0))),
+        settings=experiment,
+        metrics=metrics if _has_metrics(metrics) else None,
+        steps=tuple(steps),
+        history=tuple(event for event in history if _has_metrics(event)),
+        evaluations=_read_evaluations(folder, problems),
+        manifest=manifest,
+        selection=str(result.get("selection") or manifest.get("selection") or ""),
+        problem="; ".join(problems) or None,
+    )
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[RecipeGroup]:
+    """Finished runs by recipe and settings, seeds aside; the label says what was changed."""
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        if run.is_finished:
+            key = json.dumps([run.name, _without_seed(run.settings)], sort_keys=True, default=str)
+            groups.setdefault(key, []).append(run)
+    named: dict[str, list[list[RunRecord]]] = {}
+    for members in groups.values():
+        named.setdefault(members[0].name, []).append(members)
+    return [
+        RecipeGroup(_label(name, members[0], variants[0][0]), tuple(members))
+        for name, variants in named.items()
+        for members in variants
+    ]
+
+
+def _label(name: str, run: RunRecord, first: RunRecord) -> str:
+    ours, theirs = _flat(_without_seed(run.settings)), _flat(_without_seed(first.settings))
+    changed = [f"{key}={value}" for key, value in ours.items() if theirs.get(key) != value]
+    return f"{name} [{', '.join(changed[:3])}]" if changed else name
+
+
+def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in settings.items() if key != "training"}
+    training = dict(settings.get("training", {}))
+    training.pop("seed", None)
+    return plain | {"training": training}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _kind(event: Mapping[str, Any]) -> Any:
+    return event.get("event", event.get("kind"))
+
+
+def _has_metrics(record: Any) -> bool:
+    return isinstance(record, Mapping) and all(
+        isinstance(record.get(direction), Mapping) and "R@1" in record[direction]
+        for direction in ("t2v", "v2t")
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return any(
+        (folder / name).exists()
+        for name in ("experiment.json", "manifest.json", "log.jsonl", "result.json")
+    )
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    return [place for place in folder.iterdir() if place.is_dir() and _is_run(place)]
+
+
+def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dict[str, Any]:
+    if not path.exists():
+        if needed:
+            problems.append(f"no {path.name}")
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        problems.append(f"{path.name} cannot be read ({error})")
+        return {}
+    if not isinstance(value, dict):
+        problems.append(f"{path.name} is not a JSON object")
+        return {}
+    return value
+
+
+def _read_log(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+    if not path.exists():
+        problems.append(f"no {path.name}")
+        return []
+    events: list[dict[str, Any]] = []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            problems.append(f"{path.name} line {number} is broken; read up to there")
+            break
+        if isinstance(event, dict):
+            events.append(event)
+    return events
+
+
+def _read_evaluations(folder: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in sorted(folder.glob("evaluation*.json")):
+        record = _read_object(path, problems)
+        if _has_metrics(record):
+            found[path.stem] = record
+    return found

@@ -1,0 +1,205 @@
+"""Reports from run folders, whole and half-written ones."""
+
+import json
+import re
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.errors import UsageError
+from eaglenet.evaluation.document import Picture, Table, to_html, to_markdown
+from eaglenet.evaluation.figures import (
+    Curve,
+    QualitativeExample,
+    Retrieved,
+    curves_figure,
+    qualitative_figure,
+    recall_against_time_figure,
+)
+from eaglenet.evaluation.paper_tables import recall_against_time
+from eaglenet.evaluation.qualitative import Gallery, choose_queries, make_examples
+from eaglenet.evaluation.report import write_report
+from eaglenet.evaluation.run_records import group_runs, read_runs
+from eaglenet.types import Clips
+
+PNG = b"\x89PNG"
+
+
+def metrics(recall: float, protocol: str = "demo world (8 texts x 4 videos)") -> dict:
+    side = {"R@1": recall, "R@5": recall + 10, "R@10": recall + 20, "MdR": 2.0, "MnR": 3.5}
+    return {"protocol": protocol, "t2v": side, "v2t": side, "Rsum": 6 * recall + 60}
+
+
+def make_run(folder, name="demo/eaglenet", seed=0, recall=40.0, *, finished=True, rate=0.1) -> None:
+    folder.mkdir(parents=True)
+    experiment = {
+        "name": name,
+        "method": name.split("/")[-1],
+        "training": {"seed": seed, "lr_head": rate},
+    }
+    (folder / "experiment.json").write_text(json.dumps(experiment))
+    manifest = {
+        "experiment": name,
+        "commit": "0123456789abcdef",
+        "versions": {"torch": "2.11"},
+        "hardware": {"processor": "a processor"},
+        "data": {"val": {"videos_found": 4, "videos_missing": 1}},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    events = [{"event": "step", "step": step, "total": 5.0 / step} for step in range(1, 6)]
+    events += [{"event": "evaluation", "step": 5, "epoch": 1, **metrics(recall)}]
+    (folder / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    if finished:
+        result = {
+            "experiment": name,
+            "method": experiment["method"],
+            "seed": seed,
+            "selection": "the epoch was chosen on the validation split",
+            "metrics": metrics(recall),
+        }
+        (folder / "result.json").write_text(json.dumps(result))
+
+
+def test_seeds_of_one_recipe_are_joined_and_other_settings_are_not(tmp_path) -> None:
+    for seed, recall in enumerate((40.0, 42.0, 44.0)):
+        make_run(tmp_path / f"run{seed}", seed=seed, recall=recall)
+    make_run(tmp_path / "other", seed=0, recall=50.0, rate=0.2)
+    runs, broken = read_runs([tmp_path])
+    assert not broken
+    groups = group_runs(runs)
+    assert sorted(len(group.runs) for group in groups) == [1, 3]
+    assert any("training.lr_head=" in group.label for group in groups)
+
+
+def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path) -> None:
+    for seed, recall in enumerate((40.0, 42.0, 44.0)):
+        make_run(tmp_path / f"run{seed}", seed=seed, recall=recall)
+    timed = {**metrics(41.0), "seconds": {"score": 0.5}}
+    (tmp_path / "run0" / "evaluation-test.json").write_text(json.dumps(timed))
+    report = write_report([tmp_path], tmp_path / "report", title="Demo")
+    text = report.markdown.read_text()
+    assert "| demo/eaglenet | eaglenet | 3 | 42.0 +- 2.0 |" in text
+    assert "Protocol: demo world (8 texts x 4 videos)" in text
+    assert "chosen on the validation split" in text
+    assert "evaluation test (ours)" in text
+    assert "val 4 found, 1 missing" in text
+    for name in ("loss", "recall", "recall_against_time"):
+        assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(PNG)
+        assert f"]({name}.png)" in text
+    assert not report.broken
+
+
+def test_the_page_needs_no_other_file(tmp_path) -> None:
+    make_run(tmp_path / "run")
+    page = write_report([tmp_path / "run"], tmp_path / "report").html.read_text()
+    sources = re.findall(r'src="([^"]{0,40})', page)
+    assert sources
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert "http" not in page
+
+
+def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path) -> None:
+    make_run(tmp_path / "whole")
+    make_run(tmp_path / "unfinished", seed=1, finished=False)
+    make_run(tmp_path / "torn", seed=2)
+    with (tmp_path / "torn" / "log.jsonl").open("a") as log:
+        log.write('{"event": "step", "st')
+    (tmp_path / "torn" / "result.json").write_text('{"metrics": ')
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "manifest.json").write_text('{"hardware": [], "data": 3}')
+    folders = [tmp_path / name for name in ("whole", "unfinished", "torn", "odd", "none")]
+    report = write_report(folders, tmp_path / "report")
+    text = report.markdown.read_text()
+    assert [entry.reason for entry in report.broken] == ["no such folder"]
+    assert {run.folder.name for run in report.unfinished} == {"unfinished", "torn", "odd"}
+    assert "no result.json" in text
+    assert "result.json cannot be read" in text
+    assert "log.jsonl line 7 is broken" in text
+    assert "| demo/eaglenet | eaglenet | 1 | 40.0 |" in text
+
+
+def test_nothing_to_report_is_an_error_that_names_the_folders(tmp_path) -> None:
+    with pytest.raises(UsageError, match="not a run folder"):
+        write_report([tmp_path], tmp_path / "report")
+
+
+def test_scores_of_different_protocols_never_share_a_table(tmp_path) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", name="msrvtt")
+    result = json.loads((tmp_path / "b" / "result.json").read_text())
+    result["metrics"] = metrics(51.0, "MSR-VTT 1k-A (1,000 texts x 1,000 videos)")
+    (tmp_path / "b" / "result.json").write_text(json.dumps(result))
+    text = write_report([tmp_path], tmp_path / "report").markdown.read_text()
+    assert text.count("Protocol:") == 2
+    ours, _, published = text.partition("## The paper's numbers")
+    assert "EagleNet (paper) | ViT-B/16 | 51.0" in published
+    assert "(paper)" not in ours
+
+
+def test_the_command_writes_both_files_and_speaks_json(tmp_path) -> None:
+    make_run(tmp_path / "run")
+    arguments = ["report", str(tmp_path / "run"), str(tmp_path / "none"), "--json"]
+    result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "report")])
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record["runs"] == 1
+    assert record["unfinished_or_unreadable"][0]["why"] == "no such folder"
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_cells_and_captions_are_escaped() -> None:
+    blocks = [Table(["a|b"], [["<script>"]]), Picture("p", 'say "x" <y>', PNG)]
+    page = to_html("<t>", blocks)
+    assert "<script>" not in page
+    assert "&lt;y&gt;" in page
+    assert "a\\|b" in to_markdown("t", blocks)
+
+
+def clips_of(num_videos: int) -> Clips:
+    frames = torch.arange(num_videos, dtype=torch.uint8)[:, None, None, None, None]
+    return Clips(
+        frames.expand(-1, 4, 3, 6, 8).contiguous(),
+        torch.ones(num_videos, 4, dtype=torch.bool),
+        torch.zeros(num_videos, 4),
+    )
+
+
+def test_examples_are_queries_on_which_the_runs_disagree() -> None:
+    video_of_text = torch.tensor([0, 0, 1, 2, 3, 4])
+    best = {
+        "first": torch.tensor([[0, 1], [0, 1], [1, 0], [2, 0], [0, 3], [4, 0]]),
+        "second": torch.tensor([[0, 1], [0, 1], [0, 1], [2, 0], [3, 0], [4, 0]]),
+    }
+    assert sorted(choose_queries(best, video_of_text, 2)) == [2, 4]
+    assert len(choose_queries(best, video_of_text, 4)) == 4
+    sentences, ids = [f"sentence {i}" for i in range(6)], [f"video{i}" for i in range(5)]
+    gallery = Gallery(sentences, ids, video_of_text, lambda rows: clips_of(5)[rows])
+    examples = make_examples(best, gallery, 2)
+    first = next(example for example in examples if example.query == "sentence 2")
+    assert [video.is_right for video in first.answers["first"]] == [True, False]
+    assert [video.is_right for video in first.answers["second"]] == [False, True]
+    assert first.answers["second"][1].frames.unique().tolist() == [1]
+    assert qualitative_figure(examples).startswith(PNG)
+
+
+def test_figures_are_the_same_bytes_every_time() -> None:
+    curve = Curve("loss", [1, 2, 3], [3.0, 2.0, 1.0])
+    draw = lambda: curves_figure([curve], title="t", x_label="x", y_label="y", log_y=True)  # noqa: E731
+    assert draw() == draw()
+    assert draw().startswith(PNG)
+    assert recall_against_time_figure({}, recall_against_time()).startswith(PNG)
+
+
+def test_a_figure_marks_right_in_green_and_wrong_in_red() -> None:
+    frames = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
+    png = {
+        is_right: qualitative_figure(
+            [QualitativeExample("a query", {"run": [Retrieved("v", frames, is_right)]})]
+        )
+        for is_right in (True, False)
+    }
+    assert png[True] != png[False]
+    with pytest.raises(UsageError, match="no example"):
+        qualitative_figure([])
