@@ -21,6 +21,10 @@ COMMAND_MODULES: tuple[str, ...] = (
     "evaluate",
     "ablate",
     "compare",
+    "index",
+    "search",
+    "store",
+    "report",
 )
 """Modules of this package, each with a ``register(app)``. They import heavy things lazily."""
 

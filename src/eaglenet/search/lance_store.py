@@ -23,6 +23,8 @@ OWN_COLUMNS = ("frames", "mask", "seconds")
 """Parts of a record with a column of their own; the rest (tokens, prepared...) is ``extra``."""
 
 
+KEEP_VERSIONS = timedelta(hours=1)
+"""Old versions that a reader of the tables may still be at; searching never is."""
 MANY = 500
 """Values in one condition."""
 
@@ -165,10 +167,9 @@ class LanceStore:
                 self._files.delete(_any_of("path", part))
 
     def optimize(self) -> None:
-        # Searching reads the snapshot, never these tables, so no reader needs an old version.
         with disk_errors(self.folder):
             for table in (self._clips, self._files):
-                table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
+                table.optimize(cleanup_older_than=KEEP_VERSIONS)
 
     def build_index(self) -> str:
         partitions = max(1, round(self._clips.count_rows() ** 0.5))
@@ -233,7 +234,8 @@ def _fixed(values: NDArray[Any], dtype: Any) -> Any:
     """Arrow fixed-size list column of an array ``[rows, ...]``."""
     import pyarrow as pa
 
-    flat = np.ascontiguousarray(values, dtype).reshape(len(values), -1)
+    # A copy: columns of records are not aligned, and Arrow wants them to be.
+    flat = np.array(values, dtype, order="C").reshape(len(values), -1)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
 
 

@@ -92,11 +92,21 @@ class _Writer:
             file = moved[self.previous.columns["file_number"]]
             kept = {name: column[file >= 0] for name, column in self.previous.columns.items()}
             kept["file_number"] = file[file >= 0]
+            if self._is_same(files, store.index_kind()):
+                return len(self.previous)
         keys = sorted(store.clip_keys(sorted(fresh)))
         added = self._append(store, keys, number_of)
         columns = {name: np.concatenate([kept[name], added[name]]) for name in ROW_COLUMNS}
         self._commit(columns, files, store.index_kind())
         return len(columns["slot"])
+
+    def _is_same(self, files: FileTable, index: str | None) -> bool:
+        before = self.previous
+        return (
+            before is not None
+            and before.index == index
+            and before.files.to_json() == files.to_json()
+        )
 
     def _append(
         self, store: ClipStore, keys: list[ClipKey], number_of: dict[str, int]

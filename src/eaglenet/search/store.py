@@ -46,6 +46,18 @@ class ClipRows:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[ClipRows]) -> ClipRows:
+        return cls(
+            keys=[key for part in parts for key in part.keys],
+            paths=[path for part in parts for path in part.paths],
+            starts=np.concatenate([part.starts for part in parts]),
+            ends=np.concatenate([part.ends for part in parts]),
+            coarse=np.concatenate([part.coarse for part in parts]),
+            records=np.concatenate([part.records for part in parts]),
+            thumbnails=[image for part in parts for image in part.thumbnails],
+        )
+
 
 @dataclass(frozen=True)
 class FileRow:

@@ -1,0 +1,147 @@
+"""``eaglenet index``: bring a store up to date with folders of videos."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from eaglenet.search.progress import IndexReport, Progress
+
+LEFT_OUT = 3
+"""Exit code: finished, but some files were left out."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("index", help="Index videos so that they can be searched.")(index)
+
+
+def index(
+    paths: Annotated[list[Path], typer.Argument(help="Folders and video files.")],
+    store: Annotated[Path, typer.Option(help="Folder of the store; made if needed.")],
+    model: Annotated[
+        str, typer.Option(help="A name (demo), a model folder, or a hub id.")
+    ] = "openai/clip-vit-base-patch32",
+    clip_seconds: Annotated[float, typer.Option(help="Length of clips, seconds.")] = 10.0,
+    overlap: Annotated[float, typer.Option(help="How far clips overlap, seconds.")] = 2.0,
+    shots: Annotated[bool, typer.Option("--shots", help="Cut at shot changes.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Nearest keyframes instead of exact frames.")
+    ] = False,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Forget files that are gone.")
+    ] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Try unchanged files again that failed before.")
+    ] = False,
+    tags: Annotated[
+        Path | None, typer.Option(help="CSV with the columns path and tags (a;b;c).")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that decode; 0: none. Default: by the work.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Where to encode: cpu, cuda.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Index videos. Unchanged files are left alone; an interrupted run continues."""
+    from eaglenet.search.files import read_tags
+    from eaglenet.search.indexing import IndexOptions, index_videos
+    from eaglenet.search.manifest import Splitting
+
+    options = IndexOptions(
+        splitting=Splitting(clip_seconds, overlap, shots),
+        fast=fast,
+        drop_missing=drop_missing,
+        retry=retry,
+        workers=workers,
+        device=device,
+    )
+    given_tags = read_tags(tags) if tags is not None else {}
+    with _Bar(shown=not as_json and sys.stderr.isatty()) as bar:
+        report = index_videos(
+            paths, store, model, options=options, tags=given_tags, on_progress=bar.update
+        )
+    if as_json:
+        print(json.dumps(asdict(report), ensure_ascii=False))
+    else:
+        _print_report(report, store)
+    if report.problems:
+        raise typer.Exit(LEFT_OUT)
+
+
+class _Bar:
+    """A progress bar on standard error, or one line a commit where that is not a terminal."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown = shown
+        self._bar: Any = None
+
+    def __enter__(self) -> _Bar:
+        if self.shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+            self._bar = Progress(
+                SpinnerColumn(),
+                BarColumn(bar_width=24),
+                TextColumn("{task.description}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("looking for videos", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, progress: Progress) -> None:
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                total=progress.bytes_total or 1,
+                completed=progress.bytes_done,
+                description=describe(progress),
+            )
+
+
+def describe(progress: Progress) -> str:
+    """One line: videos, hours, speed, time left, skipped."""
+    left = progress.seconds_left
+    parts = [
+        f"{progress.done + progress.skipped}/{progress.total} videos",
+        f"{progress.hours:.2f} h",
+        f"{progress.speed:.1f}x real time",
+        "time left unknown" if left is None else f"{_clock(left)} left",
+    ]
+    if progress.skipped:
+        parts.append(f"{progress.skipped} skipped")
+    return ", ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _print_report(report: IndexReport, store: Path) -> None:
+    print(
+        f"{report.indexed} videos indexed ({report.hours:.2f} h in {_clock(report.elapsed)}), "
+        f"{report.unchanged} unchanged, {report.aliases} copies of others"
+    )
+    if report.dropped:
+        print(f"{report.dropped} dropped that are gone")
+    if report.missing:
+        print(f"{report.missing} of the store are gone; --drop-missing forgets them")
+    print(f"{report.clips} clips in {store}, searched by {report.index}")
+    if report.problems:
+        print(f"{len(report.problems)} files were left out:", file=sys.stderr)
+        for problem in report.problems:
+            print(f"  {problem.path}: {problem.reason}", file=sys.stderr)

@@ -1,0 +1,200 @@
+"""``eaglenet search``: find moments in a store."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eaglenet.errors import UsageError
+
+if TYPE_CHECKING:
+    from eaglenet.search.engine import Engine
+    from eaglenet.search.results import CaptionHit
+    from eaglenet.types import Hit
+
+
+def register(app: typer.Typer) -> None:
+    app.command("search", help="Find moments with words, a picture or a video.")(search)
+
+
+def search(
+    query: Annotated[str | None, typer.Argument(help="What should be seen.")] = None,
+    store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("store"),
+    k: Annotated[int, typer.Option("-k", "--results", help="Number of results.")] = 10,
+    shortlist: Annotated[int, typer.Option(help="Clips that are ranked exactly.")] = 100,
+    model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="Text file with one query a line; - for standard input.")
+    ] = None,
+    negatives: Annotated[
+        list[str] | None, typer.Option("--not", help="A phrase to keep away from; repeatable.")
+    ] = None,
+    image: Annotated[Path | None, typer.Option(help="Search with a picture.")] = None,
+    video: Annotated[Path | None, typer.Option(help="Search with a video file.")] = None,
+    similar: Annotated[str | None, typer.Option(help="Search with a clip id.")] = None,
+    captions: Annotated[
+        Path | None,
+        typer.Option(help="With --video or --similar: rank the lines of this file for it."),
+    ] = None,
+    group: Annotated[bool, typer.Option("--group", help="One result a file.")] = False,
+    path: Annotated[str | None, typer.Option(help="Only paths that match, e.g. '*.mov'.")] = None,
+    after: Annotated[str | None, typer.Option(help="Only files changed since, 2026-05-31.")] = None,
+    before: Annotated[str | None, typer.Option(help="Only files changed before.")] = None,
+    min_duration: Annotated[float | None, typer.Option(help="Seconds, of the file.")] = None,
+    max_duration: Annotated[float | None, typer.Option(help="Seconds, of the file.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only with this tag; repeatable.")] = None,
+    save_clips: Annotated[
+        Path | None, typer.Option(help="Write each result as a trimmed video here.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with pictures.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find moments with words, a picture or a video."""
+    from eaglenet.search.engine import Engine
+    from eaglenet.search.filters import make_filters
+
+    asked = [name for name in (query, queries, image, video, similar) if name is not None]
+    if len(asked) != 1:
+        raise UsageError("give exactly one of: QUERY, --queries, --image, --video, --similar")
+    if captions is not None and video is None and similar is None:
+        raise UsageError("--captions ranks captions for a video: give --video FILE or --similar ID")
+    filters = make_filters(
+        path=path,
+        after=after,
+        before=before,
+        min_duration=min_duration,
+        max_duration=max_duration,
+        tags=tag or (),
+    )
+    engine = Engine.open(store, model)
+    if captions is not None:
+        ranked = engine.best_captions(similar or video or "", read_lines(captions), k)
+        _show_captions(ranked, as_json)
+        return
+    options: dict[str, Any] = {"shortlist": shortlist, "filters": filters, "group_files": group}
+    if query is not None or queries is not None:
+        titles = [query] if query is not None else read_lines(queries or Path("-"))
+        found = engine.search_many(titles, k, negatives=negatives or (), **options)
+    else:
+        if negatives:
+            raise UsageError("--not works with words only, not with a picture or a video")
+        titles = [str(asked[0])]
+        if image is not None:
+            found = [engine.search_image(image, k, **options)]
+        elif video is not None:
+            found = [engine.search_video(video, k, **options)]
+        else:
+            found = [engine.similar(similar or "", k, **options)]
+    saved = _save_clips(engine, found, save_clips) if save_clips is not None else {}
+    if html is not None:
+        from eaglenet.search.page import write_page
+
+        write_page(html, engine, titles, found)
+    if as_json:
+        rows = [
+            {
+                "query": title,
+                "hits": [{**asdict(hit), "saved": saved.get(hit.clip_id)} for hit in hits],
+            }
+            for title, hits in zip(titles, found, strict=True)
+        ]
+        print(json.dumps(rows if queries is not None else rows[0], ensure_ascii=False))
+        return
+    for title, hits in zip(titles, found, strict=True):
+        _show_table(title, hits)
+    for name in saved.values():
+        print(f"saved {name}")
+    if html is not None:
+        print(f"wrote {html}")
+
+
+def _as_plain(hit: Hit, saved: dict[str, str]) -> dict[str, Any]:
+    plain = asdict(hit)
+    if hit.clip_id in saved:
+        plain["saved"] = saved[hit.clip_id]
+    return plain
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a text file that are not blank."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read as a text file: {error}") from error
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UsageError(f"{path}: has no line of text; write one sentence a line")
+    return lines
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds as players show them.
+
+    >>> clock(3725.5)
+    '1:02:05.5'
+    """
+    tenths = round(seconds * 10)
+    minutes, rest = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{minutes:02}:{rest / 10:04.1f}" if hours else f"{minutes}:{rest / 10:04.1f}"
+    return f"{hours}:{text}" if hours else text
+
+
+def _show_table(title: str, hits: list[Hit]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not hits:
+        print(f"nothing found for {title!r}")
+        return
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    for name in ("#", "score", "moment", "best", "file", "clip"):
+        table.add_column(name, justify="right" if name in ("#", "score") else "left", no_wrap=True)
+    for hit in hits:
+        # Terminals that know OSC 8 open the file; players that know media fragments seek.
+        link = f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}"
+        table.add_row(
+            str(hit.rank),
+            f"{hit.score:.3f}",
+            f"{clock(hit.moment.start)} - {clock(hit.moment.end)}",
+            clock(hit.moment.best),
+            Text(hit.path, style=f"link {link}", overflow="fold"),
+            hit.clip_id,
+        )
+    # Wide enough for any path where the output is not a terminal and may be cut up by scripts.
+    console = Console(width=None if sys.stdout.isatty() else 400)
+    console.print(table)
+
+
+def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([asdict(hit) for hit in ranked], ensure_ascii=False))
+        return
+    for hit in ranked:
+        print(f"{hit.rank:>3}  {hit.score:.3f}  {clock(hit.moment.best):>8}  {hit.caption}")
+
+
+def _save_clips(engine: Engine, found: list[list[Hit]], folder: Path) -> dict[str, str]:
+    """Cut each hit's moment out of its file; a hit of several queries is cut once."""
+    from eaglenet.data.decoding import write_clip
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from error
+    saved: dict[str, str] = {}
+    for number, hits in enumerate(found, 1):
+        for hit in hits:
+            if hit.clip_id in saved:
+                continue
+            name = f"{number:02}-" if len(found) > 1 else ""
+            target = folder / f"{name}{hit.rank:03}-{hit.clip_id}.mp4"
+            write_clip(engine.file_of(hit.clip_id), target, hit.moment.start, hit.moment.end)
+            saved[hit.clip_id] = str(target)
+    return saved

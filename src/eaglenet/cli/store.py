@@ -1,0 +1,86 @@
+"""``eaglenet store``: what is in a store, and looking after it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+commands = typer.Typer(no_args_is_help=True, help="Look into a store, measure and repair it.")
+Store = Annotated[Path, typer.Option("--store", help="Folder of the store.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="store")
+
+
+@commands.command()
+def info(store: Store, as_json: AsJson = False) -> None:
+    """Clips, files, hours, model, and how the store is searched."""
+    from eaglenet.search.engine import Engine
+
+    values = Engine.open(store).info()
+    if as_json:
+        print(json.dumps(values, ensure_ascii=False))
+        return
+    for name, value in values.items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        print(f"{name:<10} {text:.2f}" if isinstance(value, float) else f"{name:<10} {text}")
+
+
+@commands.command()
+def files(store: Store, as_json: AsJson = False) -> None:
+    """Every file the indexer has dealt with, and why some were left out."""
+    from eaglenet.search.lance_store import LanceStore
+    from eaglenet.search.manifest import Manifest
+
+    manifest = Manifest.read(store)
+    rows = sorted(
+        LanceStore(store, manifest.layout, manifest.dim).files(), key=lambda row: row.path
+    )
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
+        return
+    for row in rows:
+        print(f"{row.status:<7} {row.num_clips:>5} clips  {row.path}  {row.reason}".rstrip())
+
+
+@commands.command()
+def recall(
+    store: Store,
+    k: Annotated[int, typer.Option("-k", help="Length of the shortlists.")] = 100,
+    queries: Annotated[int, typer.Option(help="Clips used as queries.")] = 100,
+    effort: Annotated[int, typer.Option(help="Partitions looked into.")] = 64,
+    as_json: AsJson = False,
+) -> None:
+    """How much of the exact shortlist the store's index finds, and how fast."""
+    from eaglenet.search.repair import recall as measure
+
+    result = measure(store, k=k, num_queries=queries, effort=effort)
+    if as_json:
+        print(json.dumps(asdict(result)))
+        return
+    print(
+        f"{result.index}: recall@{result.k} {result.recall:.4f} over {result.queries} queries, "
+        f"{result.milliseconds:.1f} ms a query (exact scan {result.exact_milliseconds:.1f} ms)"
+    )
+
+
+@commands.command("build-index")
+def build_index(store: Store) -> None:
+    """Build the approximate index now; large stores get it by themselves."""
+    from eaglenet.search.repair import build_index as build
+
+    print(f"built {build(store)}")
+
+
+@commands.command()
+def repair(store: Store) -> None:
+    """Rebuild what searching reads from the durable table."""
+    from eaglenet.search.repair import repair as rebuild
+
+    print(f"{rebuild(store)} clips can be searched")

@@ -1,0 +1,111 @@
+"""Which files to index, whether they changed, and the tags people give them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglenet.errors import UsageError
+
+VIDEO_SUFFIXES = frozenset(
+    {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts"}
+    | {".wmv", ".flv", ".3gp", ".ogv", ".vob", ".mxf"}
+)
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file that should be a video; ``problem`` says why it cannot even be tried."""
+
+    path: str
+    size: int
+    modified_ns: int
+    problem: str = ""
+
+
+def find_videos(
+    paths: Sequence[Path], is_video: Callable[[Path], bool], *, leave_out: Path
+) -> Iterator[FoundFile]:
+    """Videos under ``paths``, each once, in a stable order.
+
+    A file counts if its content is a video's or its name says it should be one; the latter so
+    that broken videos are reported rather than passed over. Named files always count.
+    """
+    seen: set[str] = set()
+    for root in paths:
+        if not root.exists():
+            raise UsageError(f"{root}: no such file or folder")
+        for path in [root] if root.is_file() else _walk(root, leave_out):
+            name = os.path.abspath(path)
+            if name in seen:
+                continue
+            seen.add(name)
+            wanted = root.is_file() or path.suffix.lower() in VIDEO_SUFFIXES
+            try:
+                # Fifos and devices would block or never end.
+                if path.is_file() and (wanted or is_video(path)):
+                    status = path.stat()
+                    yield FoundFile(name, status.st_size, status.st_mtime_ns, _problem(name))
+            except OSError as error:
+                if wanted:
+                    yield FoundFile(name, 0, 0, error.strerror or str(error))
+
+
+def _walk(root: Path, leave_out: Path) -> Iterator[Path]:
+    unwanted = os.path.realpath(leave_out)
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and os.path.realpath(os.path.join(folder, name)) != unwanted
+        )
+        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _problem(name: str) -> str:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return "the file's name is not valid UTF-8; rename it"
+    return ""
+
+
+def content_hash(path: str | Path) -> str:
+    """Hash of every byte. Reading a file once more costs little beside decoding it."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def read_tags(path: Path) -> dict[str, tuple[str, ...]]:
+    """Tags of files from a CSV with the columns ``path`` and ``tags`` (separated by ``;``).
+
+    Relative paths are taken from the CSV's folder; a bare name that is no file there stands for
+    every file of that name.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            if not {"path", "tags"} <= set(reader.fieldnames or ()):
+                raise UsageError(
+                    f"{path}: expected the columns path and tags in the first line, found "
+                    f"{', '.join(reader.fieldnames or ()) or 'nothing'}"
+                )
+            tags: dict[str, tuple[str, ...]] = {}
+            for row in reader:
+                name = (row["path"] or "").strip()
+                target = path.parent / name
+                key = os.path.abspath(target) if "/" in name or target.exists() else name
+                given = (tag.strip() for tag in (row["tags"] or "").split(";"))
+                tags[key] = tuple(dict.fromkeys(tag for tag in given if tag))
+            return tags
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: cannot be read as a CSV file: {error}") from error
+
+
+def tags_of(path: str, tags: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
+    """None where the CSV does not speak of the file."""
+    return tags.get(path, tags.get(os.path.basename(path)))

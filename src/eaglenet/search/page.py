@@ -1,0 +1,54 @@
+"""Search results as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from eaglenet.errors import UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.types import Hit
+
+STYLE = """
+:root { color-scheme: light dark; font-family: system-ui, sans-serif; }
+body { margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
+ol { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr));
+     list-style: none; padding: 0; }
+li { border: 1px solid #8884; border-radius: .5rem; overflow: hidden; }
+img { aspect-ratio: 16 / 9; background: #8882; display: block; object-fit: cover; width: 100%; }
+p { margin: .5rem .75rem; overflow-wrap: anywhere; }
+small { opacity: .7; }
+"""
+
+
+def write_page(
+    path: Path, engine: Engine, titles: Sequence[str], found: Sequence[list[Hit]]
+) -> None:
+    """Write the results of each query under its title, thumbnails inside the file."""
+    sections = [
+        f"<h1>{escape(title)}</h1>\n<ol>\n{''.join(_item(engine, hit) for hit in hits)}</ol>\n"
+        for title, hits in zip(titles, found, strict=True)
+    ]
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(', '.join(titles)[:100])}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n{''.join(sections)}</body>\n</html>\n"
+    )
+    try:
+        path.write_text(page, "utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _item(engine: Engine, hit: Hit) -> str:
+    picture = base64.b64encode(engine.thumbnail(hit.clip_id)).decode()
+    link = escape(f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}", quote=True)
+    span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s"
+    return (
+        f'<li><a href="{link}"><img alt="" src="data:image/jpeg;base64,{picture}"></a>'
+        f"<p><b>{hit.rank}.</b> {span} <small>best at {hit.moment.best:.1f} s, score "
+        f"{hit.score:.3f}</small></p><p><small>{escape(hit.path)}</small></p></li>\n"
+    )

@@ -1,0 +1,66 @@
+"""What an index run tells while it works and when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Counts so far; ``done`` files are safely on disk."""
+
+    path: str
+    total: int
+    done: int
+    skipped: int
+    hours: float
+    """Of video that is done."""
+    bytes_total: int
+    bytes_done: int
+    elapsed: float
+    """Seconds."""
+
+    @property
+    def speed(self) -> float:
+        """Seconds of video a second."""
+        return self.hours * 3600 / self.elapsed if self.elapsed > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        if not self.bytes_done:
+            return None
+        return self.elapsed * (self.bytes_total - self.bytes_done) / self.bytes_done
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that is not, or not wholly, in the store."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """What an index run did."""
+
+    indexed: int
+    """Files encoded now."""
+    unchanged: int
+    aliases: int
+    """Files whose content was in the store under another path."""
+    dropped: int
+    missing: int
+    """Files of the store that are gone from disk and were not dropped."""
+    clips: int
+    """In the store now."""
+    hours: float
+    """Of video encoded now."""
+    elapsed: float
+    problems: tuple[Problem, ...]
+    index: str
+    """How the store is searched: ``exact scan`` or the kind of approximate index."""

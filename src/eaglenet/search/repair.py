@@ -1,0 +1,43 @@
+"""Housekeeping of a store: its state, rebuilding what is derived, and its approximate index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eaglenet.search.approximate import EFFORT, Recall, measure_recall
+from eaglenet.search.lance_store import LanceStore
+from eaglenet.search.locking import writer_lock
+from eaglenet.search.manifest import Manifest
+from eaglenet.search.publishing import publish
+from eaglenet.search.snapshot import CURRENT, FOLDER, Snapshot
+from eaglenet.search.store import disk_errors
+
+
+def repair(folder: Path) -> int:
+    """Derive the snapshot again from the durable table; returns the number of clips."""
+    manifest = Manifest.read(folder)
+    with writer_lock(folder):
+        store = LanceStore(folder, manifest.layout, manifest.dim)
+        with disk_errors(folder):
+            (folder / FOLDER / CURRENT).unlink(missing_ok=True)
+            for path in (folder / FOLDER).glob("*-*"):
+                path.unlink()
+        store.optimize()
+        return publish(folder, store, manifest.layout, manifest.dim)
+
+
+def build_index(folder: Path) -> str:
+    """Build the approximate index whatever the size; it is used where a scan would be slow."""
+    manifest = Manifest.read(folder)
+    with writer_lock(folder):
+        store = LanceStore(folder, manifest.layout, manifest.dim)
+        kind = store.build_index()
+        publish(folder, store, manifest.layout, manifest.dim)
+        return kind
+
+
+def recall(folder: Path, *, k: int = 100, num_queries: int = 100, effort: int = EFFORT) -> Recall:
+    """Recall of the store's index against the exact scan."""
+    manifest = Manifest.read(folder)
+    snapshot = Snapshot(folder, manifest.layout, manifest.dim)
+    return measure_recall(folder, manifest, snapshot, k=k, num_queries=num_queries, effort=effort)
