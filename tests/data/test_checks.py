@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,17 @@ def test_the_cache_command_tells_the_size_builds_and_reports_skips(root, tmp_pat
     assert list(json.loads(text)[0]["skipped"]) == ["v3"]
     with pytest.raises(UsageError, match="known are raw, jpeg"):
         run("cache", *common, "--encoding", "png")
+
+
+def test_file_names_that_are_not_utf8_are_told_without_a_crash(tmp_path):
+    name = b"caf\xe9.mp4"
+    (tmp_path / os.fsdecode(name)).write_bytes(b"damaged")
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("a cup")
+    (tmp_path / "b.mp4").write_bytes(b"damaged")
+    (tmp_path / "b.txt").write_text("a table")
+    code, output = run("check", "folder", "--root", tmp_path, "--split", "train")
+    assert code == 3
+    assert "caf?.mp4" in output or "first b.mp4" in output
+    code, output = run("check", "folder", "--root", tmp_path, "--split", "train", "--json")
+    assert code == 3
+    assert len(json.loads(output)["splits"][0]["undecodable"]) == 2

@@ -176,7 +176,7 @@ def cache_split(
     if not quiet:
         print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {output}")
         for video_id, reason in list(skipped.items())[:Reasons]:
-            print(f"  skipped {video_id}: {reason}")
+            print(printable(f"  skipped {video_id}: {reason}"))
         if len(skipped) > Reasons:
             print(f"  and {len(skipped) - Reasons} more; --json lists them all")
     return result
@@ -211,12 +211,13 @@ def check_features(root: Path, as_json: bool) -> None:
 def show(report: CheckReport) -> None:
     """The report as a table, with the first few reasons of each kind."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from eaglenet.data.checks import Problem, count_reasons
 
     console = Console()
-    table = Table(title=f"{report.dataset} in {report.root}")
+    table = Table(title=escape(printable(f"{report.dataset} in {report.root}")))
     for column in ("split", "captions", "listed", "found", "missing", "undecodable", "left out"):
         table.add_column(column, justify="left" if column == "split" else "right")
     for split in report.splits:
@@ -249,8 +250,13 @@ def show(report: CheckReport) -> None:
         lines.append(f"error: {name}: {reason}")
     if not report.overlaps and len(report.splits) > 1:
         lines.append("no video is in two splits")
-    # Plain print: paths and ids may hold brackets that rich would take for markup.
-    print("\n".join(lines))
+    # Plain text: paths and ids may hold brackets that rich would take for markup.
+    print(printable("\n".join(lines)))
+
+
+def printable(text: str) -> str:
+    """File names need not be UTF-8; what no terminal can show becomes a question mark."""
+    return text.encode(errors="replace").decode()
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from eaglenet.types import Clips, FrameSpec
 
 logger = logging.getLogger(__name__)
 
-# Measured on natural video frames at quality 90: about 0.2 bytes a pixel. A guide, not a bound.
-JPEG_BYTES_PER_PIXEL = 0.2
+# Measured on 93 natural videos at 224 pixels, quality 90: 0.30 bytes a pixel. A guide, no bound.
+JPEG_BYTES_PER_PIXEL = 0.3
 
 Progress = Callable[[int, int], None]
 """Called with (videos done, videos in all)."""
@@ -223,15 +223,15 @@ def decode_into(
     from eaglenet.data.loader import Decoded, decode_many
 
     done = 0
-    present = []
+    by_id = {}
+    items = []
     for video in due:
-        if file_size(video.path) is None:
+        if video.path is None or file_size(video.path) is None:
             journal.skip(video.video_id, NO_FILE)
             done += 1
         else:
-            present.append(video)
-    items = [(video.video_id, video.path, video.window) for video in present]
-    by_id = {video.video_id: video for video in present}
+            by_id[video.video_id] = video
+            items.append((video.video_id, video.path, video.window))
     for result in decode_many(items, spec, workers=workers):
         video = by_id[result.video_id]
         if isinstance(result, Decoded):

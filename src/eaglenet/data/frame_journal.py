@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 import numpy as np
 import torch.nn.functional as F
@@ -27,6 +27,9 @@ from eaglenet.data.annotation_files import read_json
 from eaglenet.data.records import Split, VideoRecord
 from eaglenet.errors import DatasetError
 from eaglenet.types import FrameSpec
+
+if TYPE_CHECKING:
+    from eaglenet.data.decoding import DecodedVideo
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +44,6 @@ COMMIT_ROWS = 16
 
 Encoding = Literal["raw", "jpeg"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-class DecodedFrames(Protocol):
-    """What a decoder gives for one video."""
-
-    frames: Tensor
-    mask: Tensor
-    seconds: Tensor
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ class Journal:
         self.offset = contents.data_end
         self.pending: list[bytes] = []
 
-    def add(self, video: VideoRecord, decoded: DecodedFrames) -> None:
+    def add(self, video: VideoRecord, decoded: DecodedVideo) -> None:
         frames, mask, seconds = pad_frames(
             decoded.frames, decoded.mask, decoded.seconds, self.spec.num_frames
         )
@@ -134,7 +129,8 @@ class Journal:
             "mask": [int(flag) for flag in mask.tolist()],
             "seconds": [round(second, 4) for second in seconds.tolist()],
             "checksum": zlib.crc32(content),
-            "file_bytes": file_size(video.path),
+            # 0 where the file went away meanwhile: another one in its place is decoded anew.
+            "file_bytes": file_size(video.path) or 0,
             "window": video.window,
         }
         self.offset += len(content)

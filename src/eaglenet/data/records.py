@@ -280,7 +280,9 @@ def stable_order(video_ids: Iterable[str], seed: int = 0) -> list[str]:
     """
 
     def key(video_id: str) -> tuple[bytes, str]:
-        return hashlib.sha256(f"{seed}:{video_id}".encode()).digest(), video_id
+        # File names need not be UTF-8; the system hands their bytes over as surrogates.
+        content = f"{seed}:{video_id}".encode(errors="surrogateescape")
+        return hashlib.sha256(content).digest(), video_id
 
     return sorted(video_ids, key=key)
 
