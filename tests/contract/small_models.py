@@ -68,7 +68,7 @@ class Case:
 def clip_config() -> ClipConfig:
     return ClipConfig(
         dim=DIM,
-        vision=VisionConfig(image_size=32, patch_size=8, width=32, layers=3, heads=2, mlp_width=64),
+        vision=VisionConfig(image_size=32, patch_size=8, width=24, layers=3, heads=2, mlp_width=48),
         text=TextConfig(
             vocabulary_size=100, context_length=40, width=DIM, layers=2, heads=2, mlp_width=64
         ),

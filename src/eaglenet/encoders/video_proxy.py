@@ -114,7 +114,9 @@ class VideoProxies(nn.Module):
         rows = len(self.frame_positions)
         order = (mask.cumsum(dim=1) - 1).clamp(min=0)
         count = mask.sum(dim=1, keepdim=True).clamp(min=1)
-        place = ((order + 0.5) * (rows / count) - 0.5).clamp(0, rows - 1)
+        # bfloat16 has 8 bits: too coarse for places between the rows of a long table.
+        dtype = torch.promote_types(self.frame_positions.dtype, torch.float32)
+        place = ((order.to(dtype) + 0.5) * rows / count - 0.5).clamp(0, rows - 1)
         low = place.floor().long()
         high = (low + 1).clamp(max=rows - 1)
         share = (place - low).to(self.frame_positions.dtype)[..., None]
@@ -123,8 +125,8 @@ class VideoProxies(nn.Module):
     def embed(
         self,
         tower: VisionTower,
-        frames: UInt8[Tensor, "videos frames 3 height width"]
-        | Float[Tensor, "videos frames 3 height width"],
+        frames: UInt8[Tensor, "videos frames 3 rows columns"]
+        | Float[Tensor, "videos frames 3 rows columns"],
         mask: Bool[Tensor, "videos frames"],
     ) -> tuple[Float[Tensor, "videos proxies width"], Float[Tensor, "videos frames patches width"]]:
         """What the first block takes. All proxies stand at the class token's position."""
@@ -138,8 +140,8 @@ class VideoProxies(nn.Module):
     def forward(
         self,
         tower: VisionTower,
-        frames: UInt8[Tensor, "videos frames 3 height width"]
-        | Float[Tensor, "videos frames 3 height width"],
+        frames: UInt8[Tensor, "videos frames 3 rows columns"]
+        | Float[Tensor, "videos frames 3 rows columns"],
         mask: Bool[Tensor, "videos frames"],
     ) -> tuple[Float[Tensor, "videos proxies width"], Float[Tensor, "videos frames patches width"]]:
         """Last hidden states of the proxies (class token first) and of the patches."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +57,11 @@ class CLIP4ClipConfig:
     dropout: float = 0.1
     pairs_at_once: int = 4096
 
+    def __post_init__(self) -> None:
+        if self.head not in get_args(Head):
+            known = ", ".join(get_args(Head))
+            raise ConfigError(f"head {self.head!r} is unknown; choose one of {known}")
+
 
 class CLIP4Clip(Method):
     r"""``s = cos(t, v)`` with ``v`` the unit mean of unit frames, seen through a temporal head.
@@ -85,17 +90,13 @@ class CLIP4Clip(Method):
                 num_heads=num_heads,
                 num_positions=config.num_positions,
             )
-        elif config.head == "tight":
+        else:
             self.head = CrossEncoder(
                 encoder.dim,
                 num_layers=config.num_layers,
                 num_heads=num_heads,
                 num_positions=config.num_positions,
                 dropout=config.dropout,
-            )
-        else:
-            raise ConfigError(
-                f"head {config.head!r} is unknown; choose mean, lstm, transformer or tight"
             )
         # The cross encoder's score is a logit already: no temperature.
         self.loss = None if config.head == "tight" else SoftmaxLoss()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -66,8 +66,9 @@ class TVProxyNetConfig:
                 f"num_read is {self.num_read}, but there are {self.num_proxies} proxies; "
                 f"choose 1 to {self.num_proxies}"
             )
-        if self.dash not in ("theta", "linear"):
-            raise ConfigError(f"dash {self.dash!r} is unknown; choose theta or linear")
+        if self.dash not in get_args(Dash):
+            known = ", ".join(get_args(Dash))
+            raise ConfigError(f"dash {self.dash!r} is unknown; choose one of {known}")
 
 
 class TVProxyNet(Method):
