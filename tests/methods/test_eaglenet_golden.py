@@ -7,6 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from eaglenet.energy import sample
+from eaglenet.methods.eaglenet import EagleNet
+from eaglenet.methods.released_checkpoint import Conversion, convert
+from eaglenet.types import Losses, TextFeatures, Tokens, VideoFeatures
 from golden_checkpoint import (
     GOLDEN_NAMES,
     TOLERANCE,
@@ -15,13 +22,6 @@ from golden_checkpoint import (
     golden_weights,
     load_golden,
 )
-from torch import Tensor
-from torch.testing import assert_close
-
-from eaglenet.energy import sample
-from eaglenet.methods.eaglenet import EagleNet
-from eaglenet.methods.released_checkpoint import Conversion, convert
-from eaglenet.types import Losses, TextFeatures, Tokens, VideoFeatures
 
 POOLING = {"avg": "mean", "max": "max", "min": "min"}
 GRADIENT_TOLERANCE = 1e-4

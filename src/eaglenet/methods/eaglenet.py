@@ -23,7 +23,13 @@ from eaglenet.layers.stochastic_text import StochasticText, draw_noise, support_
 from eaglenet.layers.text_frame_graph import TextFrameGraph
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import METHODS, Method, MethodSpec
+from eaglenet.methods.base import (
+    METHODS,
+    Method,
+    MethodSpec,
+    adopt_logit_scale,
+    frame_spec_for,
+)
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.types import Encoder, FrameSpec, Losses, TextFeatures, VideoFeatures
 
@@ -281,19 +287,10 @@ def build(config: EagleNetConfig, encoder: Encoder) -> EagleNet:
     if shift is not None:
         last = len(encoder.vision.blocks)  # type: ignore[attr-defined]
         shift((last - 2, last - 1) if config.token_shift else ())
-    scale = getattr(encoder, "logit_scale", None)
-    method = EagleNet(encoder, config, frame_spec=config.frame_spec(image_size(encoder)))
-    if isinstance(scale, Tensor):
-        scale.requires_grad_(False)
-        if isinstance(method.loss, SoftmaxLoss):
-            method.loss.logit_scale.data.copy_(scale.detach())
+    size = frame_spec_for(encoder, config.num_frames).size
+    method = EagleNet(encoder, config, frame_spec=config.frame_spec(size))
+    adopt_logit_scale(encoder, method.loss)
     return method
-
-
-def image_size(encoder: Encoder) -> int:
-    """Side of the frames an encoder wants; 224 where it does not say."""
-    vision = getattr(getattr(encoder, "config", None), "vision", None)
-    return int(getattr(vision, "image_size", 224))
 
 
 METHODS.add(

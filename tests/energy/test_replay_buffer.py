@@ -1,0 +1,90 @@
+"""The buffer serves only what was written, in order, and survives a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eaglenet.energy import ReplayBuffer
+
+PAIRS, FRAMES, DIM, SIZE = 2, 3, 4, 5
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rows(first: int, count: int = PAIRS) -> tuple[Tensor, Tensor]:
+    """Rows filled with first, first + 1, ... (all above 1, so never taken for fresh noise)."""
+    values = torch.arange(first, first + count, dtype=torch.float32)
+    return values[:, None].expand(-1, DIM), values[:, None, None].expand(-1, FRAMES, DIM)
+
+
+def served(buffer: ReplayBuffer, seed: int = 0) -> tuple[set[float], set[float]]:
+    texts, frames = buffer.draw(400, generator=generator(seed))
+    is_stored_text, is_stored = texts[:, 0] > 1, frames[:, 0, 0] > 1
+    return set(texts[is_stored_text, 0].tolist()), set(frames[is_stored, 0, 0].tolist())
+
+
+def test_an_empty_buffer_serves_fresh_uniform_noise() -> None:
+    buffer = ReplayBuffer(SIZE, FRAMES, DIM)
+    texts, frames = buffer.draw(500, generator=generator())
+    for values in (texts, frames):
+        assert -1 <= values.min() < -0.95
+        assert 0.95 < values.max() < 1
+        assert values.unique().numel() > 1000
+
+
+def test_rows_never_written_are_never_served() -> None:
+    buffer = ReplayBuffer(SIZE, FRAMES, DIM)
+    buffer.write(*rows(10))
+    assert served(buffer) == ({10.0, 11.0}, {10.0, 11.0})
+    texts, frames = buffer.draw(1000, generator=generator())
+    assert (texts.abs().sum(dim=-1) > 0).all()
+    assert (frames.abs().sum(dim=-1) > 0).all()
+
+
+def test_the_newest_rows_replace_the_oldest() -> None:
+    buffer = ReplayBuffer(SIZE, FRAMES, DIM)
+    for first in (10, 20, 30, 40):
+        buffer.write(*rows(first))
+    kept = {21.0, 30.0, 31.0, 40.0, 41.0}
+    assert served(buffer) == (kept, kept)
+    buffer.write(*rows(100, count=7))
+    kept = {102.0, 103.0, 104.0, 105.0, 106.0}
+    assert served(buffer) == (kept, kept)
+
+
+def test_about_one_chain_in_twenty_starts_fresh() -> None:
+    buffer = ReplayBuffer(SIZE, FRAMES, DIM, fresh_fraction=0.05)
+    buffer.write(*rows(10))
+    texts, _ = buffer.draw(20000, generator=generator())
+    fresh = (texts[:, 0] < 2).float().mean()
+    assert 0.045 < fresh < 0.055
+
+
+@pytest.mark.parametrize(("rows_option", "together"), [("independent", False), ("joint", True)])
+def test_text_and_frames_come_from_the_same_row_only_when_joint(
+    rows_option: Any, together: bool
+) -> None:
+    buffer = ReplayBuffer(SIZE, FRAMES, DIM, rows=rows_option, fresh_fraction=0.0)
+    buffer.write(*rows(10, count=SIZE))
+    texts, frames = buffer.draw(50, generator=generator())
+    assert torch.equal(texts[:, 0], frames[:, 0, 0]) == together
+
+
+def test_a_resumed_buffer_continues_where_it_was() -> None:
+    buffer = ReplayBuffer(SIZE, FRAMES, DIM)
+    for first in (10, 20, 30):
+        buffer.write(*rows(first))
+    resumed = ReplayBuffer(SIZE, FRAMES, DIM)
+    resumed.load_state_dict(buffer.state_dict())
+    for one in (buffer, resumed):
+        one.write(*rows(40))
+    ours, theirs = buffer.draw(30, generator=generator(1)), resumed.draw(30, generator=generator(1))
+    assert torch.equal(ours[0], theirs[0])
+    assert torch.equal(ours[1], theirs[1])
+    assert served(resumed)[0] == {21.0, 30.0, 31.0, 40.0, 41.0}
