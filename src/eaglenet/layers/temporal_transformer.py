@@ -69,9 +69,10 @@ class TransformerStack(nn.Module):
     def attend(
         self, states: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
     ) -> Float[Tensor, "rows tokens dim"]:
-        # A finite fill: a row without a valid token then attends evenly instead of giving NaN.
+        # Finite, also in float16: a row without a valid token attends evenly instead of giving
+        # NaN, and beside a valid token its exponential is exactly 0.
         bias = torch.zeros(mask.shape, dtype=states.dtype, device=states.device)
-        bias = bias.masked_fill(~mask, torch.finfo(states.dtype).min)[:, None, None, :]
+        bias = bias.masked_fill(~mask, -3e4)[:, None, None, :]
         for block in self.blocks:
             states = block(states, bias)
         return states

@@ -134,6 +134,8 @@ class TokenSelection(nn.Module):
     ) -> Float[Tensor, "frames kept dim"]:
         """Class token first, then the kept patches in the order of their positions."""
         scores = self.scores(tokens)
+        # Under autocast the scores come in half precision, where small noise is rounded away.
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if not self.training and self.hard_at_inference:
             choice = hard_top_k(scores, self.num_tokens)
         else:
@@ -144,5 +146,5 @@ class TokenSelection(nn.Module):
                 sigma=self.sigma,
                 generator=self.generator,
             )
-        kept = torch.einsum("fki,fid->fkd", choice, tokens[:, 1:])
+        kept = torch.einsum("fki,fid->fkd", choice.to(tokens.dtype), tokens[:, 1:])
         return torch.cat([tokens[:, :1], kept], dim=1)
