@@ -271,6 +271,14 @@ def test_a_disk_that_is_too_small_is_told_before_decoding(split, tmp_path, monke
     assert decodings == []
 
 
+def test_a_cache_without_a_single_row_says_so(tmp_path):
+    cache = FrameCache.build(split_of([None, None]), SPEC, tmp_path)
+    assert cache.available.tolist() == [False, False]
+    assert cache.verify() == []
+    with pytest.raises(DatasetError, match="no file found"):
+        cache.clips([0])
+
+
 def test_the_journal_is_plain_json_lines(split, tmp_path):
     FrameCache.build(split, SPEC, tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "index.jsonl").read_text().splitlines()]

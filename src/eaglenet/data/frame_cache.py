@@ -186,6 +186,9 @@ class FrameCache:
         return row if row is not None and row.window == video.window else None
 
     def _map(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        if self.num_bytes == 0:
+            # An empty file cannot be mapped; it has no rows to read either.
+            return np.empty(0, dtype=np.uint8)
         if self._data is None:
             self._data = np.memmap(self.folder / DATA_FILE, dtype=np.uint8, mode="r")
         return self._data

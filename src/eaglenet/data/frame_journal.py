@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,8 +40,9 @@ DATA_FILE = "frames.bin"
 INDEX_FILE = "index.jsonl"
 LOCK_FILE = "lock"
 JPEG_QUALITY = 90
-# Rows made durable together: an interruption costs at most so many decodings.
+# Rows are made durable together: a kill costs at most so many decodings, or this much time.
 COMMIT_ROWS = 16
+COMMIT_SECONDS = 2.0
 
 Encoding = Literal["raw", "jpeg"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -112,6 +114,7 @@ class Journal:
         self.lines.truncate(contents.lines_end)
         self.offset = contents.data_end
         self.pending: list[bytes] = []
+        self.last_commit = time.monotonic()
 
     def add(self, video: VideoRecord, decoded: DecodedVideo) -> None:
         frames, mask, seconds = pad_frames(
@@ -141,7 +144,8 @@ class Journal:
 
     def _append(self, line: dict[str, Any]) -> None:
         self.pending.append(json.dumps(line).encode() + b"\n")
-        if len(self.pending) >= COMMIT_ROWS:
+        is_old = time.monotonic() - self.last_commit > COMMIT_SECONDS
+        if is_old or len(self.pending) >= COMMIT_ROWS:
             self.commit()
 
     def commit(self) -> None:
@@ -151,6 +155,7 @@ class Journal:
         self.lines.flush()
         os.fsync(self.lines.fileno())
         self.pending.clear()
+        self.last_commit = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
