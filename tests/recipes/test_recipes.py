@@ -1,0 +1,164 @@
+"""Every recipe builds, travels through JSON, and takes a step with shrunken towers."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.features import FeatureConfig
+from eaglenet.errors import ConfigError, UnknownNameError
+from eaglenet.evaluation.paper_tables import paper_tables
+from eaglenet.methods import METHODS
+from eaglenet.recipes import RECIPES, TABLES, build_recipe
+from eaglenet.recipes.features import NEED_TOWERS, feature_experiment
+from eaglenet.training.build import build_method
+from eaglenet.training.distributed import World
+from eaglenet.training.experiment import EncoderChoice, Experiment
+from eaglenet.training.optimizer import (
+    build_optimizer,
+    freeze_parameters,
+    halve_towers,
+    parameter_groups,
+)
+from eaglenet.training.step import StepOptions, training_losses
+from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
+
+DIM, FRAMES, WORDS, PAIRS = 8, 3, 7, 5
+TOWERS = ClipConfig(
+    dim=DIM,
+    vision=VisionConfig(image_size=12, patch_size=4, width=16, layers=2, heads=2, mlp_width=20),
+    text=TextConfig(
+        vocabulary_size=690, context_length=WORDS, width=16, layers=2, heads=2, mlp_width=24
+    ),
+)
+
+
+def shrunken(experiment: Experiment) -> Experiment:
+    """The same experiment with towers and heads that take milliseconds."""
+    small = {
+        "dim": DIM, "num_frames": FRAMES, "num_candidates": 2, "langevin_steps": 2, "replay_size": 9,
+        "num_query_tokens": WORDS, "num_samples": 4, "num_positions": 20,
+    }  # fmt: skip
+    names = {spec.name for spec in dataclasses.fields(experiment.method_config)}
+    changes = {name: value for name, value in small.items() if name in names}
+    if experiment.encoder.kind == "features":
+        encoder = EncoderChoice("features", config=FeatureConfig(9, 11, DIM))
+    else:
+        encoder = EncoderChoice("clip", "demo", TOWERS)
+    return dataclasses.replace(
+        experiment,
+        method_config=dataclasses.replace(experiment.method_config, **changes),
+        encoder=encoder,
+    )
+
+
+def make_batch(experiment: Experiment) -> PairBatch:
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.ones(PAIRS, FRAMES, dtype=torch.bool)
+    ids = torch.arange(PAIRS)
+    if experiment.encoder.kind == "features":
+        texts = TextFeatures(torch.randn(PAIRS, 9, generator=generator))
+        frames = torch.randn(PAIRS, FRAMES, 11, generator=generator)
+        return PairBatch(texts, VideoFeatures(frames, mask), ids)
+    words = torch.randint(1, 600, (PAIRS, WORDS), generator=generator)
+    words[:, -2], words[:, -1] = 689, 0
+    frames = torch.randint(0, 255, (PAIRS, FRAMES, 3, 12, 12), generator=generator)
+    clips = Clips(frames.to(torch.uint8), mask, torch.zeros(PAIRS, FRAMES))
+    return PairBatch(Tokens(words, words > 0), clips, ids)
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_recipe_builds_and_takes_a_step(name):
+    experiment = build_recipe(name)
+    assert experiment.name == name
+    assert Experiment.from_plain(json.loads(json.dumps(experiment.to_plain()))) == experiment
+    assert experiment.method_config.num_frames == experiment.data.frames.num_frames
+    document = RECIPES[name].__doc__ or ""
+    assert document.startswith(f"eaglenet train {name} --output DIR")
+    small = shrunken(experiment)
+    training = small.training
+    method = build_method(small).train()
+    freeze_parameters(method, training.freeze)
+    if training.precision == "fp16_weights":
+        halve_towers(method)
+    groups = parameter_groups(
+        method,
+        lr_encoder=training.lr_encoder,
+        lr_head=training.lr_head,
+        weight_decay=training.weight_decay,
+        optimizer=training.optimizer,
+    )
+    optimizer = build_optimizer(groups, training.optimizer)
+    options = StepOptions(training.precision, training.accumulate, training.accumulation)
+    losses = training_losses(method, make_batch(small), options, World())
+    optimizer.step()
+    assert all(value.isfinite() for value in losses.terms.values())
+
+
+def test_there_is_a_recipe_for_every_row_of_the_papers_tables():
+    for dataset in ("msrvtt", "didemo", "msvd", "vatex"):
+        for tower in ("b32", "b16"):
+            assert f"{dataset}-{tower}" in RECIPES
+            assert f"{dataset}-{tower}-released" in RECIPES
+    sizes = {table: len(rows) for table, rows in TABLES.items()}
+    assert sizes == {
+        "components": 8, "energy": 3, "pooling": 5, "graph": 4, "coefficient": 3, "edges": 3,
+    }  # fmt: skip
+    for table, rows in TABLES.items():
+        for row in rows:
+            for prefix in ("", "didemo-b16/", "demo/", "features/"):
+                assert f"{prefix}{table}/{row.slug}" in RECIPES
+
+
+def test_every_row_stands_in_the_papers_table_and_no_other_is_missing():
+    for table, rows in TABLES.items():
+        assert {row.label for row in rows} == {row.label for row in paper_tables()[table].rows}
+
+
+def test_rows_of_a_table_differ_from_each_other():
+    for table, rows in TABLES.items():
+        configs = {repr(build_recipe(f"{table}/{row.slug}").method_config) for row in rows}
+        assert len(configs) == len(rows)
+
+
+def test_modern_recipes_select_on_validation_and_released_ones_say_test():
+    for name in RECIPES:
+        experiment = build_recipe(name)
+        is_released = name.endswith("-released")
+        assert (experiment.training.select == "test") == is_released
+        if is_released:
+            assert "TEST" in experiment.notes
+            assert experiment.training.precision == "fp16_weights"
+        elif experiment.encoder.kind == "pretrained":
+            assert experiment.training.lr_encoder >= 1e-6
+
+
+def test_the_last_component_row_is_the_main_result():
+    main = build_recipe("msrvtt-b16").method_config
+    assert build_recipe("components/frl+eam+sigmoid").method_config == main
+    assert build_recipe("graph/rgat+eam").method_config == main
+    assert build_recipe("edges/full").method_config == main
+
+
+def test_the_released_didemo_recipe_has_matrices_of_sixteen_pairs():
+    training = build_recipe("didemo-b16-released").training
+    assert training.batch_size // training.accumulate == 16
+    assert training.accumulation == "split"
+
+
+def test_every_method_has_a_demo_recipe_with_one_budget():
+    budgets = {build_recipe(f"demo/{method}").training for method in METHODS}
+    assert len(budgets) == 1
+
+
+@pytest.mark.parametrize("method", sorted(NEED_TOWERS))
+def test_methods_that_need_towers_say_that_they_cannot_run_on_features(method):
+    with pytest.raises(ConfigError, match="frozen features"):
+        build_method(feature_experiment(method))
+
+
+def test_an_unknown_recipe_suggests_a_near_one():
+    with pytest.raises(UnknownNameError, match="did you mean 'msrvtt-b16'"):
+        build_recipe("msrvtt-b61")

@@ -1,0 +1,156 @@
+"""Two processes are one process with the joined batch."""
+
+import os
+import time
+
+import pytest
+import torch
+from processes import free_port, run_ranks, start, wait
+from tiny import logged_losses, tiny_experiment
+
+from eaglenet.errors import ConfigError, DistributedError
+from eaglenet.training.build import build_method, load_source
+from eaglenet.training.distributed import (
+    World,
+    average_gradients,
+    gather_tensor,
+    gather_uneven_tensor,
+    join,
+    leave,
+)
+from eaglenet.training.rounds import evaluate_source
+from eaglenet.training.runs import train
+from eaglenet.training.step import StepOptions, training_losses
+from eaglenet.types import PairBatch
+
+
+def gradients_of(features, world, steps=2, **options):
+    """Losses, gradients and buffers after some steps without an optimizer."""
+    experiment = tiny_experiment(features)
+    method = build_method(experiment).double().train()
+    source = load_source(
+        experiment.data, "train", method, cache=features, device=torch.device("cpu")
+    )
+    rows = torch.arange(0, 24, 2)
+    totals = []
+    for step in range(steps):
+        batch = source.pairs.pairs(world.share(rows + step))
+        batch = PairBatch(
+            batch.texts.to("cpu", torch.float64),
+            batch.videos.to("cpu", torch.float64),
+            batch.video_ids,
+        )
+        method.zero_grad()
+        losses = training_losses(method, batch, StepOptions(**options), world, seed=step)
+        average_gradients(method.parameters(), world)
+        totals.append(losses.total)
+    gradients = {
+        name: value.grad for name, value in method.named_parameters() if value.grad is not None
+    }
+    return {
+        "totals": torch.stack(totals),
+        "gradients": gradients,
+        "buffers": dict(method.named_buffers()),
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 3}])
+def test_two_processes_equal_one_with_the_joined_batch(features, tmp_path, options):
+    expected = gradients_of(features, World(), **options)
+
+    def rank():
+        world = join("cpu")
+        found = gradients_of(features, world, **options)
+        torch.save(found, tmp_path / f"{world.rank}.pt")
+        leave(world)
+
+    run_ranks(rank)
+    for index in range(2):
+        found = torch.load(tmp_path / f"{index}.pt")
+        torch.testing.assert_close(found["totals"], expected["totals"], rtol=1e-10, atol=1e-10)
+        assert set(found["gradients"]) == set(expected["gradients"])
+        for kind in ("gradients", "buffers"):
+            for name, value in expected[kind].items():
+                torch.testing.assert_close(
+                    found[kind][name], value, rtol=1e-9, atol=1e-10, msg=f"{kind} {name}"
+                )
+
+
+def test_a_gathered_tensor_has_the_summed_gradient(tmp_path):
+    def rank():
+        world = join("cpu")
+        value = torch.full((3, 2), float(world.rank + 1), requires_grad=True)
+        joined = gather_tensor(value, world)
+        assert joined.tolist() == [[1.0, 1.0]] * 3 + [[2.0, 2.0]] * 3
+        (joined * (world.rank + 1)).sum().backward()
+        assert value.grad.tolist() == [[3.0, 3.0]] * 3
+        mask = gather_tensor(torch.tensor([world.rank == 0]), world)
+        assert mask.tolist() == [True, False]
+        whole = torch.arange(5.0)[:, None]
+        uneven = gather_uneven_tensor(whole[world.rank :: 2], 5, world)
+        assert uneven.tolist() == whole.tolist()
+        leave(world)
+
+    run_ranks(rank)
+
+
+def test_a_whole_run_on_two_processes_equals_one(features, tmp_path):
+    experiment = tiny_experiment(features, epochs=2)
+    train(experiment, tmp_path / "one", device="cpu")
+    run_ranks(lambda: train(experiment, tmp_path / "two", device="cpu") and None)
+    one, two = logged_losses(tmp_path / "one"), logged_losses(tmp_path / "two")
+    assert len(one) == len(two) > 4
+    for first, second in zip(one, two, strict=True):
+        # fp32 sums in another order; the difference grows slowly over steps.
+        assert first["total"] == pytest.approx(second["total"], rel=1e-4)
+
+
+def test_shared_evaluation_equals_evaluation_by_one(features, tmp_path):
+    experiment = tiny_experiment(features)
+
+    def evaluated(world):
+        method = build_method(experiment)
+        source = load_source(
+            experiment.data, "val", method, cache=features, device=torch.device("cpu")
+        )
+        return evaluate_source(method, source, world).metrics.to_dict()
+
+    expected = evaluated(World())
+
+    def rank():
+        world = join("cpu")
+        assert evaluated(world) == expected
+        leave(world)
+
+    run_ranks(rank)
+
+
+def test_one_process_needs_no_process_group(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    world = join("cpu")
+    assert (world.rank, world.size) == (0, 1)
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(ConfigError, match="a batch of 7 does not divide among 2"):
+        World(0, 2).share(torch.arange(7))
+
+
+def test_waiting_for_a_rank_that_never_comes_ends_with_a_message(tmp_path):
+    path = tmp_path / "message"
+
+    def rank():
+        try:
+            join("cpu", timeout_seconds=1.0)
+        except DistributedError as error:
+            path.write_text(str(error))
+
+    started = time.monotonic()
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    child = start(rank, RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", **shared)
+    assert wait(child) == 0
+    assert time.monotonic() - started < 30
+    assert "rank 1 of 2 could not meet the others" in path.read_text()
+    assert os.environ.get("RANK") is None

@@ -1,0 +1,190 @@
+"""Runs: learn, select, resume bit-identically after a kill, refuse another experiment."""
+
+import json
+import os
+import random
+import time
+
+import pytest
+import torch
+from processes import kill, start, wait
+from tiny import logged_losses, tiny_experiment, write_features
+
+from eaglenet.errors import CheckpointError, ConfigError, DatasetError, NonFiniteError, UsageError
+from eaglenet.methods.folder import load
+from eaglenet.training import trainer as trainer_module
+from eaglenet.training.logbook import read_log
+from eaglenet.training.runs import evaluate_run, train
+
+
+@pytest.fixture(scope="module")
+def finished(features, tmp_path_factory):
+    """A run never interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return train(tiny_experiment(features), folder, device="cpu")
+
+
+def test_a_run_folder_holds_everything(finished):
+    names = {path.name for path in finished.folder.iterdir()}
+    assert names >= {
+        "experiment.json",
+        "manifest.json",
+        "log.jsonl",
+        "checkpoints",
+        "result.json",
+        "model",
+    }
+    manifest = json.loads((finished.folder / "manifest.json").read_text())
+    assert manifest["data"]["train"]["videos_found"] == 30
+    assert manifest["data"]["val"]["videos_found"] == 10
+    assert "validation" in manifest["selection"]
+    assert manifest["versions"]["torch"] == torch.__version__
+    assert len(list((finished.folder / "checkpoints").iterdir())) == 2
+
+
+def test_training_lowers_the_loss_and_beats_chance(features, tmp_path):
+    experiment = tiny_experiment(features, epochs=20, checkpoint_every=0, eval_every=20)
+    run = train(experiment, tmp_path, device="cpu")
+    losses = logged_losses(tmp_path)
+    assert losses[-1]["total"] < losses[0]["total"]
+    assert run.result["metrics"]["t2v"]["R@1"] > 30  # 10 videos: chance is 10
+
+
+def test_the_selected_model_scores_as_it_did_in_training(finished):
+    again = evaluate_run(finished.folder, split="val", device="cpu")
+    assert again.metrics.to_dict()["t2v"] == finished.result["metrics"]["t2v"]
+    assert "validation" in " ".join(again.notes)
+    assert load(str(finished.folder)).name == "eaglenet"
+
+
+def test_a_run_is_evaluated_on_any_features_folder_of_its_form(finished, tmp_path):
+    other = write_features(tmp_path / "other", videos=13, seed=5)
+    result = evaluate_run(finished.folder, features=other, device="cpu")
+    assert (result.num_videos, result.num_texts) == (13, 39)
+
+
+def test_a_finished_run_is_not_trained_again(finished, features):
+    again = train(tiny_experiment(features), finished.folder, device="cpu")
+    assert again.result == json.loads((finished.folder / "result.json").read_text())
+
+
+def test_another_experiment_in_the_same_folder_is_refused(finished, features):
+    with pytest.raises(ConfigError, match=r"training.seed: 0 -> 4"):
+        train(tiny_experiment(features, seed=4), finished.folder, device="cpu")
+
+
+def test_a_folder_with_other_things_in_it_is_refused(features, tmp_path):
+    (tmp_path / "holiday.jpg").write_text("")
+    with pytest.raises(ConfigError, match="not empty and not a run"):
+        train(tiny_experiment(features), tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_at_random_moments_and_resumed_the_losses_are_bit_identical(
+    finished, features, tmp_path, seed
+):
+    experiment = tiny_experiment(features)
+    moment = random.Random(seed)
+    kills = 0
+    for _ in range(30):
+        child = start(lambda: train(experiment, tmp_path / "run", device="cpu") and None)
+        deadline = time.monotonic() + moment.uniform(0.05, 0.8)
+        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+        try:
+            kill(child)
+            kills += wait(child) == -9
+        except (ProcessLookupError, ChildProcessError):
+            break
+        if kills == 3:
+            break
+    assert kills
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
+    assert run.result["history"] == finished.result["history"]
+    expected = load(str(finished.folder)).state_dict()
+    for name, value in load(str(run.folder)).state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("victim", "call"), [("write_checkpoint", 3), ("save_model", 1), ("evaluate_source", 2)]
+)
+def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
+    finished, features, tmp_path, victim, call
+):
+    experiment = tiny_experiment(features)
+
+    def killed_run():
+        original = getattr(trainer_module, victim)
+        calls = []
+
+        def killer(*arguments, **options):
+            calls.append(1)
+            if len(calls) == call:
+                kill(os.getpid())
+            return original(*arguments, **options)
+
+        setattr(trainer_module, victim, killer)
+        train(experiment, tmp_path / "run", device="cpu")
+
+    assert wait(start(killed_run)) == -9
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
+    assert run.result["history"] == finished.result["history"]
+    evaluations = [record for record in read_log(run.folder) if record["event"] == "evaluation"]
+    assert [record["epoch"] for record in evaluations] == [1, 2, 3]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_term(features, tmp_path):
+    experiment = tiny_experiment(features, lr_head=1e30, clip_norm=0.0, epochs=20)
+    with pytest.raises(NonFiniteError, match="became NaN or infinite at step"):
+        train(experiment, tmp_path, device="cpu")
+
+
+def test_selecting_on_test_is_possible_by_name_and_is_said(features, tmp_path):
+    other = write_features(tmp_path / "test", videos=7, seed=3)
+    experiment = tiny_experiment(features, select="test", epochs=1).override(
+        [f"data.options.test_root={other}"]
+    )
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert "TEST" in run.result["selection"]
+    assert "TEST" in json.loads((run.folder / "manifest.json").read_text())["selection"]
+    assert "7 videos" in run.result["metrics"]["protocol"]
+
+
+def test_patience_ends_a_run_that_no_longer_improves(features, tmp_path):
+    experiment = tiny_experiment(features, lr_head=0.0, epochs=9, patience=2)
+    run = train(experiment, tmp_path, device="cpu")
+    assert len(run.result["history"]) == 3
+    assert run.result["selected_epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        (["data.root=/nowhere"], DatasetError, "no such folder"),
+        (["data.root="], DatasetError, "data.root is not set"),
+        (["training.batch_size=4000"], ConfigError, "4000"),
+        (["encoder.config.text_dim=10"], ConfigError, "the features are 9 wide"),
+        (["method_config.num_frames=3"], ConfigError, "method_config.num_frames=5"),
+        (["data.val_videos=40"], UsageError, "hold out"),
+        (["training.select=test"], UsageError, "test_root"),
+        (["data.dataset=demo"], ConfigError, "reads stored features"),
+    ],
+)
+def test_bad_input_stops_before_training(features, tmp_path, settings, error, message):
+    with pytest.raises(error, match=message):
+        train(tiny_experiment(features).override(settings), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_a_folder_that_is_no_run_cannot_be_evaluated(tmp_path):
+    with pytest.raises(CheckpointError, match="not a run folder"):
+        evaluate_run(tmp_path)
+
+
+def test_tensorboard_is_written_only_when_asked_for(features, finished, tmp_path):
+    assert not (finished.folder / "tensorboard").exists()
+    train(tiny_experiment(features, epochs=1), tmp_path, device="cpu", tensorboard=True)
+    assert list((tmp_path / "tensorboard").iterdir())
