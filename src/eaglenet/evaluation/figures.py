@@ -86,7 +86,7 @@ def recall_against_time_figure(
         axes = figure.add_subplot(1, len(shown), number)
         axes.set_xscale("log")
         for position, (name, (seconds, recall)) in enumerate(points.items()):
-            is_eagle = name.lower().startswith("eaglenet")
+            is_eagle = "eaglenet" in name.lower()
             marker, colour = ("*", PALETTE[1]) if is_eagle else ("o", PALETTE[0])
             axes.scatter([seconds], [recall], s=110 if is_eagle else 30, marker=marker, c=colour)
             offset = 5 if position % 2 else -9
@@ -124,7 +124,10 @@ def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: in
 def _draw_video(axes: Any, video: Retrieved, num_frames: int) -> None:
     total = len(video.frames)
     chosen = np.floor((np.arange(num_frames) + 0.5) * total / num_frames).astype(int)
-    strip = np.concatenate([video.frames[i].movedim(0, -1).numpy() for i in chosen], axis=1)
+    frames = [video.frames[index].movedim(0, -1).numpy() for index in chosen]
+    gap = np.full((frames[0].shape[0], max(1, frames[0].shape[1] // 48), 3), 255, dtype=np.uint8)
+    spaced = [part for frame in frames for part in (gap, frame)][1:]
+    strip = np.concatenate(spaced, axis=1)
     axes.imshow(strip, interpolation="nearest", aspect="equal")
     axes.set_xticks([])
     axes.set_yticks([])

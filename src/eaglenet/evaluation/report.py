@@ -194,8 +194,8 @@ def _pictures(
             lambda points=points, protocol=protocol: recall_against_time_figure(  # type: ignore[misc]
                 points, recall_against_time(), protocol=protocol))  # fmt: skip
     if examples:
-        add("examples", "Queries and the best videos of each run: right in green, wrong in red",
-            lambda: qualitative_figure(examples))  # fmt: skip
+        caption = "Queries on which the runs disagree, with the best videos of each: right green, "
+        add("examples", f"{caption}wrong red", lambda: qualitative_figure(examples))
     return [Heading("Figures"), *blocks] if blocks else []
 
 
