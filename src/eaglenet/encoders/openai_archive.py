@@ -67,10 +67,11 @@ def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
 def _read_state_dict(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # a damaged pickle can fail in any way
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
-            f"{path}: neither a TorchScript archive nor a file of weights alone "
-            f"({str(error).splitlines()[0]}); expected an OpenAI CLIP .pt file"
+            f"{path}: neither a TorchScript archive nor a file of weights alone ({cause}); "
+            "expected an OpenAI CLIP .pt file"
         ) from error
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]

@@ -214,6 +214,4 @@ def _pair(line: str) -> Merge:
 
 def _valid(text: str) -> str:
     """Text that has a UTF-8 form: surrogate pairs are joined, lone ones become U+FFFD."""
-    if not isinstance(text, str):
-        raise UsageError(f"a text must be str, got {type(text).__name__}")
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,194 @@
+"""How the encoder behaves in training and in use; its values are proven beside transformers."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.vision import PatchEmbedding
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.types import Clips, Tokens
+
+VIDEOS, FRAMES, TEXTS, WORDS, SIZE, DIM = 2, 3, 4, 9, 48, 20
+CONFIG = ClipConfig(
+    dim=DIM,
+    vision=VisionConfig(image_size=SIZE, patch_size=16, width=24, layers=2, heads=3, mlp_width=40),
+    text=TextConfig(
+        vocabulary_size=60, context_length=11, width=16, layers=2, heads=2, mlp_width=28
+    ),
+)
+
+
+@pytest.fixture
+def encoder() -> ClipEncoder:
+    return ClipEncoder(CONFIG).eval()
+
+
+@pytest.fixture
+def clips() -> Clips:
+    generator = torch.Generator().manual_seed(1)
+    frames = torch.randint(0, 256, (VIDEOS, FRAMES, 3, SIZE, SIZE), generator=generator)
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    return Clips(frames.to(torch.uint8), mask, torch.zeros(VIDEOS, FRAMES))
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    ids = torch.randint(1, 58, (TEXTS, WORDS), generator=torch.Generator().manual_seed(2))
+    ids[:, 6], ids[:, 7:] = 59, 0
+    return Tokens(ids, ids != 0)
+
+
+def total(encoder: ClipEncoder, clips: Clips, tokens: Tokens) -> torch.Tensor:
+    video, text = encoder.encode_video(clips), encoder.encode_text(tokens)
+    return video.frames.square().mean() + text.sentence.square().mean()
+
+
+def test_shapes_and_masks(encoder, clips, tokens):
+    video = encoder.encode_video(clips, patches=True)
+    assert video.frames.shape == (VIDEOS, FRAMES, DIM)
+    assert video.patches.shape == (VIDEOS, FRAMES, 10, DIM)
+    assert torch.equal(video.mask, clips.mask)
+    assert encoder.encode_video(clips).patches is None
+    text = encoder.encode_text(tokens, words=True)
+    assert (text.sentence.shape, text.words.shape) == ((TEXTS, DIM), (TEXTS, WORDS, DIM))
+    assert encoder.encode_text(tokens).words is None
+
+
+def test_padding_after_the_end_does_not_change_the_sentence(encoder, tokens):
+    shorter = Tokens(tokens.ids[:, :7], tokens.mask[:, :7])
+    torch.testing.assert_close(
+        encoder.encode_text(shorter).sentence, encoder.encode_text(tokens).sentence
+    )
+
+
+def test_empty_batches_give_empty_features(encoder, clips, tokens):
+    assert encoder.encode_video(clips[:0]).frames.shape == (0, FRAMES, DIM)
+    assert encoder.encode_text(tokens[:0], words=True).words.shape == (0, WORDS, DIM)
+
+
+def test_patches_as_a_matrix_product_equal_a_convolution():
+    config = VisionConfig(image_size=30, patch_size=7, width=5, heads=1)
+    embedding = PatchEmbedding(config, CONFIG.pixel_mean, CONFIG.pixel_std)
+    pixels = torch.randn(2, 3, 30, 30, generator=torch.Generator().manual_seed(3))
+    kernel = embedding.projection.weight.reshape(5, 3, 7, 7)
+    expected = torch.nn.functional.conv2d(pixels, kernel, stride=7).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(embedding(pixels), expected)
+
+
+def test_gradient_checkpointing_changes_nothing_but_memory(encoder, clips, tokens):
+    plain, saving = encoder.train(), copy.deepcopy(encoder)
+    saving.set_gradient_checkpointing(True)
+    saving.set_token_shift((1,))
+    plain.set_token_shift((1,))
+    for model in (plain, saving):
+        total(model, clips, tokens).backward()
+    for ours, theirs in zip(plain.parameters(), saving.parameters(), strict=True):
+        if theirs.grad is None:
+            assert ours.grad is None
+            continue
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_every_weight_but_the_scale_gets_a_gradient(encoder, clips, tokens):
+    total(encoder, clips, tokens).backward()
+    without = [name for name, weight in encoder.named_parameters() if weight.grad is None]
+    assert without == ["logit_scale"]
+
+
+def test_frozen_embeddings_are_what_the_field_freezes(encoder, clips, tokens):
+    encoder.freeze_embeddings()
+    frozen = {name for name, weight in encoder.named_parameters() if not weight.requires_grad}
+    assert frozen == {
+        "vision.patch_embedding.projection.weight",
+        "vision.class_embedding",
+        "vision.positional_embedding",
+        "vision.ln_pre.weight",
+        "vision.ln_pre.bias",
+        "text.token_embedding.weight",
+        "text.positional_embedding",
+    }
+    encoder.set_gradient_checkpointing(True)
+    total(encoder.train(), clips, tokens).backward()
+    assert encoder.vision.blocks[0].attention.qkv.weight.grad is not None
+    assert encoder.text.blocks[0].attention.qkv.weight.grad is not None
+
+
+def test_autocast_trains_full_precision_weights(encoder, clips, tokens):
+    expected = total(encoder, clips, tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = total(encoder.train(), clips, tokens)
+    loss.backward()
+    torch.testing.assert_close(loss.float(), expected, rtol=0.05, atol=0)
+    assert encoder.text.projection.weight.grad.dtype == torch.float32
+
+
+COMPILED = """
+import copy, torch
+from eaglenet.encoders.clip import ClipConfig, ClipEncoder
+encoder = ClipEncoder(ClipConfig.from_dict({config})).eval()
+compiled = copy.deepcopy(encoder)
+compiled.compile(backend="aot_eager")
+encoder.set_token_shift((1,)), compiled.set_token_shift((1,))
+assert compiled.state_dict().keys() == encoder.state_dict().keys()
+frames = torch.randint(0, 256, (2, 3, 3, {size}, {size}), dtype=torch.uint8)
+ids = torch.randint(1, 59, (4, 9))
+with torch.no_grad():
+    for model in ("frames", "words"):
+        features = [
+            m.encode_frames(frames) if model == "frames" else m.text(ids, words=True)
+            for m in (encoder, compiled)
+        ]
+        torch.testing.assert_close(*features)
+"""
+
+
+@pytest.mark.slow
+def test_compiled_towers_give_the_same_features_under_the_same_names():
+    # In a process of its own: the shape checks of these tests cannot be traced.
+    program = COMPILED.format(config=CONFIG.to_dict(), size=SIZE)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_seed_decides_every_weight():
+    first, second, other = (ClipEncoder(CONFIG, seed=seed).state_dict() for seed in (5, 5, 6))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["text.projection.weight"], other["text.projection.weight"])
+
+
+def test_inputs_that_do_not_fit_are_refused_with_what_would(encoder, clips, tokens):
+    small = Clips(clips.frames[..., :32, :32], clips.mask, clips.seconds)
+    with pytest.raises(UsageError, match=r"32 x 32.*48 x 48.*FrameSpec\(size=48\)"):
+        encoder.encode_video(small)
+    long = Tokens(tokens.ids.repeat(1, 2), tokens.mask.repeat(1, 2))
+    with pytest.raises(UsageError, match=r"18 tokens long.*takes 11"):
+        encoder.encode_text(long)
+
+
+def test_configs_survive_json_and_refuse_nonsense():
+    for config in (CONFIG, *CLIP_SHAPES.values()):
+        assert ClipConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert ClipConfig.from_dict({}) == ClipConfig()
+    with pytest.raises(ConfigError, match="depth"):
+        ClipConfig.from_dict({"vision": {"depth": 3}})
+    with pytest.raises(ConfigError, match="multiple of heads"):
+        VisionConfig(width=50, heads=3)
+    with pytest.raises(ConfigError, match="patch_size"):
+        VisionConfig(image_size=16, patch_size=32)
+
+
+def test_the_released_shapes_have_the_released_sizes():
+    with torch.device("meta"):
+        sizes = {
+            name: sum(weight.numel() for weight in ClipEncoder(config).parameters())
+            for name, config in CLIP_SHAPES.items()
+        }
+    # Parameter counts of OpenAI's models.
+    expected = {"ViT-B/32": 151277313, "ViT-B/16": 149620737, "ViT-L/14": 427616513}
+    assert sizes == expected

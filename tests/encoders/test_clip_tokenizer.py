@@ -1,0 +1,175 @@
+"""CLIP's ids, proven against transformers' tokenizer on the same vocabulary."""
+
+import importlib.util
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eaglenet.encoders.tokenizer import Tokenizer
+from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
+
+# Found, not imported: the package is there for its table alone.
+SPEC = importlib.util.find_spec("open_clip")
+TABLE = SPEC and Path(SPEC.submodule_search_locations[0]) / "bpe_simple_vocab_16e6.txt.gz"
+pytestmark = pytest.mark.skipif(not TABLE, reason="no BPE table: open_clip_torch is not installed")
+
+ALPHABETS = {
+    "ascii": [chr(code) for code in range(32, 127)],
+    "latin": [chr(code) for code in range(0xA0, 0x250)],
+    "emoji": [chr(code) for code in range(0x1F300, 0x1F650)] + ["\u200d", "\ufe0f", "\U0001f1e6"],
+    "scripts": [chr(code) for code in (*range(0x370, 0x590), *range(0x3040, 0x30FF))],
+    "spaces": list(" \t\n\r\u00a0\u2003\u3000\u200b\x0b\x0c\x1c\x85a1'"),
+    "combining": ["e", "a", "\u0301", "\u0308", "\u0323", "\u212b", "\ufb01", "\u0130"],
+    "controls": [chr(code) for code in range(32)] + ["\x7f", "\ufffd", "\ufeff", "\uffff", "a"],
+}
+WORDS = [
+    *("A", "man's", "DOG", "isn't", "they'll", "we've", "I'm", "he'd", "42", "2024", "don't-stop"),
+    *("e-mail", "(hello)", "caf\u00e9", "hello!!!", "...", "#1", "50%", "$5.00", "</w>"),
+    *("<|startoftext|>", "<|endoftext|>", "<|ENDOFTEXT|>", "supercalifragilisticexpialidocious"),
+    *("\u4f60\u597d", "\u0645\u0631\u062d\u0628\u0627", "\U0001f600"),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_table(TABLE)
+
+
+@pytest.fixture(scope="module")
+def oracle(tokenizer, tmp_path_factory):
+    """From vocab.json and merges.txt, so that nothing of ours but the two lists is shared."""
+    from transformers import CLIPTokenizer
+
+    folder = tmp_path_factory.mktemp("vocabulary")
+    write_vocabulary(tokenizer, folder)
+    return CLIPTokenizer.from_pretrained(folder)
+
+
+def write_vocabulary(tokenizer: Tokenizer, folder: Path) -> None:
+    tokenizer.save(folder)
+    model = json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+
+
+def assert_same_ids(tokenizer, oracle, texts, max_length):
+    ours = tokenizer(texts, max_length)
+    theirs = oracle(texts, truncation=True, max_length=max_length)["input_ids"]
+    for row, expected in enumerate(theirs):
+        ids = ours.ids[row].tolist()
+        assert ids[: len(expected)] == expected, ascii(texts[row])
+        assert set(ids[len(expected) :]) <= {0}
+        assert ours.mask[row].sum() == len(expected)
+        assert ours.mask[row, : len(expected)].all()
+
+
+def generated_texts(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        kind = draw.choice([*ALPHABETS, "words", "mixed"])
+        length = draw.randint(0, 60)
+        if kind == "words":
+            texts.append(" ".join(draw.choices(WORDS, k=length // 3)))
+        elif kind == "mixed":
+            letters = [letter for alphabet in ALPHABETS.values() for letter in alphabet] + WORDS
+            texts.append("".join(draw.choices(letters, k=length)))
+        else:
+            texts.append("".join(draw.choices(ALPHABETS[kind], k=length)))
+    return texts
+
+
+@pytest.mark.parametrize("max_length", [32, 64, 77])
+def test_ids_equal_the_oracle_on_thousands_of_generated_texts(tokenizer, oracle, max_length):
+    assert_same_ids(tokenizer, oracle, generated_texts(2000, seed=max_length), max_length)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), min_size=1))
+def test_ids_equal_the_oracle_on_any_unicode(tokenizer, oracle, texts):
+    assert_same_ids(tokenizer, oracle, texts, 32)
+
+
+def test_known_ids_of_the_original_tokenizer(tokenizer):
+    tokens = tokenizer(["a photo of a cat", "Hello,   WORLD!", ""], max_length=8)
+    assert tokens.ids.tolist() == [
+        [49406, 320, 1125, 539, 320, 2368, 49407, 0],
+        [49406, 3306, 267, 1002, 256, 49407, 0, 0],
+        [49406, 49407, 0, 0, 0, 0, 0, 0],
+    ]
+    assert tokens.mask.sum(dim=1).tolist() == [7, 6, 2]
+    assert tokenizer.vocabulary_size == 49408
+
+
+def test_truncation_keeps_the_end_token(tokenizer):
+    for length in (2, 3, 32, 77):
+        tokens = tokenizer(["word " * 100, "x" * 10_000], max_length=length)
+        assert tokens.ids[:, 0].tolist() == [49406, 49406]
+        assert tokens.ids[:, -1].tolist() == [49407, 49407]
+        assert tokens.mask.all()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=st.text(alphabet=st.characters(categories=["Cs", "L", "So"])))
+def test_broken_unicode_gives_ids_and_no_crash(tokenizer, text):
+    tokens = tokenizer([text])
+    assert tokens.ids.shape == (1, 32)
+    end = int(tokens.mask.sum()) - 1
+    assert tokens.ids[0, end] == 49407
+
+
+def test_lone_surrogates_count_as_the_replacement_character_and_pairs_are_joined(tokenizer):
+    broken = tokenizer(["a \ud800 b", "\udfff", "\ud83d\ude00"])
+    mended = tokenizer(["a \ufffd b", "\ufffd", "\U0001f600"])
+    assert torch.equal(broken.ids, mended.ids)
+
+
+def test_an_empty_list_and_a_single_string_work(tokenizer):
+    assert tokenizer([]).ids.shape == (0, 32)
+    assert torch.equal(tokenizer("a cat").ids, tokenizer(["a cat"]).ids)
+
+
+@pytest.mark.parametrize("max_length", [0, 1, 78])
+def test_lengths_the_model_cannot_take_are_refused(tokenizer, max_length):
+    with pytest.raises(UsageError, match="2 to 77"):
+        tokenizer(["a cat"], max_length=max_length)
+
+
+def test_every_kind_of_folder_gives_the_same_ids(tokenizer, oracle, tmp_path):
+    texts = generated_texts(200, seed=1)
+    expected = tokenizer(texts).ids
+    tokenizer.save(tmp_path / "json")
+    write_vocabulary(tokenizer, tmp_path / "lists")
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / TABLE.name).write_bytes(TABLE.read_bytes())
+    oracle.save_pretrained(tmp_path / "transformers")
+    for name in ("json", "lists", "table", "transformers"):
+        assert torch.equal(Tokenizer.from_folder(tmp_path / name)(texts).ids, expected)
+
+
+def test_transformers_reads_the_folder_we_save(tokenizer, tmp_path):
+    from transformers import CLIPTokenizer
+
+    tokenizer.save(tmp_path)
+    assert_same_ids(tokenizer, CLIPTokenizer.from_pretrained(tmp_path), generated_texts(200, 2), 32)
+
+
+def test_a_folder_without_a_vocabulary_is_named(tmp_path):
+    with pytest.raises(ModelNotFoundError, match=r"tokenizer\.json"):
+        Tokenizer.from_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordPiece"}}')
+    with pytest.raises(CheckpointError, match="WordPiece"):
+        Tokenizer.from_folder(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    with pytest.raises(CheckpointError, match="startoftext"):
+        Tokenizer.from_folder(tmp_path)

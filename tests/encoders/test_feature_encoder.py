@@ -1,0 +1,105 @@
+"""Adapters over features that were computed elsewhere."""
+
+import json
+
+import pytest
+import torch
+
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.types import TextFeatures, VideoFeatures
+
+TEXTS, WORDS, VIDEOS, FRAMES, TEXT_DIM, FRAME_DIM, DIM = 3, 5, 2, 7, 10, 12, 16
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.fixture
+def texts() -> TextFeatures:
+    mask = torch.arange(WORDS)[None] < torch.tensor([[2], [5], [3]])
+    return TextFeatures(random(TEXTS, TEXT_DIM), random(TEXTS, WORDS, TEXT_DIM), mask)
+
+
+@pytest.fixture
+def videos() -> VideoFeatures:
+    mask = torch.arange(FRAMES)[None] < torch.tensor([[7], [4]])
+    return VideoFeatures(
+        random(VIDEOS, FRAMES, FRAME_DIM), mask, patches=random(VIDEOS, FRAMES, 4, FRAME_DIM)
+    )
+
+
+@pytest.mark.parametrize("scaling", ["none", "unit", "layer_norm"])
+def test_features_come_out_in_the_joint_width_with_their_masks(scaling, texts, videos):
+    encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, scaling=scaling))
+    text = encoder.encode_text(texts, words=True)
+    video = encoder.encode_video(videos, patches=True)
+    assert (text.sentence.shape, text.words.shape) == ((TEXTS, DIM), (TEXTS, WORDS, DIM))
+    assert video.frames.shape == (VIDEOS, FRAMES, DIM)
+    assert video.patches.shape == (VIDEOS, FRAMES, 4, DIM)
+    assert torch.equal(text.words_mask, texts.words_mask)
+    assert torch.equal(video.mask, videos.mask)
+    assert encoder.encode_video(VideoFeatures(videos.frames, videos.mask)).patches is None
+
+
+def test_the_adapter_is_a_linear_map_with_a_bias(texts):
+    encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM))
+    linear = encoder.text.linear
+    with torch.no_grad():
+        linear.bias.copy_(random(DIM))
+    expected = texts.sentence @ linear.weight.T + linear.bias
+    torch.testing.assert_close(encoder.encode_text(texts).sentence, expected)
+
+
+def test_equal_widths_start_as_the_identity_or_stay_it(videos):
+    learned = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, FRAME_DIM))
+    fixed = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, FRAME_DIM, identity=True))
+    for encoder in (learned, fixed):
+        torch.testing.assert_close(encoder.encode_video(videos).frames, videos.frames)
+    assert learned.frames.linear is not None
+    assert fixed.frames.linear is None
+    assert fixed.text.linear is not None
+
+
+def test_unit_scaling_forgets_the_length_of_a_feature(texts):
+    encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, scaling="unit"))
+    longer = TextFeatures(100 * texts.sentence)
+    torch.testing.assert_close(
+        encoder.encode_text(longer).sentence, encoder.encode_text(texts).sentence
+    )
+
+
+def test_dropout_works_in_training_only(texts):
+    encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, dropout=0.5))
+    torch.manual_seed(0)
+    assert not torch.equal(encoder.encode_text(texts).sentence, encoder.encode_text(texts).sentence)
+    encoder.eval()
+    assert torch.equal(encoder.encode_text(texts).sentence, encoder.encode_text(texts).sentence)
+
+
+def test_half_precision_features_are_taken_in_the_precision_of_the_weights(videos):
+    encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM))
+    stored = videos.to("cpu", torch.float16)
+    assert encoder.encode_video(stored).frames.dtype == torch.float32
+
+
+def test_what_is_missing_or_of_another_width_is_named(texts, videos):
+    encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM))
+    with pytest.raises(UsageError, match="word features"):
+        encoder.encode_text(TextFeatures(texts.sentence), words=True)
+    with pytest.raises(UsageError, match="patch features"):
+        encoder.encode_video(VideoFeatures(videos.frames, videos.mask), patches=True)
+    with pytest.raises(UsageError, match=r"9 wide.*takes 10"):
+        encoder.encode_text(TextFeatures(texts.sentence[:, :9]))
+
+
+def test_configs_survive_json_and_refuse_nonsense():
+    config = FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, scaling="unit", dropout=0.25)
+    assert FeatureConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    with pytest.raises(ConfigError, match="width_"):
+        FeatureConfig.from_dict({"text_dim": 3, "frame_dim": 4, "width_": 5})
+    with pytest.raises(ConfigError, match="positive"):
+        FeatureConfig(0, FRAME_DIM)
+    with pytest.raises(ConfigError, match="dropout"):
+        FeatureConfig(TEXT_DIM, FRAME_DIM, dropout=1.0)

@@ -1,0 +1,192 @@
+"""OpenAI's .pt files: weights come out, nothing in them runs."""
+
+import io
+import pickle
+import warnings
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+
+from eaglenet.encoders.openai_archive import load_openai_clip, read_openai_weights
+from eaglenet.encoders.pretrained import load_clip
+from eaglenet.encoders.tokenizer import Tokenizer
+from eaglenet.encoders.weight_names import from_openai, openai_config
+from eaglenet.errors import CheckpointError, ModelNotFoundError
+
+GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, CONTEXT = 3, 8, 128, 64, 40, 90, 77
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(width, width // 64)
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mlp = nn.Module()
+        self.mlp.c_fc = nn.Linear(width, 3 * width)
+        self.mlp.c_proj = nn.Linear(3 * width, width)
+
+
+class Transformer(nn.Module):
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.resblocks = nn.Sequential(*(Block(width) for _ in range(layers)))
+
+
+class Visual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, WIDTH, PATCH, PATCH, bias=False)
+        self.class_embedding = nn.Parameter(torch.randn(WIDTH))
+        self.positional_embedding = nn.Parameter(torch.randn(GRID**2 + 1, WIDTH))
+        self.ln_pre, self.ln_post = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.transformer = Transformer(WIDTH, 2)
+        self.proj = nn.Parameter(torch.randn(WIDTH, DIM))
+
+
+class Original(nn.Module):
+    """The names and shapes of OpenAI's CLIP class, and the values its archives carry beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.visual = Visual()
+        self.transformer = Transformer(TEXT_WIDTH, 3)
+        self.token_embedding = nn.Embedding(VOCABULARY, TEXT_WIDTH)
+        self.positional_embedding = nn.Parameter(torch.randn(CONTEXT, TEXT_WIDTH))
+        self.ln_final = nn.LayerNorm(TEXT_WIDTH)
+        self.text_projection = nn.Parameter(torch.randn(TEXT_WIDTH, DIM))
+        self.logit_scale = nn.Parameter(torch.tensor(4.6))
+        for name in ("input_resolution", "context_length", "vocab_size"):
+            self.register_buffer(name, torch.tensor(7))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels * self.logit_scale
+
+
+@pytest.fixture(scope="module")
+def original() -> Original:
+    torch.manual_seed(3)
+    return Original().half().eval()
+
+
+@pytest.fixture(scope="module")
+def archive(original, tmp_path_factory):
+    path = tmp_path_factory.mktemp("openai") / "ViT-tiny.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.trace(original, torch.zeros(2)), str(path))
+    return path
+
+
+def test_every_weight_of_a_script_archive_is_read(original, archive):
+    weights = read_openai_weights(archive)
+    expected = {
+        name: value
+        for name, value in original.state_dict().items()
+        if name not in ("input_resolution", "context_length", "vocab_size")
+    }
+    assert weights.keys() == expected.keys()
+    for name, value in weights.items():
+        assert torch.equal(value, expected[name])
+
+
+def test_the_shape_is_read_off_the_weights(archive):
+    config = openai_config(read_openai_weights(archive))
+    assert (config.dim, config.vision.image_size, config.vision.patch_size) == (DIM, 24, PATCH)
+    assert (config.vision.width, config.vision.heads, config.vision.layers) == (WIDTH, 2, 2)
+    assert (config.text.width, config.text.heads, config.text.layers) == (TEXT_WIDTH, 1, 3)
+    assert (config.text.vocabulary_size, config.text.context_length) == (VOCABULARY, CONTEXT)
+    assert (config.vision.mlp_width, config.text.mlp_width) == (3 * WIDTH, 3 * TEXT_WIDTH)
+    assert config.text.end_token is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_encoder_has_the_weights_in_the_asked_precision(original, archive, dtype):
+    encoder = load_openai_clip(archive, dtype=dtype)
+    assert {weight.dtype for weight in encoder.parameters()} == {dtype}
+    assert not encoder.training
+    assert torch.equal(encoder.vision.projection.weight, original.visual.proj.T.to(dtype))
+    fused = original.transformer.resblocks[2].attn.in_proj_weight
+    assert torch.equal(encoder.text.blocks[2].attention.qkv.weight, fused.to(dtype))
+
+
+def test_a_plain_state_dict_gives_the_same_encoder(original, archive, tmp_path):
+    torch.save(original.state_dict(), tmp_path / "state.pt")
+    torch.save({"state_dict": original.state_dict()}, tmp_path / "wrapped.pt")
+    expected = load_openai_clip(archive).state_dict()
+    for name in ("state.pt", "wrapped.pt"):
+        for key, value in load_openai_clip(tmp_path / name).state_dict().items():
+            assert torch.equal(value, expected[key])
+
+
+def test_the_vocabulary_is_taken_from_beside_the_file_or_from_where_it_is_told(archive, tmp_path):
+    words = Tokenizer.from_words(["red ball"])
+    words.save(tmp_path)
+    _, tokenizer = load_clip(archive, tokenizer=tmp_path)
+    assert tokenizer.vocabulary_size == words.vocabulary_size
+    copy = tmp_path / archive.name
+    copy.write_bytes(archive.read_bytes())
+    assert load_clip(copy)[1].vocabulary_size == words.vocabulary_size
+
+
+def test_a_file_without_any_vocabulary_says_where_it_looked(archive, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelNotFoundError, match=r"bpe_simple_vocab_16e6\.txt\.gz beside it"):
+        load_clip(archive)
+
+
+class Malicious:
+    def __reduce__(self):
+        return print, ("the archive ran code",)
+
+
+def rewrite(archive, path, tree: bytes) -> None:
+    """The archive with another data.pkl."""
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, tree if name.endswith("/data.pkl") else old.read(name))
+
+
+def test_an_archive_that_names_a_function_is_refused_and_nothing_runs(archive, tmp_path, capfd):
+    path = tmp_path / "malicious.pt"
+    rewrite(archive, path, pickle.dumps({"model": Malicious()}))
+    with pytest.raises(CheckpointError, match=r"builtins\.print.*refused"):
+        load_openai_clip(path)
+    plain = tmp_path / "plain.pt"
+    torch.save({"model": Malicious()}, plain)
+    with pytest.raises(CheckpointError, match=r"plain\.pt"):
+        load_openai_clip(plain)
+    assert "the archive ran code" not in capfd.readouterr().out
+
+
+def test_damaged_files_are_named(archive, tmp_path):
+    damaged = tmp_path / "damaged.pt"
+    for tree in (b"", b"garbage", pickle.dumps([1, 2]), pickle.dumps({"a": 1})):
+        rewrite(archive, damaged, tree)
+        with pytest.raises(CheckpointError):
+            load_openai_clip(damaged)
+    damaged.write_bytes(b"not a checkpoint at all")
+    with pytest.raises(CheckpointError, match=r"damaged\.pt"):
+        load_openai_clip(damaged)
+    damaged.write_bytes(archive.read_bytes()[:5000])
+    with pytest.raises(CheckpointError, match=r"damaged\.pt"):
+        load_openai_clip(damaged)
+    buffer = io.BytesIO()
+    torch.save([1, 2], buffer)
+    damaged.write_bytes(buffer.getvalue())
+    with pytest.raises(CheckpointError, match="dict of tensors"):
+        load_openai_clip(damaged)
+
+
+def test_weights_of_another_model_are_named():
+    with pytest.raises(CheckpointError, match=r"visual\.conv1\.weight"):
+        openai_config({"layer.weight": torch.zeros(2)})
+
+
+def test_a_missing_weight_is_named(archive):
+    weights = read_openai_weights(archive)
+    config = openai_config(weights)
+    del weights["transformer.resblocks.1.mlp.c_fc.weight"]
+    with pytest.raises(CheckpointError, match=r"resblocks\.1\.mlp\.c_fc"):
+        from_openai(weights, config)
