@@ -14,5 +14,6 @@ __all__ = [
     "msrvtt",
     "msvd",
     "synthetic",
+    "synthetic",
     "vatex",
 ]
