@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--transformers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--token-shift", action="store_true", help="in the last two blocks")
     parser.add_argument("--quick", action="store_true", help="fewer blocks, one small batch")
+    parser.add_argument("--name", help="name of the result file, without its ending")
     parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
     options = parser.parse_args()
     on_gpu = options.device == "cuda"
@@ -192,7 +193,7 @@ def run(options: argparse.Namespace) -> None:
                         f"{row['frames_per_second']:10,.0f} {texts:>10}"
                     )
     settings = {"mode": options.mode, "token_shift": options.token_shift, "quick": options.quick}
-    name = "encoding-quick" if options.quick else "encoding"
+    name = options.name or ("encoding-quick" if options.quick else "encoding")
     path = save_result(name, {"settings": settings, "rows": rows}, options.output)
     print(f"written to {path}")
 
