@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -61,9 +60,9 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} is not a file; give the released .bin checkpoint")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a damaged or foreign file can fail in any way
         raise CheckpointError(
-            f"{path}: not a file of tensors ({str(error).splitlines()[0]}); expected the authors' "
+            f"{path}: not a file of tensors ({next(iter(str(error).splitlines()), type(error).__name__)}); expected the authors' "
             "state_dict as saved by torch.save"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
@@ -206,37 +205,26 @@ def _why_unused(name: str, config: EagleNetConfig) -> str | None:
     return DEAD_LAYER if config.graph == "rgat" and re.fullmatch(dead, name) else None
 
 
-class _Watched(dict[str, Tensor]):
-    """Weights that remember which of them were read."""
-
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        super().__init__(weights)
-        self.read: set[str] = set()
-
-    def __getitem__(self, name: str) -> Tensor:
-        self.read.add(name)
-        return super().__getitem__(name)
-
-
 def _encoder(weights: Mapping[str, Tensor], unused: Mapping[str, str]) -> ClipEncoder:
     start = "clip."
-    clip = _Watched(
-        {
-            name.removeprefix(start): value.float()
-            for name, value in weights.items()
-            if name.startswith(start) and name not in unused
-        }
-    )
+    clip = {
+        name.removeprefix(start): value.float()
+        for name, value in weights.items()
+        if name.startswith(start) and name not in unused
+    }
     config = openai_config(clip)
+    renamed = from_openai(clip, config)
+    # Renaming copies nothing, so that what was not taken is in memory nobody else has.
+    taken = {value.untyped_storage().data_ptr() for value in renamed.values()}
+    unknown = sorted(n for n, v in clip.items() if v.untyped_storage().data_ptr() not in taken)
+    if unknown:
+        raise CheckpointError(
+            f"{len(unknown)} weights are not those of a CLIP model: "
+            f"{', '.join(start + name for name in unknown[:8])}"
+        )
     with torch.device("meta"):
         encoder = ClipEncoder(config)
-    encoder.load_state_dict(from_openai(clip, config), assign=True)
-    unread = sorted(set(clip) - clip.read)
-    if unread:
-        raise CheckpointError(
-            f"{len(unread)} weights are not those of a CLIP model: "
-            f"{', '.join(start + name for name in unread[:8])}"
-        )
+    encoder.load_state_dict(renamed, assign=True)
     return encoder
 
 

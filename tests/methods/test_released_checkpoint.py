@@ -1,0 +1,180 @@
+"""Released checkpoints become model folders that score the same; anything else is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from typer.testing import CliRunner
+
+import eaglenet
+from eaglenet.errors import CheckpointError
+from eaglenet.methods.eaglenet import EagleNet
+from eaglenet.methods.released_checkpoint import convert, read_released
+from eaglenet.types import TextFeatures, Tokens, VideoFeatures
+from golden_checkpoint import (
+    GOLDEN_NAMES,
+    TOLERANCE,
+    golden_inputs,
+    golden_options,
+    golden_weights,
+    load_golden,
+)
+
+RGAT = "rgat-bilinear-avg-sig-pe1-m12-salt0"
+
+
+@cache
+def weights_of(name: str) -> dict[str, Tensor]:
+    return golden_weights(name)
+
+
+def command(*arguments: str) -> Any:
+    from eaglenet.cli.main import app
+
+    return CliRunner().invoke(app, ["convert", *arguments])
+
+
+def golden_scores(method: EagleNet, name: str) -> Tensor:
+    """From token ids and pixels to scores, with the reference's noise for each pair."""
+    inputs = golden_inputs(name)
+    encoder: Any = method.encoder
+    with torch.no_grad():
+        text = method.encode_text(Tokens(inputs.token_ids, inputs.token_ids > 0))
+        frames = encoder.encode_frames(inputs.pixels)[:, :, 0]
+        video = VideoFeatures(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
+        noise = inputs.candidate_noise.unflatten(1, (len(text), -1)).permute(1, 2, 0, 3)
+        return method.score(text, video, noise)
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_a_converted_checkpoint_loads_and_scores_like_the_released_code(
+    name: str, tmp_path: Path
+) -> None:
+    torch.save(weights_of(name), tmp_path / "released.bin")
+    pooling = {"avg": "mean"}.get(golden_options(name)["pooling"], golden_options(name)["pooling"])
+    done = command(
+        str(tmp_path / "released.bin"), str(tmp_path / "model"), "--energy-pooling", pooling
+    )
+    assert done.exit_code == 0, done.output
+    method = eaglenet.load(tmp_path / "model")
+    assert isinstance(method, EagleNet)
+    assert not method.training
+    scores = golden_scores(method, name)
+    assert_close(scores, load_golden(name)["scores"], atol=TOLERANCE, rtol=0)
+    eaglenet.save(method, tmp_path / "again")
+    again = eaglenet.load(tmp_path / "again")
+    assert isinstance(again, EagleNet)
+    assert torch.equal(golden_scores(again, name), scores)
+
+
+def test_weights_without_effect_are_listed_with_the_reason(tmp_path: Path) -> None:
+    torch.save(weights_of(RGAT), tmp_path / "released.bin")
+    done = command(str(tmp_path / "released.bin"), str(tmp_path / "model"), "--json")
+    report = json.loads(done.stdout)
+    unused = report["unused"]
+    for part in (
+        "frame_position_embeddings.weight",
+        "stochastic.std_branch.learnable_scalar",
+        "transformerClip.resblocks.0.ln_1.weight",
+        "pool_frames.cross_attn.k_proj.bias",
+        "gnn.layers.1.lin_out.weight",
+        "gnn.layers.1.lin_rels.0.weight",
+        "gnn.layers.1.att_r_rels.1.weight",
+    ):
+        assert unused[part]
+    assert not any(name.startswith("gnn.layers.0") for name in unused)
+    assert not any("lin_rels.2" in name for name in unused)
+
+
+def test_shifted_blocks_are_read_under_both_of_their_names() -> None:
+    weights = weights_of(RGAT)
+    plain = {name.replace(".attn.net.", ".attn."): value for name, value in weights.items()}
+    assert set(plain) != set(weights)
+    one, other = convert(weights).method.state_dict(), convert(plain).method.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_prefixes_of_parallel_training_and_half_precision_are_understood() -> None:
+    weights = {f"module.{name}": value.half() for name, value in weights_of(RGAT).items()}
+    method = convert({name.removeprefix("module."): v for name, v in weights.items()}).method
+    assert all(value.dtype == torch.float32 for value in method.parameters())
+
+
+def test_a_wrapped_state_dict_is_understood(tmp_path: Path) -> None:
+    small = {f"module.{name}": value for name, value in list(weights_of(RGAT).items())[:3]}
+    torch.save({"state_dict": small, "epoch": 3}, tmp_path / "a.bin")
+    assert all(not name.startswith("module.") for name in read_released(tmp_path / "a.bin"))
+
+
+@pytest.mark.parametrize("name", ["decoder.weight", "clip.visual.adapter.weight", "gnn.v2.weight"])
+def test_names_that_are_not_understood_are_refused_by_name(name: str) -> None:
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        convert({**weights_of(RGAT), name: torch.zeros(2)})
+
+
+def test_a_missing_weight_is_named() -> None:
+    weights = dict(weights_of(RGAT))
+    del weights["pool_frames.linear_proj.weight"]
+    with pytest.raises(CheckpointError, match=r"pool_frames\.linear_proj\.weight"):
+        convert(weights)
+
+
+def test_code_inside_a_checkpoint_is_never_run(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return (exec, (f"open({str(tmp_path / 'ran')!r}, 'w')",))
+
+    (tmp_path / "bomb.bin").write_bytes(pickle.dumps(Bomb(), protocol=2))
+    torch.save({"a": Bomb()}, tmp_path / "bomb2.bin")
+    for name in ("bomb.bin", "bomb2.bin"):
+        with pytest.raises(CheckpointError, match="not a file of tensors"):
+            read_released(tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is not a file"):
+        read_released(tmp_path / "nothing.bin")
+
+
+def test_the_zero_filled_replay_buffer_is_not_taken_for_samples() -> None:
+    method = convert(weights_of(RGAT)).method
+    assert method.replay is not None
+    assert int(method.replay.written) == 0
+    weights = dict(weights_of(RGAT))
+    texts, frames = (weights[f"ebm.replay_buffer_{kind}"].clone() for kind in ("txt", "vid"))
+    # Newest first: row 0 was written last.
+    texts[0], texts[1], frames[0], frames[1] = 2.0, 1.0, 2.0, 1.0
+    weights |= {"ebm.replay_buffer_txt": texts, "ebm.replay_buffer_vid": frames}
+    method = convert(weights).method
+    assert method.replay is not None
+    assert int(method.replay.written) == 2
+    assert method.replay.texts[:2, 0].tolist() == [1.0, 2.0]
+
+
+def test_the_dataset_sets_what_leaves_no_trace_in_the_weights(tmp_path: Path) -> None:
+    torch.save(weights_of(RGAT), tmp_path / "a.bin")
+    done = command(str(tmp_path / "a.bin"), str(tmp_path / "m"), "--dataset", "msrvtt-b16")
+    assert done.exit_code == 0
+    assert "No vocabulary was given" in done.output
+    config = json.loads((tmp_path / "m" / "config.json").read_text())["config"]
+    assert config["energy_support_weight"] == 1.0
+
+
+def test_features_alone_give_the_stored_scores() -> None:
+    stored, inputs = load_golden(RGAT), golden_inputs(RGAT)
+    text = TextFeatures(stored["text_features"])
+    frames = stored["frame_features"]
+    video = VideoFeatures(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
+    noise = inputs.candidate_noise.unflatten(1, (len(text), -1)).permute(1, 2, 0, 3)
+    with torch.no_grad():
+        scores = convert(weights_of(RGAT)).method.score(text, video, noise)
+    assert_close(scores, stored["scores"], atol=TOLERANCE, rtol=0)
