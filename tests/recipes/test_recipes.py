@@ -38,7 +38,8 @@ TOWERS = ClipConfig(
 def shrunken(experiment: Experiment) -> Experiment:
     """The same experiment with towers and heads that take milliseconds."""
     small = {
-        "dim": DIM, "num_frames": FRAMES, "num_candidates": 2, "langevin_steps": 2, "replay_size": 9,
+        "dim": DIM, "num_frames": FRAMES, "num_candidates": 2, "langevin_steps": 2,
+        "replay_size": 9,
         "num_query_tokens": WORDS, "num_samples": 4, "num_positions": 20,
     }  # fmt: skip
     names = {spec.name for spec in dataclasses.fields(experiment.method_config)}

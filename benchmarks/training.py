@@ -1,0 +1,290 @@
+"""Seconds and memory of a training step, and of the energy chain alone.
+
+    python benchmarks/training.py                 # ViT-B/16 and ViT-B/32, 64 pairs of 12 frames
+    python benchmarks/training.py --quick         # the script's health on a CPU, in seconds
+    python benchmarks/training.py --towers b16 --sides ours "ours compiled"
+
+One step is forward, backward, clipping and the optimizer, from uint8 frames on the device, random
+weights, EagleNet's released configuration. `released loop` is our own straightforward re-creation
+of the authors' step (see released_loop.py). The losses of the fast and the plain fp32 step are
+compared first. Needs torch alone (PYTHONPATH=src).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import environment, save_result, timed
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
+from eaglenet.energy import ENERGIES, sample
+from eaglenet.methods.eaglenet import EagleNet, build
+from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.training.distributed import World
+from eaglenet.training.optimizer import (
+    build_optimizer,
+    freeze_parameters,
+    halve_towers,
+    parameter_groups,
+)
+from eaglenet.training.step import Precision, StepOptions, training_losses
+from eaglenet.types import Clips, PairBatch, Tokens
+from released_loop import ReleasedLoop
+
+TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}
+SIDES = (
+    "ours",
+    "ours compiled",
+    "ours compiled towers and head",
+    "ours checkpointed",
+    "released loop",
+)
+SMALL = ClipConfig(
+    dim=64,
+    vision=VisionConfig(image_size=32, patch_size=8, width=64, layers=2, heads=2, mlp_width=128),
+    text=TextConfig(vocabulary_size=500, width=64, layers=2, heads=2, mlp_width=128),
+)
+WORDS = 32
+Step = Callable[[], Any]
+
+
+def make_batch(config: ClipConfig, options: argparse.Namespace) -> PairBatch:
+    generator = torch.Generator().manual_seed(0)
+    size = config.vision.image_size
+    shape = (options.pairs, options.frames, 3, size, size)
+    frames = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    mask = torch.ones(shape[:2], dtype=torch.bool)
+    last = config.text.vocabulary_size - 1
+    ids = torch.randint(1, last, (options.pairs, WORDS), generator=generator)
+    ids[:, -1] = last
+    return PairBatch(
+        Tokens(ids, torch.ones_like(ids, dtype=torch.bool)),
+        Clips(frames, mask, torch.zeros(shape[:2])),
+        torch.arange(options.pairs),
+    ).to(options.device)
+
+
+def make_method(config: ClipConfig, options: argparse.Namespace) -> EagleNet:
+    torch.manual_seed(0)
+    settings = EagleNetConfig.released("msrvtt-b16", dim=config.dim, num_frames=options.frames)
+    method = build(settings, ClipEncoder(config)).to(options.device).train()
+    freeze_parameters(method, "embeddings")
+    return method
+
+
+def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step:
+    """A whole step of ours: what the trainer does between two batches."""
+    method = make_method(config, options)
+    if side == "ours checkpointed":
+        method.encoder.set_gradient_checkpointing(True)  # type: ignore[attr-defined]
+    if "compiled" in side:
+        method.encoder.compile()  # type: ignore[attr-defined]
+    if "head" in side:
+        method.match = torch.compile(method.match)  # type: ignore[method-assign]
+    groups = parameter_groups(method, lr_encoder=1e-6, lr_head=1e-4, weight_decay=0.2)
+    optimizer = build_optimizer(groups, "adamw")
+    batch = make_batch(config, options)
+    world = World(device=torch.device(options.device))
+    settings = StepOptions(precision=options.precision)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        training_losses(method, batch, settings, world, seed=1)
+        torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def released_step(config: ClipConfig, options: argparse.Namespace) -> Step:
+    """The re-created step: fp16 towers, eager attention, BERT-style Adam."""
+    torch.manual_seed(0)
+    encoder = ClipEncoder(config)
+    encoder.set_token_shift((config.vision.layers - 2, config.vision.layers - 1))
+    loop = ReleasedLoop(encoder, num_frames=options.frames).to(options.device).train()
+    freeze_parameters(loop, "embeddings")
+    on_gpu = options.device == "cuda"
+    if on_gpu:
+        halve_towers(loop)
+    groups = parameter_groups(
+        loop, lr_encoder=1e-7, lr_head=1e-4, weight_decay=0.2, optimizer="bert_adam"
+    )
+    optimizer = build_optimizer(groups, "bert_adam")
+    batch = make_batch(config, options)
+
+    def casts() -> AbstractContextManager[Any]:
+        return torch.autocast("cuda", torch.float16) if on_gpu else nullcontext()
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with sdpa_kernel(SDPBackend.MATH), casts():
+            loss = loop.loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(loop.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def measure_step(name: str, step: Step, options: argparse.Namespace) -> dict[str, Any]:
+    on_gpu = options.device == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+    step()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    timing = timed(step, options.device, repeats=options.repeats, warmup=options.warmup)
+    peak = torch.cuda.max_memory_allocated() if on_gpu else None
+    return {"side": name, "seconds": timing.median, "best": timing.best, "peak_bytes": peak}
+
+
+def compare_losses(config: ClipConfig, options: argparse.Namespace) -> dict[str, float]:
+    """Relative difference of each term between a plain fp32 step and the fast one."""
+    found: list[dict[str, float]] = []
+    batch = make_batch(config, options)
+    world = World(device=torch.device(options.device))
+    precisions: tuple[Precision, Precision] = ("fp32", options.precision)
+    for precision in precisions:
+        method = make_method(config, options)
+        losses = training_losses(method, batch, StepOptions(precision=precision), world, seed=1)
+        terms = {**losses.terms, "total": losses.total}
+        found.append({name: float(value) for name, value in terms.items()})
+        del method
+    plain, fast = found
+    return {name: abs(fast[name] - plain[name]) / abs(plain[name]) for name in plain}
+
+
+def chain_sides(kind: str, options: argparse.Namespace) -> dict[str, Step]:
+    """The Langevin chain alone: through autograd, in closed form, and captured or compiled."""
+    dim = SMALL.dim if options.quick else 512
+    energy = ENERGIES[kind](dim).to(options.device)
+    texts = torch.rand(options.pairs, dim, device=options.device)
+    frames = torch.rand(options.pairs, options.frames, dim, device=options.device)
+    energy.requires_grad_(False)
+
+    def through_autograd() -> Any:
+        text, clip = texts, frames
+        for _ in range(20):
+            text, clip = text.detach().requires_grad_(), clip.detach().requires_grad_()
+            to_text, to_clip = torch.autograd.grad(energy(text, clip).sum(), (text, clip))
+            text = text.detach() - to_text + 0.005 * torch.randn_like(text)
+            clip = clip.detach() - to_clip + 0.005 * torch.randn_like(clip)
+        return text, clip
+
+    def closed_form() -> Any:
+        return sample(energy, texts, frames, deviation=0.005)
+
+    sides: dict[str, Step] = {"autograd loop": through_autograd, "ours": closed_form}
+    if options.device == "cuda":
+        sides["closed form, CUDA graph"] = captured(closed_form)
+        sides["closed form, compiled"] = torch.compile(closed_form)
+    return sides
+
+
+def captured(function: Step) -> Step:
+    """A CUDA graph of one call; its replay draws fresh noise from the default generator."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    where = environment()
+    print(f"{where['gpu'] or where['cpu']}, torch {torch.__version__}, commit {where['commit']}")
+    results: dict[str, Any] = {"steps": [], "chains": [], "loss_differences": {}}
+    for tower in options.towers:
+        config = SMALL if options.quick else CLIP_SHAPES[TOWERS[tower]]
+        title = "small" if options.quick else TOWERS[tower]
+        print(f"\n{title}: {options.pairs} pairs of {options.frames} frames, EagleNet (released)")
+        differences = compare_losses(config, options)
+        results["loss_differences"][title] = differences
+        listed = ", ".join(f"{name} {value:.1e}" for name, value in differences.items())
+        print(f"  fast against plain fp32 loss, relative: {listed}")
+        rows = []
+        for side in options.sides:
+            is_released = side == "released loop"
+            step = (
+                released_step(config, options) if is_released else our_step(config, side, options)
+            )
+            rows.append({"tower": title, **measure_step(side, step, options)})
+            del step
+            gc.collect()
+        print_steps(rows)
+        results["steps"] += rows
+    results["chains"] = measure_chains(options)
+    return results
+
+
+def measure_chains(options: argparse.Namespace) -> list[dict[str, Any]]:
+    print(f"\nLangevin chain, 20 steps, {options.pairs} pairs of {options.frames} frames")
+    rows = []
+    for kind in ("cosine", "bilinear", "mlp"):
+        base = None
+        for name, side in chain_sides(kind, options).items():
+            timing = timed(side, options.device, repeats=options.repeats)
+            base = base or timing.median
+            ratio = base / timing.median
+            rows.append({"energy": kind, "side": name, "seconds": timing.median})
+            print(f"  {kind:9} {name:24} {timing.median * 1e3:9.2f} ms {ratio:7.1f}x")
+    return rows
+
+
+def print_steps(rows: list[dict[str, Any]]) -> None:
+    base = next((row["seconds"] for row in rows if row["side"] == "released loop"), None)
+    print(f"  {'side':30} {'seconds':>9} {'peak GiB':>9} {'against released loop':>22}")
+    for row in rows:
+        peak = f"{row['peak_bytes'] / 2**30:.1f}" if row["peak_bytes"] else "-"
+        ratio = f"{base / row['seconds']:.1f}x" if base else "-"
+        print(f"  {row['side']:30} {row['seconds']:9.4f} {peak:>9} {ratio:>22}")
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu", choices=["cuda", "cpu"])
+    parser.add_argument("--towers", nargs="+", default=list(TOWERS), choices=list(TOWERS))
+    parser.add_argument("--sides", nargs="+", default=None, choices=SIDES)
+    parser.add_argument("--pairs", type=int, default=64)
+    parser.add_argument("--frames", type=int, default=12)
+    parser.add_argument("--precision", default=None, choices=["bf16", "fp32"])
+    parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="small towers, few pairs")
+    parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
+    options = parser.parse_args()
+    uses_gpu = options.device == "cuda"
+    if options.quick:
+        options.towers = options.towers[:1]
+        options = argparse.Namespace(**{**vars(options), "pairs": 6, "frames": 5, "warmup": 1})
+    options.precision = options.precision or ("bf16" if uses_gpu else "fp32")
+    options.repeats = options.repeats or (10 if uses_gpu else 2)
+    # Compiling on a CPU takes longer than the quick run itself, so it is measured on request.
+    options.sides = options.sides or (
+        list(SIDES) if uses_gpu else [side for side in SIDES if "compiled" not in side]
+    )
+    results = run(options)
+    settings = {key: value for key, value in vars(options).items() if key != "output"}
+    name = "training-quick" if options.quick else "training"
+    path = save_result(name, {"settings": settings, **results}, options.output)
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()
