@@ -150,3 +150,8 @@ def test_missing_or_disordered_tiles_raise() -> None:
         ranks.add(torch.rand(1, 3), text_start=1)
     with pytest.raises(UsageError, match="sorted by video"):
         StreamingRanks(torch.tensor([1, 0]), 2)
+
+
+def test_a_correspondence_that_is_too_short_is_refused() -> None:
+    with pytest.raises(UsageError, match="scores have 3 texts but video_of_text has 2"):
+        retrieval_metrics(torch.rand(3, 5), torch.tensor([0, 1]))

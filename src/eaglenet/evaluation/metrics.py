@@ -147,10 +147,13 @@ class StreamingRanks:
         if bool(target.isnan().any()):
             missing = text_start + int(target.isnan().nonzero()[0, 0])
             raise UsageError(f"text {missing} has no target yet: call add_targets before add")
-        others = group[:, None] != torch.arange(columns.start, columns.stop)[None, :]
-        beats_text = (tile >= target.to(tile.dtype)[:, None]) & others
+        own = ((group >= columns.start) & (group < columns.stop)).nonzero()[:, 0]
+        own_column = group[own] - columns.start
+        beats_text = tile >= target.to(tile.dtype)[:, None]
+        beats_text[own, own_column] = False  # a target does not compete with itself
         self.text_rank[rows] += beats_text.sum(dim=1)
-        beats_video = (tile >= self.video_target[columns].to(tile.dtype)[None, :]) & others
+        beats_video = tile >= self.video_target[columns].to(tile.dtype)[None, :]
+        beats_video[own, own_column] = False
         self._count_groups(beats_video, group, columns)
 
     def _count_groups(
@@ -161,8 +164,10 @@ class StreamingRanks:
     ) -> None:
         """Add one to a column's rank for each group with a sentence that beats its target."""
         ids, local = torch.unique_consecutive(group, return_inverse=True)
-        counts = torch.zeros(len(ids), beats.shape[1], dtype=torch.int32)
-        group_beats = counts.index_add_(0, local, beats.int()) > 0
+        group_beats = beats
+        if len(ids) < len(group):
+            counts = torch.zeros(len(ids), beats.shape[1], dtype=torch.int32)
+            group_beats = counts.index_add_(0, local, beats.int()) > 0
         continued = self._open_group[columns] == ids[0]
         carried = self._open_beats[columns]
         self.video_rank[columns] += carried & ~continued
@@ -188,7 +193,7 @@ class StreamingRanks:
 
 
 def retrieval_metrics(
-    scores: Float[Tensor, "texts videos"], video_of_text: Int[Tensor, "texts"]
+    scores: Float[Tensor, "texts videos"], video_of_text: Int[Tensor, "labels"]
 ) -> Metrics:
     """Metrics of a whole score matrix.
 
@@ -196,6 +201,11 @@ def retrieval_metrics(
     >>> retrieval_metrics(scores, torch.tensor([0, 1])).t2v.mean_rank
     1.5
     """
+    if len(video_of_text) != len(scores):
+        raise UsageError(
+            f"scores have {len(scores)} texts but video_of_text has {len(video_of_text)} entries: "
+            "it needs one for each text, in the order of the rows"
+        )
     raise_if_not_finite(scores)
     check_video_of_text(video_of_text, scores.shape[1])
     order = video_of_text.argsort(stable=True)
@@ -214,6 +224,8 @@ def raise_if_not_finite(
     scores: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
 ) -> None:
     """NaN would vanish from a sort and raise the recall: it must never reach the ranks."""
+    if bool(scores.sum(dtype=torch.float64).isfinite()):
+        return  # one NaN or infinity would have made the sum so; far cheaper than a mask
     bad = ~scores.isfinite()
     count = int(bad.sum())
     if count:
