@@ -88,7 +88,7 @@ def support_text(
     """
     if mode == "pair":
         direction = F.normalize(pooled - text[:, None], dim=-1, eps=MIN_NORM)
-        length = torch.linalg.vector_norm(radius, dim=-1, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(radius, dim=-1, keepdim=True)
         return text[:, None] + direction * length
     centre = F.normalize(pooled, dim=-1, eps=MIN_NORM).mean(dim=0)
     direction = F.normalize(centre - text[:, None], dim=-1, eps=MIN_NORM)

@@ -61,9 +61,10 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or foreign file can fail in any way
+        cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise CheckpointError(
-            f"{path}: not a file of tensors ({next(iter(str(error).splitlines()), type(error).__name__)}); expected the authors' "
-            "state_dict as saved by torch.save"
+            f"{path}: not a file of tensors ({cause}); expected the authors' state_dict as saved "
+            "by torch.save"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
