@@ -112,6 +112,15 @@ class EagleNet(Method):
         )
         self.register_buffer("noise", bank)
 
+    def reseed(self, seed: int) -> None:
+        """Draw another evaluation bank; the model's own is the one of ``config.noise_seed``."""
+        config = self.config
+        generator = torch.Generator().manual_seed(seed)
+        bank = draw_noise(
+            config.num_candidates, config.dim, prior=config.prior, generator=generator
+        )
+        self.noise.copy_(bank)
+
     def score(
         self,
         text: TextFeatures,

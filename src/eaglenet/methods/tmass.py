@@ -70,6 +70,15 @@ class TMASS(Method):
         )
         self.register_buffer("noise", bank * config.noise_scale)
 
+    def reseed(self, seed: int) -> None:
+        """Draw another evaluation bank; the model's own is the one of ``config.noise_seed``."""
+        config = self.config
+        generator = torch.Generator().manual_seed(seed)
+        bank = draw_noise(
+            config.num_candidates, self.noise.shape[-1], prior=config.prior, generator=generator
+        )
+        self.noise.copy_(bank * config.noise_scale)
+
     def radius(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos dim"]:
         given = video.frames.shape[1]
         if given > self.config.num_frames:
