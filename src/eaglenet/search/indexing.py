@@ -123,6 +123,7 @@ class _Run:
         self.on_progress = on_progress
         self.started = self.committed = time.monotonic()
         self.known = {row.path: row for row in store.files()}
+        self.before = {path: row.content for path, row in self.known.items()}
         self.of_content = {row.content: row for row in self.known.values() if row.status == "done"}
         self.unfinished = _unfinished(store, self.of_content)
         self.planned: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
@@ -377,6 +378,11 @@ class _Run:
         unused = {content for content, _ in self.store.clip_keys()} - set(home)
         if unused:
             self.store.remove_contents(sorted(unused))
+        for path, content in self.before.items():
+            row = self.known.get(path)
+            if content in home and (row is None or row.content != content):
+                # The path the clips were read from shows something else now; a copy stays.
+                self.store.set_path(content, home[content])
         self.store.optimize()
         return publish(self.folder, self.store, self.manifest.layout, self.manifest.dim)
 

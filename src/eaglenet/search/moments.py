@@ -24,6 +24,7 @@ def find_moment(
     s_f >= (mean + max) / 2. The run reaches half-way to the next frame that is not good, and
     never out of the clip. Frames with score -inf are padding.
     """
+    start, end = float(start), float(end)
     real = torch.isfinite(scores)
     if not bool(real.any()):
         return Moment(start, end, (start + end) / 2)

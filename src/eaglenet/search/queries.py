@@ -32,7 +32,7 @@ def clean_query(text: str) -> str:
         sign if sign.isprintable() or sign in "\u200d\ufe0f" else " "
         for sign in text[:MAX_CHARACTERS]
     )
-    cleaned = " ".join("".join(kept).encode("utf-8", "replace").decode("utf-8").split())
+    cleaned = " ".join("".join(kept).split())
     if not cleaned:
         raise UsageError("the query is empty; write what should be seen, e.g. 'a man drives a car'")
     return cleaned

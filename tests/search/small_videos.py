@@ -1,0 +1,56 @@
+"""Videos of plain colours, and a small trained-looking model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from eaglenet.data.decoding import write_video
+
+COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+FPS = 4
+
+
+def colour_video(path: Path, colours: Sequence[str], seconds_each: int = 3) -> Path:
+    """Each colour for a few seconds, 24 x 40 pixels."""
+    parts = [
+        torch.tensor(COLOURS[name], dtype=torch.uint8)
+        .view(1, 3, 1, 1)
+        .expand(seconds_each * FPS, 3, 24, 40)
+        for name in colours
+    ]
+    write_video(path, torch.cat(parts), FPS)
+    return path
+
+
+def save_small_model(folder: Path) -> Path:
+    """A zero-shot model with random weights that knows a few words."""
+    from eaglenet.encoders.clip import ClipEncoder
+    from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+    from eaglenet.encoders.tokenizer import Tokenizer
+    from eaglenet.methods.base import METHODS
+    from eaglenet.methods.folder import save
+    from eaglenet.types import FrameSpec
+
+    tokenizer = Tokenizer.from_words(["a", "red", "green", "blue", "car"])
+    torch.manual_seed(0)
+    config = ClipConfig(
+        dim=24,
+        vision=VisionConfig(image_size=16, patch_size=8, width=12, layers=1, heads=2, mlp_width=20),
+        text=TextConfig(
+            vocabulary_size=tokenizer.vocabulary_size,
+            context_length=32,
+            width=18,
+            layers=1,
+            heads=2,
+            mlp_width=28,
+        ),
+    )
+    spec = METHODS["clip4clip"]
+    method = spec.build(spec.config_class(), ClipEncoder(config))
+    method.frame_spec = FrameSpec(num_frames=5, size=16)
+    method.tokenizer = tokenizer
+    save(method.eval(), folder)
+    return folder

@@ -1,0 +1,181 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic_store import BagMethod, content_of
+
+import eaglenet
+from eaglenet.errors import EagleNetError, StoreError, UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.search.filters import Filters
+from eaglenet.search.queries import NEGATIVE_WEIGHT, clean_query, encode_sentences
+from eaglenet.types import VideoFeatures
+
+NASTY = ["", " ", "\x00", "\n\t\r", "\ud800", "\u202e\u200f", "x" * 10**6, "' OR 1=1 --", "%s%n"]
+
+
+def all_features(engine: Engine) -> VideoFeatures:
+    snapshot = engine.snapshot
+    import numpy as np
+
+    return engine.manifest.layout.unpack(snapshot.records(np.arange(len(snapshot)))).features
+
+
+def test_hits_are_ranked_by_the_exact_score_of_the_shortlist(
+    engine: Engine, bag: BagMethod
+) -> None:
+    text = encode_sentences(bag, ["red car"])
+    exact = bag.score(text, all_features(engine))[0]
+    hits = engine.search("red car", k=4, shortlist=18)
+    best = exact.topk(4)
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4]
+    assert [hit.clip_id for hit in hits] == [engine.snapshot.clip_id(int(i)) for i in best.indices]
+    torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), best.values)
+    coarse = engine.search("red car", k=4, rerank=False)
+    assert [hit.score for hit in coarse] == [hit.coarse_score for hit in coarse]
+    assert coarse[0].score >= coarse[1].score
+    # The shortlist bounds what can be found, and k widens it.
+    narrow = engine.search("red car", k=4, shortlist=1)
+    assert {hit.clip_id for hit in narrow} == {hit.clip_id for hit in coarse}
+
+
+def test_many_queries_give_what_each_gives_alone(engine: Engine) -> None:
+    queries = ["red car", "blue dog sleeps", "green"]
+    together = engine.search_many(queries, k=3)
+    for query, hits in zip(queries, together, strict=True):
+        alone = engine.search(query, k=3)
+        assert [hit.clip_id for hit in alone] == [hit.clip_id for hit in hits]
+    assert engine.search_many([]) == []
+
+
+def test_the_moment_is_in_the_clip_and_at_its_best_frame(engine: Engine) -> None:
+    for hit in engine.search("red ball", k=9):
+        start, end = engine.span_of(hit.clip_id)
+        assert start <= hit.moment.start <= hit.moment.best <= hit.moment.end <= end
+        explained = engine.explain("red ball", hit.clip_id)
+        assert explained.moment == hit.moment
+        assert explained.score == pytest.approx(hit.score, abs=1e-6)
+        assert explained.coarse_score == pytest.approx(hit.coarse_score, abs=1e-6)
+        best = max(explained.frames, key=lambda frame: frame[1])
+        assert best[0] == pytest.approx(hit.moment.best)
+        assert hit.duration == 30
+
+
+def test_negatives_count_as_documented(engine: Engine, bag: BagMethod) -> None:
+    text = encode_sentences(bag, ["red car", "dog", "slow"])
+    scores = bag.score(text, all_features(engine))
+    expected = scores[0] - NEGATIVE_WEIGHT * (scores[1] + scores[2]) / 2
+    hits = engine.search("red car", k=18, negatives=["dog", "slow"])
+    torch.testing.assert_close(
+        torch.tensor([hit.score for hit in hits]), expected.sort(descending=True).values
+    )
+
+
+def test_grouping_gives_each_file_once_with_its_other_clips(engine: Engine) -> None:
+    plain = engine.search("red car", k=18)
+    grouped = engine.search("red car", k=6, group_files=True)
+    assert len({hit.path for hit in grouped}) == 6
+    first_of_file = {}
+    for hit in plain:
+        first_of_file.setdefault(hit.path, hit.clip_id)
+    assert [hit.clip_id for hit in grouped] == list(first_of_file.values())
+    assert all(len(hit.metadata["more"]) == 2 for hit in grouped)
+
+
+def test_filters_leave_only_what_they_allow(engine: Engine) -> None:
+    hits = engine.search("red car", k=18, filters=Filters(tags=("odd",)))
+    assert {hit.path for hit in hits} == {"/videos/1.mp4", "/videos/3.mp4", "/videos/5.mp4"}
+    assert len(hits) == 9
+    assert engine.search("red car", filters=Filters(path="nowhere")) == []
+    assert [h.path for h in engine.search("red", filters=Filters(path="*/5.mp4"))] == [
+        "/videos/5.mp4"
+    ] * 3
+
+
+def test_similar_clips_leave_out_the_clip_itself(engine: Engine) -> None:
+    clip_id = f"{content_of(2)[:16]}-1"
+    hits = engine.similar(clip_id, k=17)
+    assert len(hits) == 17
+    assert clip_id not in {hit.clip_id for hit in hits}
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert engine.search_video(clip_id, k=17) == hits
+
+
+def test_captions_are_ranked_for_a_clip(engine: Engine, bag: BagMethod) -> None:
+    captions = ["red car", "dog sleeps", "blue ball jumps", "slow"]
+    clip_id = f"{content_of(0)[:16]}-0"
+    row = engine.snapshot.row(clip_id)
+    scores = bag.score(encode_sentences(bag, captions), all_features(engine)[row])[:, 0]
+    ranked = engine.best_captions(clip_id, captions, k=3)
+    order = scores.sort(descending=True).indices[:3].tolist()
+    assert [hit.caption for hit in ranked] == [captions[number] for number in order]
+    with pytest.raises(UsageError, match="at least one"):
+        engine.best_captions(clip_id, [])
+
+
+def test_a_store_is_only_searched_with_its_own_model(store_folder: Path) -> None:
+    with pytest.raises(StoreError, match="another model"):
+        Engine.open(store_folder, BagMethod(seed=5)).search("red")
+
+
+def test_the_package_opens_stores(store_folder: Path, bag: BagMethod) -> None:
+    engine = eaglenet.open(store_folder, model=bag)
+    info = engine.info()
+    assert (info["clips"], info["files"], info["model"]) == (18, 6, "bag")
+    assert info["hours"] == pytest.approx(6 * 30 / 3600)
+    assert len(engine.search("red car", k=2)) == 2
+
+
+@pytest.mark.parametrize("k", [0, -1, 10**9])
+def test_impossible_numbers_of_results_are_refused(engine: Engine, k: int) -> None:
+    with pytest.raises(UsageError, match="k must be"):
+        engine.search("red", k=k)
+
+
+def test_queries_are_cleaned_not_trusted() -> None:
+    assert clean_query("a\x00b\tc\ud800d") == "a b c d"
+    assert (
+        clean_query("\u05e9\u05dc\u05d5\u05dd \U0001f600") == "\u05e9\u05dc\u05d5\u05dd \U0001f600"
+    )
+    assert len(clean_query("word " * 10**6)) < 5000
+    for empty in ("", " \n", "\x00\x01", "\u202e"):
+        with pytest.raises(UsageError, match="empty"):
+            clean_query(empty)
+
+
+def check_query(engine: Engine, query: str, negative: str) -> None:
+    try:
+        clean_query(query), clean_query(negative or "none")
+    except UsageError:
+        with pytest.raises(UsageError, match="empty"):
+            engine.search(query, k=2, negatives=[negative] if negative else [])
+        return
+    assert len(engine.search(query, k=2, negatives=[negative] if negative else [])) == 2
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(query=st.text(max_size=300) | st.sampled_from(NASTY), negative=st.text(max_size=20))
+def test_any_text_is_a_query_or_a_polite_refusal(engine: Engine, query: str, negative: str) -> None:
+    check_query(engine, query, negative)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(query=st.text(max_size=2000) | st.sampled_from(NASTY), negative=st.text(max_size=20))
+def test_ten_thousand_texts_are_queries_or_polite_refusals(
+    engine: Engine, query: str, negative: str
+) -> None:
+    check_query(engine, query, negative)
+
+
+@pytest.mark.parametrize("name", ["missing.mp4", "broken.mp4", "broken.png"])
+def test_files_that_cannot_be_searched_with_are_told(
+    engine: Engine, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    if name.startswith("broken"):
+        path.write_bytes(b"\x00\x01 not media")
+    with pytest.raises(EagleNetError, match=name):
+        engine.search_image(path) if name.endswith("png") else engine.search_video(path)

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eaglenet.errors import UsageError
+from eaglenet.search.file_table import FileTable
+from eaglenet.search.filters import Filters, make_filters, parse_date
+
+FILES = FileTable(
+    contents=["a", "b", "c"],
+    paths=[["/home/x/cats.mp4"], ["/home/x/dogs.mov", "/backup/copy.mov"], ["/tmp/o'k.mkv"]],
+    modified=np.array([100.0, 200.0, 300.0]),
+    durations=np.array([5.0, 50.0, 500.0]),
+    widths=[1, 1, 1],
+    heights=[1, 1, 1],
+    tags=[["Home"], ["home", "pets"], []],
+)
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (Filters(), [1, 1, 1]),
+        (Filters(path="*.mp4"), [1, 0, 0]),
+        (Filters(path="/home/*"), [1, 1, 0]),
+        (Filters(path="/backup/*.mov"), [0, 1, 0]),
+        (Filters(path="home"), [1, 1, 0]),
+        (Filters(path="[x"), [0, 0, 0]),
+        (Filters(after=200), [0, 1, 1]),
+        (Filters(before=200), [1, 0, 0]),
+        (Filters(min_duration=50), [0, 1, 1]),
+        (Filters(max_duration=50), [1, 1, 0]),
+        (Filters(tags=("HOME",)), [1, 1, 0]),
+        (Filters(tags=("home", "pets")), [0, 1, 0]),
+        (Filters(path="*'k*", min_duration=1), [0, 0, 1]),
+    ],
+)
+def test_filters_keep_what_they_say(filters: Filters, expected: list[int]) -> None:
+    assert filters.allowed(FILES).tolist() == [bool(value) for value in expected]
+
+
+def test_an_empty_filter_is_false_and_dates_are_read() -> None:
+    assert not make_filters(path="", tags=[""])
+    assert make_filters(after="2026-05-31").after == parse_date("2026-05-31T00:00")
+    with pytest.raises(UsageError, match="2026-05-31"):
+        parse_date("yesterday'; DROP TABLE clips; --")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    pattern=st.text(max_size=60),
+    tag=st.text(max_size=20),
+    number=st.floats(allow_nan=True, allow_infinity=True),
+)
+def test_no_filter_text_breaks_a_search(pattern: str, tag: str, number: float) -> None:
+    filters = Filters(path=pattern, tags=(tag,), min_duration=number, after=number)
+    assert filters.allowed(FILES).shape == (3,)
+    for text in ("' OR 1=1 --", '"; DROP TABLE files; --', "%' UNION SELECT *"):
+        assert not Filters(path=text).allowed(FILES).any()
+        assert not Filters(tags=(text,)).allowed(FILES).any()
