@@ -1,0 +1,150 @@
+"""The training commands, as a user types them."""
+
+import json
+
+import pytest
+from tiny import FRAME_DIM, FRAMES, TEXT_DIM, write_features
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.errors import EagleNetError
+
+SMALL = [
+    f"encoder.config.text_dim={TEXT_DIM}",
+    f"encoder.config.frame_dim={FRAME_DIM}",
+    "encoder.config.dim=8",
+    "data.val_videos=10",
+    f"data.frames.num_frames={FRAMES}",
+    "training.epochs=1",
+    "training.batch_size=16",
+]
+EAGLENET = ["method_config.dim=8", "method_config.num_candidates=2", "method_config.num_frames=5"]
+
+
+def settings(*groups):
+    return [word for group in groups for line in group for word in ("--set", line)]
+
+
+def invoke(*arguments):
+    """What a command printed; its errors are raised."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_train_evaluate_and_resume(features, tmp_path):
+    command = [
+        "train", "features/eaglenet", "--output", tmp_path / "run", "--device", "cpu", "--json",
+        *settings([f"data.root={features}"], SMALL, EAGLENET),
+    ]  # fmt: skip
+    first = json.loads(invoke(*command))
+    assert json.loads(invoke(*command)) == first
+    found = json.loads(invoke("evaluate", tmp_path / "run", "--device", "cpu", "--json"))
+    assert found["t2v"] == first["metrics"]["t2v"]
+    other = write_features(tmp_path / "other", videos=9, seed=4)
+    found = json.loads(
+        invoke("evaluate", tmp_path / "run", "--features", other, "--device", "cpu", "--json")
+    )
+    assert found["videos_found"] == 9
+    text = invoke("evaluate", tmp_path / "run", "--device", "cpu")
+    assert "R@1" in text
+    assert "features of" in text
+
+
+def test_noise_seeds_give_mean_and_spread(features, tmp_path):
+    invoke(
+        "train", "features/tmass", "--output", tmp_path / "run", "--device", "cpu", "--json",
+        *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
+    )  # fmt: skip
+    found = json.loads(
+        invoke("evaluate", tmp_path / "run", "--noise-seeds", 3, "--device", "cpu", "--json")
+    )
+    assert found["noise"]["seeds"] == [0, 1, 2]
+    assert {"mean", "std"} <= set(found["noise"])
+
+
+def test_recipes_are_listed_and_shown():
+    listed = json.loads(invoke("recipes", "--json"))
+    assert "msrvtt-b16" in listed
+    shown = invoke("recipes", "show", "msrvtt-b16-released")
+    assert shown.startswith("# eaglenet train msrvtt-b16-released --output DIR")
+    plain = json.loads(invoke("recipes", "show", "demo", "--set", "training.epochs=9", "--json"))
+    assert plain["training"]["epochs"] == 9
+    assert "components/frl+eam" in invoke("recipes", "--containing", "components")
+
+
+def test_a_dry_run_counts_the_data_and_trains_nothing(features, tmp_path):
+    text = invoke(
+        "train", "features/xpool", "--output", tmp_path / "run", "--dry-run", "--json",
+        *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
+    )  # fmt: skip
+    found = json.loads(text)
+    assert found["data"]["train"]["videos_found"] == 30
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_experiment_file_can_be_trained(features, tmp_path):
+    saved = invoke(
+        "recipes", "show", "features/xpool", "--json",
+        *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
+    )  # fmt: skip
+    (tmp_path / "mine.json").write_text(saved)
+    invoke("train", tmp_path / "mine.json", "--output", tmp_path / "run", "--device", "cpu")
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
+    found = json.loads(
+        invoke(
+            "compare", "clip4clip,xpool", "--dataset", "features", "--root", features,
+            "--seeds", 2, "--output", tmp_path, "--device", "cpu", "--json",
+            *settings(SMALL, ["method_config.num_frames=5"]),
+        )
+    )  # fmt: skip
+    assert [row["label"] for row in found["rows"]] == ["clip4clip", "xpool"]
+    row = found["rows"][1]
+    assert row["seeds"] == [0, 1]
+    assert row["parameters"]["head"] > 0
+    assert row["score_seconds"] > 0
+    assert {"R@1", "R@5"} <= set(row["mean"]["t2v"])
+    report = (tmp_path / "compare.md").read_text()
+    assert "Recall against scoring time" in report
+    assert "chosen on the validation split" in report
+
+
+def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
+    from eaglenet.recipes.features import feature_experiment
+    from eaglenet.training.campaign import Trial, campaign_table, run_campaign
+
+    trial = Trial("ts2net", feature_experiment("ts2net"))
+    rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")
+    assert "frozen features" in rows[0]["cannot_run"]
+    assert "cannot run here" in campaign_table(rows)[1][0][1]
+
+
+def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
+    text = invoke(
+        "ablate", "coefficient", "--world", "features", "--root", features, "--output", tmp_path,
+        "--device", "cpu", *settings(SMALL, EAGLENET),
+    )  # fmt: skip
+    assert "paper" in text
+    rows = json.loads((tmp_path / "ablate.json").read_text())["rows"]
+    assert [row["label"] for row in rows] == ["0.1", "0.5", "1.0"]
+    assert rows[2]["paper"]["MSR-VTT"]["R@1"] == 51.0
+    assert "(ours)" in (tmp_path / "ablate.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "msrvtt-b61", "--output", "x"], "did you mean"),
+        (["ablate", "colour", "--output", "x"], "unknown table"),
+        (["compare", "nonsense", "--output", "x"], "unknown recipe"),
+        (["evaluate", "nowhere"], "not a run folder"),
+    ],
+)
+def test_mistakes_are_named(arguments, message):
+    with pytest.raises(EagleNetError, match=message):
+        invoke(*arguments)
