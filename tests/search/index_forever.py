@@ -1,0 +1,32 @@
+"""Run by the kill test: index a folder, one clip a commit, and say what is done."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from synthetic_store import BagMethod
+
+from eaglenet.search import encoding, indexing
+from eaglenet.search.manifest import Splitting
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    indexing.COMMIT_CLIPS = 1
+    encoding.BATCH_FRAMES = 1
+    options = indexing.IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
+    indexing.index_videos(
+        [sys.argv[1]],
+        sys.argv[2],
+        "bag",
+        method=BagMethod(),
+        options=options,
+        on_progress=lambda progress: print(progress.done, progress.path, flush=True),
+    )
+    print("finished", flush=True)
+
+
+if __name__ == "__main__":
+    main()

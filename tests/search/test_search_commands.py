@@ -1,0 +1,164 @@
+import json
+from pathlib import Path
+
+import pytest
+from small_videos import colour_video, save_small_model
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.cli.search import clock, read_lines
+from eaglenet.errors import EagleNetError, StoreError, UsageError
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Videos, a model folder and a store made by the command."""
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "videos").mkdir()
+    colour_video(folder / "videos" / "red & green.mp4", ["red", "green"])
+    colour_video(folder / "videos" / "blue.mp4", ["blue", "blue"])
+    (folder / "videos" / "broken.mp4").write_bytes(b"nothing")
+    (folder / "tags.csv").write_text("path,tags\nblue.mp4,sky\n")
+    save_small_model(folder / "model")
+    arguments = ["index", str(folder / "videos"), "--store", str(folder / "store")]
+    arguments += ["--model", str(folder / "model"), "--tags", str(folder / "tags.csv"), "--json"]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 3, result.output
+    report = json.loads(result.stdout)
+    assert (report["indexed"], report["clips"]) == (2, 2)
+    assert [Path(problem["path"]).name for problem in report["problems"]] == ["broken.mp4"]
+    return folder
+
+
+def search(world: Path, *arguments: str) -> str:
+    result = runner.invoke(
+        app, ["search", "--store", str(world / "store"), *arguments], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_indexing_again_reports_in_words(world: Path) -> None:
+    arguments = ["index", str(world / "videos"), "--store", str(world / "store")]
+    result = runner.invoke(app, [*arguments, "--model", str(world / "model")])
+    assert result.exit_code == 3
+    assert "0 videos indexed" in result.stdout
+    assert "2 unchanged" in result.stdout
+    assert "broken.mp4: " in result.stderr
+
+
+def test_search_prints_a_table_with_links(world: Path) -> None:
+    text = search(world, "a red car", "-k", "2")
+    assert "blue.mp4" in text
+    assert "red & green.mp4" in text
+    assert "0:0" in text
+
+
+def test_search_prints_json(world: Path) -> None:
+    found = json.loads(search(world, "a red car", "--json", "--not", "blue"))
+    assert found["query"] == "a red car"
+    assert [hit["rank"] for hit in found["hits"]] == [1, 2]
+    assert set(found["hits"][0]) >= {"clip_id", "path", "score", "coarse_score", "moment"}
+
+
+def test_filters_and_grouping_reach_the_engine(world: Path) -> None:
+    for options in (["--tag", "sky"], ["--path", "*/blue*"], ["--group", "--path", "blue.mp4"]):
+        hits = json.loads(search(world, "car", "--json", *options))["hits"]
+        assert [Path(hit["path"]).name for hit in hits] == ["blue.mp4"]
+    for options in (["--after", "2999-01-01"], ["--max-duration", "1"], ["--tag", "' OR 1=1"]):
+        assert json.loads(search(world, "car", "--json", *options))["hits"] == []
+    assert "nothing found" in search(world, "car", "--min-duration", "99")
+
+
+def test_several_queries_come_from_a_file(world: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "queries.txt"
+    queries.write_text("red car\n\nblue\n")
+    found = json.loads(search(world, "--queries", str(queries), "--json", "-k", "1"))
+    assert [entry["query"] for entry in found] == ["red car", "blue"]
+    queries.write_text("\n")
+    with pytest.raises(UsageError, match="one sentence a line"):
+        read_lines(queries)
+
+
+def test_pictures_videos_and_clips_are_queries_too(world: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (50, 30), (0, 0, 255)).save(tmp_path / "blue.png")
+    by_image = json.loads(search(world, "--image", str(tmp_path / "blue.png"), "--json"))
+    assert Path(by_image["hits"][0]["path"]).name == "blue.mp4"
+    video = world / "videos" / "red & green.mp4"
+    by_video = json.loads(search(world, "--video", str(video), "--json"))
+    assert by_video["hits"][0]["path"] == str(video)
+    clip_id = by_video["hits"][0]["clip_id"]
+    similar = json.loads(search(world, "--similar", clip_id, "--json"))
+    assert [Path(hit["path"]).name for hit in similar["hits"]] == ["blue.mp4"]
+
+
+def test_captions_are_ranked_for_a_video(world: Path, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.txt"
+    captions.write_text("a red car\na blue car\ngreen\n")
+    video = str(world / "videos" / "blue.mp4")
+    options = ["--video", video, "--captions", str(captions)]
+    ranked = json.loads(search(world, *options, "--json", "-k", "2"))
+    assert [hit["rank"] for hit in ranked] == [1, 2]
+    assert ranked[0]["score"] >= ranked[1]["score"]
+    assert ranked[0]["caption"] in search(world, *options)
+
+
+def test_hits_are_saved_as_clips_and_as_a_page(world: Path, tmp_path: Path) -> None:
+    from eaglenet.data.decoding import probe
+
+    page = tmp_path / "page.html"
+    options = ["--save-clips", str(tmp_path / "clips"), "--html", str(page), "--json"]
+    hits = json.loads(search(world, "<script>alert(1)</script> red", *options))["hits"]
+    for hit in hits:
+        length = hit["moment"]["end"] - hit["moment"]["start"]
+        assert probe(hit["saved"]).duration == pytest.approx(length, abs=0.6)
+    html = page.read_text()
+    assert html.count("data:image/jpeg;base64,") == 2
+    assert "<script>" not in html
+    assert "red%20%26%20green.mp4" in html
+
+
+def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
+    store = ["--store", str(world / "store")]
+    info = json.loads(runner.invoke(app, ["store", "info", *store, "--json"]).stdout)
+    assert (info["clips"], info["index"], info["tags"]) == (2, "exact scan", ["sky"])
+    assert info["model"] == str(world / "model")
+    assert "exact scan" in runner.invoke(app, ["store", "info", *store]).stdout
+    files = json.loads(runner.invoke(app, ["store", "files", *store, "--json"]).stdout)
+    assert sorted(row["status"] for row in files) == ["done", "done", "failed"]
+    assert "broken.mp4" in runner.invoke(app, ["store", "files", *store]).stdout
+    recall = runner.invoke(app, ["store", "recall", *store, "-k", "1"]).stdout
+    assert "recall@1 1.0000" in recall
+    assert "2 clips" in runner.invoke(app, ["store", "repair", *store]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        (["search", "--store", "x"], UsageError, "exactly one of"),
+        (["search", "a", "--image", "b.png", "--store", "x"], UsageError, "exactly one of"),
+        (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
+        (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
+        (["search", "a", "--store", "/nowhere/at/all"], StoreError, "no store"),
+        (["store", "info", "--store", "/nowhere/at/all"], StoreError, "no store"),
+    ],
+)
+def test_wrong_usage_is_one_clear_error(
+    arguments: list[str], kind: type[EagleNetError], words: str
+) -> None:
+    error = runner.invoke(app, arguments).exception
+    assert isinstance(error, kind)
+    assert words in str(error)
+
+
+def test_times_are_written_as_players_do() -> None:
+    assert [clock(value) for value in (0, 59.96, 61.5, 3725.5)] == [
+        "0:00.0",
+        "1:00.0",
+        "1:01.5",
+        "1:02:05.5",
+    ]
