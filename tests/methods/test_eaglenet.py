@@ -176,7 +176,7 @@ def test_permuting_the_gallery_permutes_the_scores(name: str) -> None:
     assert_close(method.score(text, video[order]), method.score(text, video)[:, order])
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(
     num_texts=st.integers(1, 6),
     num_videos=st.integers(1, 6),
@@ -316,6 +316,13 @@ def test_numbers_of_texts_and_videos_may_differ_in_training() -> None:
     positives = torch.zeros(TEXTS, VIDEOS, dtype=torch.bool)
     positives[torch.arange(TEXTS), torch.tensor([0, 4, 0])] = True
     assert method.losses(text, video, positives).total.isfinite()
+
+
+def test_nothing_is_sized_by_the_first_batch() -> None:
+    method = build_method("support energy").train()
+    for size in (VIDEOS, 3, 9):
+        text, video = features(num_texts=size, num_videos=size)
+        assert method.losses(text, video, torch.eye(size, dtype=torch.bool)).total.isfinite()
 
 
 def test_more_frames_than_the_model_knows_are_refused() -> None:

@@ -97,15 +97,18 @@ class Energy(nn.Module, ABC):
         self, energies: Float[Tensor, "*pairs frames"], mask: Bool[Tensor, "..."] | None
     ) -> Float[Tensor, "*pairs frames"]:
         """``dE(t, F) / dE(t, f_m)``: 1/M, or 1 for the first frame with the extreme energy."""
-        allowed = torch.ones_like(energies, dtype=torch.bool) if mask is None else mask
-        allowed = allowed.expand_as(energies)
         if self.pooling in ("mean", "global"):
-            counted = allowed.to(energies.dtype)
-            return counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)
+            if mask is None:
+                return torch.full_like(energies, 1.0 / energies.shape[-1])
+            counted = mask.to(energies.dtype)
+            counted = counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)
+            return counted.expand_as(energies)
         signed = energies if self.pooling == "max" else -energies
-        best = signed.masked_fill(~allowed, torch.finfo(energies.dtype).min).argmax(dim=-1)
-        chosen = F.one_hot(best, energies.shape[-1]).to(energies.dtype)
-        return chosen.masked_fill(~allowed, 0.0)
+        if mask is not None:
+            signed = signed.masked_fill(~mask, torch.finfo(energies.dtype).min)
+        best = signed.argmax(dim=-1, keepdim=True)
+        shares = torch.zeros_like(energies).scatter_(-1, best, 1.0)
+        return shares if mask is None else shares.masked_fill(~mask, 0.0)
 
 
 class BilinearEnergy(Energy):
@@ -120,18 +123,21 @@ class BilinearEnergy(Energy):
 
     def direction(self, text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         """Where a frame has to point for a low energy."""
-        projected: Tensor = self.projection(_unit(text))
+        return self._project(_unit_and_length(text)[0])
+
+    def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        projected: Tensor = self.projection(unit_text)
         return projected
 
     def frame_energies(
         self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
     ) -> Float[Tensor, "pairs frames"]:
-        return -torch.einsum("nd,nfd->nf", self.direction(text), _unit(frames))
+        return -torch.einsum("nd,nfd->nf", self.direction(text), _unit_and_length(frames)[0])
 
     def all_frame_energies(
         self, text: Float[Tensor, "texts dim"], frames: Float[Tensor, "videos frames dim"]
     ) -> Float[Tensor, "texts videos frames"]:
-        return -torch.einsum("td,vfd->tvf", self.direction(text), _unit(frames))
+        return -torch.einsum("td,vfd->tvf", self.direction(text), _unit_and_length(frames)[0])
 
     def _gradients(
         self,
@@ -139,12 +145,18 @@ class BilinearEnergy(Energy):
         frames: Float[Tensor, "pairs frames dim"],
         mask: Bool[Tensor, "pairs frames"] | None,
     ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
-        direction, unit_frames = self.direction(text), _unit(frames)
+        # Few kernels, as the sampler calls this once a step: the parts of the gradient along the
+        # unit frames are the energies themselves.
+        unit_text, text_length = _unit_and_length(text)
+        unit_frames, frame_length = _unit_and_length(frames)
+        direction = self._project(unit_text)
         energies = -torch.einsum("nd,nfd->nf", direction, unit_frames)
-        shares = self.frame_shares(energies, mask)
-        to_frames = _through_unit(-shares[..., None] * direction[:, None], frames, unit_frames)
-        to_direction = -torch.einsum("nf,nfd->nd", shares, unit_frames)
-        to_text = _through_unit(self._back_to_text(to_direction), text, _unit(text))
+        shares = self.frame_shares(energies, mask)[..., None]
+        across = torch.addcmul(direction[:, None], energies[..., None], unit_frames)
+        to_frames = across * (-shares / frame_length)
+        to_unit = self._back_to_text((-shares * unit_frames).sum(dim=1))
+        along = (to_unit * unit_text).sum(dim=-1, keepdim=True)
+        to_text = torch.addcmul(to_unit, along, unit_text, value=-1) / text_length
         return to_text, to_frames
 
     def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
@@ -157,8 +169,8 @@ class CosineEnergy(BilinearEnergy):
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = False) -> None:
         Energy.__init__(self, dim, pooling=pooling, bias=False)
 
-    def direction(self, text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        return _unit(text)
+    def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        return unit_text
 
     def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         return gradient
@@ -215,17 +227,8 @@ ENERGIES.add("bilinear", BilinearEnergy)
 ENERGIES.add("mlp", PerceptronEnergy)
 
 
-def _unit(vectors: Float[Tensor, "*any dim"]) -> Float[Tensor, "*any dim"]:
-    return F.normalize(vectors, dim=-1, eps=MIN_NORM)
-
-
-def _through_unit(
-    gradient: Float[Tensor, "*any dim"],
+def _unit_and_length(
     vectors: Float[Tensor, "*any dim"],
-    unit: Float[Tensor, "*any dim"],
-) -> Float[Tensor, "*any dim"]:
-    """Gradient with respect to ``x`` from the one with respect to ``x / ||x||``."""
-    along = (gradient * unit).sum(dim=-1, keepdim=True)
-    length = vectors.norm(dim=-1, keepdim=True).clamp_min(MIN_NORM)
-    projected: Tensor = (gradient - along * unit) / length
-    return projected
+) -> tuple[Float[Tensor, "*any dim"], Float[Tensor, "*any 1"]]:
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp_min(MIN_NORM)
+    return vectors / length, length

@@ -45,8 +45,8 @@ def sample(
     """
     for step in range(steps):
         to_text, to_frames = energy.gradients(text, frames)
-        text = text - step_size * to_text
-        frames = frames - step_size * to_frames
+        text = text.add(to_text, alpha=-step_size)
+        frames = frames.add(to_frames, alpha=-step_size)
         if deviation == 0.0:
             continue
         if noise is not None:
@@ -54,8 +54,8 @@ def sample(
         else:
             text_noise = _standard_normal(text, generator)
             frame_noise = _standard_normal(frames, generator)
-        text = text + deviation * text_noise
-        frames = frames + deviation * frame_noise
+        text = text.add(text_noise, alpha=deviation)
+        frames = frames.add(frame_noise, alpha=deviation)
     return text, frames
 
 
