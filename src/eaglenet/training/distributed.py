@@ -28,6 +28,7 @@ from eaglenet.types import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
 BUCKET_ELEMENTS = 1 << 24  # 64 MiB of fp32 gradients in one message
+LONG_WAIT_HOURS = 48
 CPU = torch.device("cpu")
 TIMEOUT_VARIABLE = "EAGLENET_TIMEOUT_SECONDS"
 
@@ -172,6 +173,16 @@ def barrier(world: World, purpose: str) -> None:
     """Wait for all ranks; a timeout says what for."""
     if world.size > 1:
         _call(purpose, world, dist.barrier)
+
+
+def wait_for_main(world: World, purpose: str) -> None:
+    """A barrier for work of rank 0 that may take hours, such as decoding a dataset."""
+    if world.size == 1:
+        return
+    limit = timedelta(hours=LONG_WAIT_HOURS)
+    group = _call(purpose, world, dist.new_group, backend="gloo", timeout=limit)
+    _call(purpose, world, dist.barrier, group=group)
+    dist.destroy_process_group(group)
 
 
 def _average_bucket(bucket: list[Tensor], world: World) -> None:

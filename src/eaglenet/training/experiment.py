@@ -72,6 +72,8 @@ class TrainingConfig:
         ``fp16_weights`` stores the towers' matrices in fp16, as the released code does.
     accumulate: pieces that a batch is encoded in; see ``accumulation`` in `training.step`.
     freeze: ``embeddings`` freezes what the field's "freeze 0" does; ``towers`` both towers whole.
+    deterministic: on a GPU use kernels that give the same bits again, so that a resumed run equals
+        one never interrupted; a little slower. A CPU always does.
     select: the split that chooses the epoch; ``test`` is what published rows do, and is reported.
     patience: stop after so many evaluations without a better one; 0 never stops.
     checkpoint_every: steps between checkpoints, besides the one after each epoch; 0 for none.
@@ -93,6 +95,7 @@ class TrainingConfig:
     compile: bool = False
     freeze: Freeze = "none"
     captions: Captions = "all"
+    deterministic: bool = True
     seed: int = 0
     select: Select = "val"
     select_by: SelectBy = "R@1"

@@ -30,7 +30,7 @@ def describe_environment() -> dict[str, Any]:
         "versions": versions,
         "commit": git_commit(Path(eaglenet.__file__).parent),
         "hardware": describe_hardware(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "eaglenet"), *sys.argv[1:]],
     }
 
 

@@ -16,7 +16,8 @@ from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
 from eaglenet.training.build import FEATURES, build_method, check_features, load_source
-from eaglenet.training.distributed import World, barrier, join, leave
+from eaglenet.training.determinism import repeatable
+from eaglenet.training.distributed import World, barrier, join, leave, wait_for_main
 from eaglenet.training.experiment import DataChoice, Experiment
 from eaglenet.training.logbook import Progress
 from eaglenet.training.manifest import describe_environment, write_json
@@ -73,7 +74,8 @@ def train(
         )
         reset_peak_memory(world.device)
         started = time.perf_counter()
-        position = trainer.fit()
+        with repeatable(world.device, experiment.training.deterministic):
+            position = trainer.fit()
         result = summarise(experiment, position, method, world, time.perf_counter() - started)
         if world.is_main:
             write_json(folder / RESULT, result)
@@ -94,7 +96,7 @@ def prepare(experiment: Experiment, folder: Path, world: World) -> tuple[Method,
                 sources[name] = load_source(
                     experiment.data, name, method, cache=folder / "frames", device=world.device
                 )
-        barrier(world, "waiting for rank 0 to prepare the data")
+        wait_for_main(world, "waiting for rank 0 to prepare the data")
     return method, sources
 
 
@@ -108,7 +110,7 @@ def open_run(experiment: Experiment, folder: Path, world: World) -> dict[str, An
                 f"{folder} holds another experiment; it differs in {'; '.join(lines)} "
                 "(there -> asked). Choose another --output or the same settings"
             )
-    elif folder.is_dir() and any(folder.iterdir()):
+    elif folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise ConfigError(f"{folder} is not empty and not a run; choose another --output")
     barrier(world, "opening the run folder")
     if world.is_main and not path.exists():

@@ -97,6 +97,7 @@ class Trainer:
         self.watch = FiniteWatch(world.device)
         self.pending: list[tuple[int, Tensor]] = []
         self.names: tuple[str, ...] = ()
+        self._log_started = time.perf_counter()
         self._resume()
         self.logbook = (
             Logbook(folder, tensorboard=tensorboard, progress=progress) if world.is_main else None
