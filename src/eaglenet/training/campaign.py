@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.errors import ConfigError
+from eaglenet.evaluation import report
 from eaglenet.evaluation.summary import mean_and_spread
 from eaglenet.training.build import build_method
 from eaglenet.training.experiment import Experiment
@@ -110,7 +111,7 @@ def write_report(
     rows: Sequence[dict[str, Any]],
     table: tuple[list[str], list[list[str]]] | None = None,
 ) -> None:
-    """``name.json`` and ``name.md`` in ``folder``."""
+    """``name.json`` and ``name.md`` in ``folder``, and ``report/`` with the curves of all runs."""
     write_json(folder / f"{name}.json", {"title": title, **describe_environment(), "rows": rows})
     lines = [f"# {title}", "", markdown_table(*(table or campaign_table(rows))), ""]
     timed = [row for row in rows if "cannot_run" not in row]
@@ -124,6 +125,9 @@ def write_report(
         lines += [f"Protocol: {timed[0]['protocol']}; {timed[0]['selection']}.", ""]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
+    if timed:
+        runs = [folder / slug(row["label"]) for row in timed]
+        report.write_report(runs, folder / "report", title=title)
 
 
 def slug(label: str) -> str:
