@@ -61,7 +61,7 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or foreign file can fail in any way
-        cause = next(iter(str(error).splitlines()), type(error).__name__)
+        cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise CheckpointError(
             f"{path}: not a file of tensors ({cause}); expected the authors' state_dict as saved "
             "by torch.save"
