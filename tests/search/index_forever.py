@@ -8,13 +8,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from synthetic_store import BagMethod
 
-from eaglenet.search import encoding, indexing
+from eaglenet.search import encoding, index_run, indexing
 from eaglenet.search.manifest import Splitting
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    indexing.COMMIT_CLIPS = 1
+    index_run.COMMIT_CLIPS = 1
     encoding.BATCH_FRAMES = 1
     options = indexing.IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
     indexing.index_videos(

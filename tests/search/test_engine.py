@@ -1,10 +1,11 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic_store import BagMethod, content_of
+from synthetic_store import BagMethod, content_of, make_manifest, make_store
 
 import eaglenet
 from eaglenet.errors import EagleNetError, StoreError, UsageError
@@ -18,8 +19,6 @@ NASTY = ["", " ", "\x00", "\n\t\r", "\ud800", "\u202e\u200f", "x" * 10**6, "' OR
 
 def all_features(engine: Engine) -> VideoFeatures:
     snapshot = engine.snapshot
-    import numpy as np
-
     return engine.manifest.layout.unpack(snapshot.records(np.arange(len(snapshot)))).features
 
 
@@ -118,6 +117,23 @@ def test_captions_are_ranked_for_a_clip(engine: Engine, bag: BagMethod) -> None:
 def test_a_store_is_only_searched_with_its_own_model(store_folder: Path) -> None:
     with pytest.raises(StoreError, match="another model"):
         Engine.open(store_folder, BagMethod(seed=5)).search("red")
+
+
+def test_a_model_that_moved_is_told(bag: BagMethod, tmp_path: Path) -> None:
+    manifest = make_manifest(bag, model=str(tmp_path / "gone"))
+    make_store(tmp_path / "store", bag, num_files=1)
+    manifest.write(tmp_path / "store")
+    with pytest.raises(StoreError, match="--model FOLDER"):
+        Engine.open(tmp_path / "store").search("red")
+
+
+def test_an_empty_store_finds_nothing(bag: BagMethod, tmp_path: Path) -> None:
+    make_store(tmp_path, bag, num_files=0)
+    engine = Engine.open(tmp_path, bag)
+    engine.warm_up()
+    assert engine.search("red car", filters=Filters(path="x")) == []
+    assert engine.search_many(["red", "car"], group_files=True) == [[], []]
+    assert engine.info()["clips"] == 0
 
 
 def test_the_package_opens_stores(store_folder: Path, bag: BagMethod) -> None:

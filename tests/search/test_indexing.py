@@ -8,7 +8,8 @@ from small_videos import colour_video
 from synthetic_store import BagMethod
 
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
-from eaglenet.search import creation, indexing
+from eaglenet.search import creation
+from eaglenet.search import index_run as indexing
 from eaglenet.search.engine import Engine
 from eaglenet.search.files import find_videos, read_tags
 from eaglenet.search.filters import Filters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -61,6 +62,8 @@ def index(
         workers=workers,
         device=device,
     )
+    # The report lists what was left out; the loader need not say it again.
+    logging.getLogger("eaglenet.data.loader").setLevel(logging.ERROR)
     given_tags = read_tags(tags) if tags is not None else {}
     with _Bar(shown=not as_json and sys.stderr.isatty()) as bar:
         report = index_videos(

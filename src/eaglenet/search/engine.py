@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,6 +83,11 @@ class Engine:
         if not isinstance(method, Method):
             from eaglenet.methods.folder import load
 
+            if os.path.isabs(str(given)) and not os.path.exists(str(given)):
+                raise StoreError(
+                    f"the model of {self.folder} was in {given}, where nothing is now; say where "
+                    "it is with --model FOLDER (in Python: model=)"
+                )
             method = load(str(given))
         if model_identity(method) != self.manifest.identity:
             name = given.name if isinstance(given, Method) else str(given)

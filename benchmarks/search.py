@@ -1,0 +1,327 @@
+"""One query against 100,000 clips: open, shortlist, exact re-rank, memory, recall, quality.
+
+    python benchmarks/search.py                      # builds the store (about 3 GB) and measures
+    python benchmarks/search.py --quick              # 2,000 clips, seconds
+    python benchmarks/search.py --folder DIR         # keeps the store there and uses it again
+
+The store holds clustered random vectors, 12 frames x 512, with the model an EagleNet in the
+released configuration over a small text tower, random weights: time does not depend on what the
+numbers are. Searching is measured in a process of its own, so that its memory is that of a user.
+The other side is a FAISS flat index over the same coarse vectors with numpy re-ranking (the best
+frame's cosine) of the same 100 clips, queries taking turns in one run. Quality is measured on the
+demo world with the shipped demo model, where there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import save_result
+from eaglenet.data.synthetic import demo_split, demo_tokenizer_folder, render_clips
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.tokenizer import Tokenizer
+from eaglenet.errors import ModelNotFoundError
+from eaglenet.methods.eaglenet import build
+from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.folder import load, save
+from eaglenet.scoring import score_all
+from eaglenet.search.creation import describe
+from eaglenet.search.engine import Engine
+from eaglenet.search.manifest import Manifest, Splitting
+from eaglenet.search.queries import encode_sentences
+from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
+
+FRAMES, DIM, SHORTLIST = 12, 512, 100
+CLUSTERS, CLIPS_A_FILE, BATCH = 2000, 50, 2000
+WORDS = ("a", "red", "blue", "green", "ball", "square", "moves", "left", "right", "then", "stops")
+
+
+def make_model(folder: Path) -> None:
+    """A small text tower (4 layers of 256) under EagleNet at its full width."""
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.from_folder(demo_tokenizer_folder())
+    config = ClipConfig(
+        dim=DIM,
+        vision=VisionConfig(
+            image_size=32, patch_size=16, width=64, layers=1, heads=2, mlp_width=128
+        ),
+        text=TextConfig(
+            vocabulary_size=tokenizer.vocabulary_size,
+            width=256,
+            layers=4,
+            heads=4,
+            mlp_width=1024,
+        ),
+    )
+    method = build(EagleNetConfig.released(token_shift=False), ClipEncoder(config))
+    method.frame_spec = FrameSpec(num_frames=FRAMES, size=32)
+    method.tokenizer = tokenizer
+    save(method.eval(), folder)
+
+
+def build_store(folder: Path, num_clips: int) -> float:
+    """Fill a store through its own interface; seconds it took."""
+    from eaglenet.search.lance_store import LanceStore
+    from eaglenet.search.publishing import publish
+    from eaglenet.search.store import ClipRows, FileRow
+
+    started = time.perf_counter()
+    make_model(folder / "model")
+    method = load(folder / "model")
+    store_folder = folder / "store"
+    store_folder.mkdir(parents=True)
+    manifest = describe(method, str(folder / "model"), method.frame_spec, Splitting(), [])
+    manifest.write(store_folder)
+    store = LanceStore(store_folder, manifest.layout, manifest.dim)
+    generator = torch.Generator().manual_seed(0)
+    centres = F.normalize(torch.randn(CLUSTERS, DIM, generator=generator), dim=-1)
+    for first in range(0, num_clips, BATCH):
+        count = min(BATCH, num_clips - first)
+        own = centres[torch.randint(CLUSTERS, (count,), generator=generator)]
+        noise = torch.randn(count, FRAMES, DIM, generator=generator) / DIM**0.5
+        clip_noise = torch.randn(count, 1, DIM, generator=generator) / DIM**0.5
+        frames = F.normalize(own[:, None] + clip_noise + 0.5 * noise, dim=-1)
+        features = VideoFeatures(frames, torch.ones(count, FRAMES, dtype=torch.bool))
+        numbers = np.arange(first, first + count)
+        contents = [f"{number // CLIPS_A_FILE:032x}"[::-1] for number in numbers]
+        starts = 8.0 * (numbers % CLIPS_A_FILE)
+        seconds = torch.from_numpy(starts)[:, None] + torch.linspace(0, 10, FRAMES)
+        paths = [f"/videos/{number // CLIPS_A_FILE:06}.mp4" for number in numbers]
+        keys = [(c, int(n % CLIPS_A_FILE)) for c, n in zip(contents, numbers, strict=True)]
+        store.add_clips(
+            ClipRows(
+                keys=keys,
+                paths=paths,
+                starts=starts,
+                ends=starts + 10,
+                coarse=method.coarse_vectors(features).numpy(),
+                records=manifest.layout.pack(features, seconds),
+                thumbnails=[bytes(3000)] * count,
+            )
+        )
+        store.put_files(
+            [
+                FileRow(path, 1, first * 10**9, content, "done", duration=410.0)
+                for path, content in dict(zip(paths, contents, strict=True)).items()
+            ]
+        )
+    store.optimize()
+    publish(store_folder, store, manifest.layout, manifest.dim)
+    return time.perf_counter() - started
+
+
+def milliseconds(seconds: list[float]) -> dict[str, float]:
+    values = 1000 * np.array(seconds)
+    return {
+        "p50": round(float(np.percentile(values, 50)), 2),
+        "p99": round(float(np.percentile(values, 99)), 2),
+        "best": round(float(values.min()), 2),
+    }
+
+
+def memory_mib() -> dict[str, int]:
+    """Resident now and at most, with the part that is mapped files and can be given back."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    now = {name: int(fields[name].split()[0]) // 1024 for name in ("VmRSS", "RssFile", "RssAnon")}
+    return {**now, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+
+
+def measure(folder: Path, num_queries: int) -> dict[str, Any]:
+    """Run in a process of its own; both sides answer the same sentences in turn."""
+    before = memory_mib()
+    started = time.perf_counter()
+    engine = Engine.open(folder / "store")
+    opened = time.perf_counter() - started
+    generator = torch.Generator().manual_seed(1)
+    choices = torch.randint(len(WORDS), (num_queries + 5, 8), generator=generator).tolist()
+    sentences = [" ".join(WORDS[number] for number in row) for row in choices]
+    started = time.perf_counter()
+    first = engine.search(sentences[0], k=10, shortlist=SHORTLIST)
+    first_query = time.perf_counter() - started
+    assert len(first) == 10
+    stages: dict[str, list[float]] = {}
+
+    def clock(name: str, began: float) -> float:
+        now = time.perf_counter()
+        stages.setdefault(name, []).append(now - began)
+        return now
+
+    whole = []
+    for number, sentence in enumerate(sentences):
+        began = time.perf_counter()
+        engine.search(sentence, k=10, shortlist=SHORTLIST)
+        if number >= 5:
+            whole.append(time.perf_counter() - began)
+    memory = memory_mib()
+    engine_tops, flat_tops, flat_whole, flat_coarse = [], [], [], []
+    flat = FlatSide(engine)
+    for sentence in sentences[5:]:
+        began = time.perf_counter()
+        text = encode_sentences(engine.method, [sentence])
+        vector = engine.method.coarse_vectors(text)
+        began = clock("text", began)
+        snapshot, found = engine.shortlists(vector, SHORTLIST)
+        began = clock("coarse", began)
+        records = snapshot.records(found[0].rows)
+        clips = engine.manifest.layout.unpack(records)
+        began = clock("fetch", began)
+        with torch.inference_mode():
+            score_all(engine.method, text, clips.features)
+        clock("rerank", began)
+        began = time.perf_counter()
+        text = encode_sentences(engine.method, [sentence])
+        query = engine.method.coarse_vectors(text).detach().numpy()
+        coarse_began = time.perf_counter()
+        rows = flat.coarse(query)
+        flat_coarse.append(time.perf_counter() - coarse_began)
+        flat.rerank(query, rows)
+        flat_whole.append(time.perf_counter() - began)
+        engine_tops.append(set(found[0].rows.tolist()))
+        flat_tops.append(set(rows.tolist()))
+    pairs = zip(engine_tops, flat_tops, strict=True)
+    return {
+        "clips": len(engine.snapshot),
+        "queries": num_queries,
+        "open_seconds": round(opened, 3),
+        "first_query_seconds_with_model_loading": round(first_query, 3),
+        "index": engine.info()["index"],
+        "query_ms": milliseconds(whole),
+        "stages_ms": {name: milliseconds(values) for name, values in stages.items()},
+        "memory_mib": {"before_open": before["VmRSS"], **memory},
+        "faiss_query_ms": milliseconds(flat_whole),
+        "faiss_coarse_ms": milliseconds(flat_coarse),
+        "shortlist_agreement_with_faiss": float(
+            np.mean([len(ours & theirs) / SHORTLIST for ours, theirs in pairs])
+        ),
+    }
+
+
+class FlatSide:
+    """FAISS IndexFlatIP, and the best frame's cosine in numpy."""
+
+    def __init__(self, engine: Engine) -> None:
+        import faiss
+
+        faiss.omp_set_num_threads(torch.get_num_threads())
+        snapshot = engine.snapshot
+        self.index = faiss.IndexFlatIP(engine.manifest.dim)
+        self.index.add(snapshot.vectors.numpy())
+        self.snapshot = snapshot
+
+    def coarse(self, query: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        rows: np.ndarray[Any, Any] = self.index.search(query, SHORTLIST)[1][0]
+        return rows
+
+    def rerank(self, query: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> Any:
+        frames = self.snapshot.records(rows)["frames"].astype(np.float32)
+        frames /= np.linalg.norm(frames, axis=-1, keepdims=True)
+        return np.argsort(-(frames @ query[0]).max(axis=-1))
+
+
+def measure_index(folder: Path) -> dict[str, Any]:
+    """Recall of the approximate index that larger stores use, on this one."""
+    from eaglenet.search.repair import build_index, recall
+
+    started = time.perf_counter()
+    build_index(folder / "store")
+    built = time.perf_counter() - started
+    rows = []
+    for effort in (16, 64, 256):
+        result = recall(folder / "store", k=SHORTLIST, num_queries=50, effort=effort)
+        rows.append({"effort": effort, **vars(result)})
+    return {"build_seconds": round(built, 1), "recall": rows}
+
+
+def measure_quality(num_clips: int) -> dict[str, Any] | None:
+    """R@1 on the demo world's test split: coarse alone, and re-ranked shortlists."""
+    try:
+        method = load("demo")
+    except ModelNotFoundError:
+        return None
+    split = demo_split("test", test=num_clips)
+    clips = render_clips(split, method.frame_spec)
+    with torch.inference_mode():
+        parts = [method.encode_video(clips[n : n + 32]) for n in range(0, len(clips), 32)]
+        videos = VideoFeatures.concatenate(parts)
+        texts = split.texts
+        chunks = [encode_sentences(method, texts[n : n + 256]) for n in range(0, len(texts), 256)]
+        text = TextFeatures.concatenate(chunks)
+        coarse = method.coarse_vectors(text) @ method.coarse_vectors(videos).T
+        exact = score_all(method, text, videos)
+    truth = split.video_of_text
+
+    def recall_at_1(scores: torch.Tensor) -> float:
+        target = scores.gather(1, truth[:, None])
+        return round(float(((scores >= target).sum(dim=1) == 1).float().mean()) * 100, 2)
+
+    result: dict[str, Any] = {
+        "clips": len(clips),
+        "sentences": len(texts),
+        "coarse_r1": recall_at_1(coarse),
+        "exact_r1": recall_at_1(exact),
+        "reranked": {},
+    }
+    for k in (10, 50, 100, 200):
+        rows = coarse.topk(min(k, coarse.shape[1]), dim=1).indices
+        listed = torch.zeros_like(coarse, dtype=torch.bool).scatter_(1, rows, True)
+        held = listed.gather(1, truth[:, None])[:, 0]
+        scores = exact.masked_fill(~listed, -torch.inf)
+        # A clip that is not in the shortlist is not found, so it must not count as a tie.
+        first = (scores >= exact.gather(1, truth[:, None])).sum(dim=1) == 1
+        result["reranked"][str(k)] = {
+            "r1": round(float((first & held).float().mean()) * 100, 2),
+            "in_shortlist": round(float(held.float().mean()) * 100, 2),
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clips", type=int, default=100_000)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--folder", type=Path, help="keep the store here and use it again")
+    parser.add_argument("--no-index", action="store_true", help="do not try the approximate index")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure is not None:
+        print(json.dumps(measure(options.measure, options.queries)))
+        return
+    if options.quick:
+        options.clips, options.queries = 2000, 20
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        built = None
+        if not (folder / "store").exists():
+            built = round(build_store(folder, options.clips), 1)
+        assert Manifest.read(folder / "store").dim == DIM
+        command = [sys.executable, __file__, "--measure", str(folder)]
+        command += ["--queries", str(options.queries)]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        result = {
+            "build_seconds": built,
+            "search": json.loads(output.splitlines()[-1]),
+            "approximate": None if options.no_index else measure_index(folder),
+            "demo_world": measure_quality(200 if options.quick else 1000),
+        }
+    print(json.dumps(result, indent=2))
+    if not options.quick:
+        print(save_result("search", result))
+
+
+if __name__ == "__main__":
+    main()
