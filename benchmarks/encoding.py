@@ -153,7 +153,7 @@ def main() -> None:
     is_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if is_gpu else "cpu", choices=["cuda", "cpu"])
-    parser.add_argument("--towers", nargs="+", default=list(TOWERS), choices=list(TOWERS))
+    parser.add_argument("--towers", nargs="+", choices=list(TOWERS))
     parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS))
     parser.add_argument("--batches", nargs="+", type=int, help="frames at a time")
     parser.add_argument("--rounds", type=int, help="turns of each side")
@@ -161,11 +161,14 @@ def main() -> None:
     parser.add_argument("--mode", default="default", help="torch.compile's mode")
     parser.add_argument("--transformers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--token-shift", action="store_true", help="in the last two blocks")
-    parser.add_argument("--quick", action="store_true", help="fewer blocks, one small batch")
+    parser.add_argument(
+        "--quick", action="store_true", help="B/32 with fewer blocks, one small batch"
+    )
     parser.add_argument("--name", help="name of the result file, without its ending")
     parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
     options = parser.parse_args()
     on_gpu = options.device == "cuda"
+    options.towers = options.towers or (["b32"] if options.quick else list(TOWERS))
     # bf16 and fp16 have no fast kernels on many CPUs, so they are measured there on request only.
     options.precisions = options.precisions or (["bf16", "fp16", "fp32"] if on_gpu else ["fp32"])
     options.batches = options.batches or (
