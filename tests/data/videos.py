@@ -6,6 +6,7 @@ row b // 4, column b % 4. Bits 14 (white) and 15 (black) stay fixed and tell whi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import av
 import numpy as np
 from torch import Tensor
+
+os.environ.setdefault("SVT_LOG", "0")  # the AV1 encoder writes to the terminal by itself
 
 CODES = {
     "h264": ("libx264", {"g": "30", "bf": "3"}),

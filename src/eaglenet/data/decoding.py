@@ -5,8 +5,8 @@
     video.seconds  # when each was shown
 
 A file that gives no frames raises ``VideoDecodeError``; it never becomes black frames. How frames
-are found is in ``frame_picking``, which moments are looked at in ``frame_sampling``, how pixels are made
-in ``pixels``, writing in ``video_writing``; those never import the decoder themselves.
+are found is in ``frame_picking``, which moments are looked at in ``frame_sampling``, how pixels are
+made in ``pixels``, writing in ``video_writing``; those never import the decoder themselves.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Takes wanted frames out of a stream while decoding as little of it as possible.
 
-Three ways, over a ``PacketSource`` (see ``decoding.VideoSource``):
+Ways to do so, over a ``PacketSource`` (see ``decoding.VideoSource``):
 
 - ``pick_exact``: the frame on show at each time. Only packets between a keyframe and the wanted
   frame are decoded, frames that nothing refers to are dropped undecoded, and the file is sought
   only where reading on would pass over more packets than a seek is worth.
 - ``pick_keyframes``: the nearest keyframe to each time; decodes one packet a frame.
-- ``decode_through``: every clean frame in order, for damaged files and files without timestamps.
+- ``decode_through``: every clean frame in order, for damaged files and files without timestamps;
+  ``pick_decoded`` picks from these.
 
 Times are ticks of the stream's clock throughout. A frame is known by its time (``pts``).
 """
@@ -79,6 +80,7 @@ class _ExactPicker:
         self.exhausted = False
         self.decoding = False
         self.oldest_wanted = 0
+        self.run_start = 0
         self.errors_at_start = source.errors
 
     def read(self) -> bool:
@@ -88,8 +90,9 @@ class _ExactPicker:
             return False
         if packet.pts is None:
             raise UntimedPacketError
-        decoded_at = packet.pts if packet.dts is None else packet.dts
-        self.read_to = decoded_at if self.read_to is None else max(self.read_to, decoded_at)
+        # A packet is shown no earlier than it is decoded. Matroska leaves the first ones' dts open.
+        if packet.dts is not None and (self.read_to is None or packet.dts > self.read_to):
+            self.read_to = packet.dts
         # Packets that an edit list cuts away are needed as references and never shown.
         if not packet.is_discard:
             insort(self.times, packet.pts)
@@ -147,8 +150,12 @@ class _ExactPicker:
     def decode_first(self) -> None:
         packet = self.unsent.popleft()
         self.unsent_bytes -= packet.size
-        self.decoding = True
-        self.collect(self.source.send(packet, keep=packet.pts in self.waiting))
+        if not self.decoding:
+            self.decoding = True
+            self.run_start = packet.pts
+        # What precedes its keyframe in order of show refers to packets that were passed over.
+        if packet.pts >= self.run_start:
+            self.collect(self.source.send(packet, keep=packet.pts in self.waiting))
 
     def collect(self, frames: Sequence[Any]) -> None:
         for frame in frames:
@@ -221,6 +228,21 @@ def pick_exact(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[i
     for position, target in enumerate(targets):
         yield from picker.want(target, position)
     yield from picker.finish()
+
+
+def pick_decoded(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
+    """As ``pick_exact`` by decoding everything, which needs no times of packets."""
+    shown = None
+    position = 0
+    for time, frame in decode_through(source):
+        while position < len(targets) and shown is not None and time > targets[position]:
+            yield position, shown
+            position += 1
+        if position == len(targets):
+            return
+        shown = frame
+    for rest in range(position, len(targets)):
+        yield rest, shown
 
 
 def pick_keyframes(
@@ -300,11 +322,11 @@ def decode_through(source: PacketSource, start: int | None = None) -> Iterator[t
         if not is_clean and packet.pts is not None:
             distrusted.add(packet.pts)
         for frame in frames:
-            clock = _time_of(frame, clock, source.has_times)
+            clock = frame.pts = _time_of(frame, clock, source.has_times)
             if not frame.is_corrupt and clock not in distrusted:
                 yield clock, frame
     for frame in source.send(None):
-        clock = _time_of(frame, clock, source.has_times)
+        clock = frame.pts = _time_of(frame, clock, source.has_times)
         if not frame.is_corrupt and clock not in distrusted:
             yield clock, frame
 

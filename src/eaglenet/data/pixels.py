@@ -17,7 +17,7 @@ SCALING = 4 | 0x2000
 """swscale's BICUBIC | FULL_CHR_H_INT. Without the second flag chroma is halved in width and every
 channel comes out about one grey level too dark."""
 
-BLANK = (122, 116, 104)
+BLANK = (123, 117, 104)
 """CLIP's mean colour: a blank frame is 0 after normalisation, as in the released code."""
 
 

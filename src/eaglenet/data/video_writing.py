@@ -48,8 +48,11 @@ def encode(
 
 
 def as_pictures(frames: Any) -> Pixels:
-    """[frames, 3, height, width] or [frames, height, width, 3] as the latter."""
-    array = frames.numpy() if isinstance(frames, Tensor) else np.asarray(frames)
+    """[frames, 3, height, width] or [frames, height, width, 3] as the latter.
+
+    The latter may be anything of that shape that gives one frame after the other.
+    """
+    array = frames.numpy() if isinstance(frames, Tensor) else frames
     if array.ndim != 4 or array.dtype != np.uint8 or 3 not in (array.shape[1], array.shape[3]):
         raise UsageError(
             f"frames must be uint8 [frames, 3, height, width] or [frames, height, width, 3], "

@@ -16,6 +16,7 @@ from eaglenet.data import frame_sampling, pixels
 from eaglenet.data.frame_picking import (
     UntimedPacketError,
     decode_through,
+    pick_decoded,
     pick_exact,
     pick_keyframes,
 )
@@ -29,6 +30,9 @@ Window = tuple[float, float]
 
 ENOUGH_CLEAN = 0.5
 """Share of a damaged window's frames that must decode for them to stand for the window."""
+
+RUN_UP_SECONDS = 10
+"""How far before a damaged window decoding starts."""
 
 
 @dataclass(frozen=True)
@@ -184,17 +188,18 @@ def _pick(
 def _frames(
     source: VideoSource, spec: FrameSpec, targets: Sequence[int]
 ) -> Iterator[tuple[int, Any | None]]:
-    if spec.fast:
+    if spec.fast and source.has_times:
         yield from pick_keyframes(source, targets, source.keyframes())
         return
-    pending = set(range(len(targets)))
+    pending = dict(enumerate(targets))
     try:
         for position, frame in pick_exact(source, targets):
-            pending.discard(position)
+            del pending[position]
             yield position, frame
     except UntimedPacketError:
-        for position in sorted(pending):
-            yield position, None
+        positions = list(pending)
+        for rest, frame in pick_decoded(source, list(pending.values())):
+            yield positions[rest], frame
 
 
 def _finish(
@@ -218,22 +223,22 @@ def _repair(source: VideoSource, spec: FrameSpec, plan: Plan) -> DecodedVideo:
     """Decode the window through and sample from the frames that come out clean."""
     from eaglenet.data.decoding import open_video
 
-    start = None if plan.window is None else int(plan.start)
     with open_video(source.path, threads=1) as repaired:
         table = repaired.table()
         whole = (Fraction(table.times[0]), Fraction(table.end))
         span = whole if plan.window is None else (plan.start, min(plan.end, whole[1]))
         expected = _shown_within(table.times, *span)
-        clean = [
-            time
-            for time, _ in _until(decode_through(repaired, start), expected[-1])
-            if time >= expected[0]
-        ]
+        # Streams that refresh gradually need a run-up; some have no other start than the first.
+        near = int(plan.start - RUN_UP_SECONDS / source.tick)
+        for start in (None,) if near <= table.times[0] else (near, None):
+            found = _until(decode_through(repaired, start), expected[-1])
+            clean = sorted(time for time, _ in found if time >= expected[0])
+            if len(clean) == len(expected):
+                break
         if len(clean) < ENOUGH_CLEAN * len(expected) or not clean:
             raise VideoDecodeError(
                 source.path, f"only {len(clean)} of {len(expected)} frames could be decoded"
             )
-        clean.sort()
         again = _plan(repaired, spec, plan.window, span, clean)
         chosen = [clean[max(bisect_right(clean, t) - 1, 0)] for t in again.targets]
         exact = [expected[max(bisect_right(expected, t) - 1, 0)] for t in again.targets]
