@@ -103,11 +103,11 @@ class ClipEncoder(nn.Module):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile both towers in place, with ``torch.compile``'s arguments.
 
-        The default mode is the right one: it fuses norms, activations and pixel normalisation
-        between the matrix products and makes ViT-B/16 a third faster in bf16 on an H200
-        (``benchmarks/encoding.py``), while ``max-autotune`` spends minutes to find the same
-        library kernels. A new batch shape compiles again, so keep batches of one size. Names and
-        weights do not change.
+        Use the default mode: it fuses norms, activations and pixel normalisation between the
+        matrix products, which makes ViT-B/16 about a third faster in bf16 on an H200
+        (``benchmarks/encoding.py``). ``max-autotune`` searched for minutes there and kept the
+        library's kernels for the large products; its speed was not measured. A new batch shape
+        compiles again, so keep batches of one size. Names and weights do not change.
         """
         self.vision.compile(*args, **kwargs)
         self.text.compile(*args, **kwargs)
