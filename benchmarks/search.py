@@ -43,6 +43,7 @@ from eaglenet.search.creation import describe
 from eaglenet.search.engine import Engine
 from eaglenet.search.manifest import Manifest, Splitting
 from eaglenet.search.queries import encode_sentences
+from eaglenet.search.reranking import prepare_for_store
 from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
 
 FRAMES, DIM, SHORTLIST = 12, 512, 100
@@ -73,7 +74,7 @@ def make_model(folder: Path) -> None:
     save(method.eval(), folder)
 
 
-def build_store(folder: Path, num_clips: int) -> float:
+def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
     """Fill a store through its own interface; seconds it took."""
     from eaglenet.search.lance_store import LanceStore
     from eaglenet.search.publishing import publish
@@ -84,7 +85,9 @@ def build_store(folder: Path, num_clips: int) -> float:
     method = load(folder / "model")
     store_folder = folder / "store"
     store_folder.mkdir(parents=True)
-    manifest = describe(method, str(folder / "model"), method.frame_spec, Splitting(), [])
+    manifest = describe(
+        method, str(folder / "model"), method.frame_spec, Splitting(), [], prepare=prepare
+    )
     manifest.write(store_folder)
     store = LanceStore(store_folder, manifest.layout, manifest.dim)
     generator = torch.Generator().manual_seed(0)
@@ -96,6 +99,7 @@ def build_store(folder: Path, num_clips: int) -> float:
         clip_noise = torch.randn(count, 1, DIM, generator=generator) / DIM**0.5
         frames = F.normalize(own[:, None] + clip_noise + 0.5 * noise, dim=-1)
         features = VideoFeatures(frames, torch.ones(count, FRAMES, dtype=torch.bool))
+        prepared = prepare_for_store(method, features) if prepare else None
         numbers = np.arange(first, first + count)
         contents = [f"{number // CLIPS_A_FILE:032x}"[::-1] for number in numbers]
         starts = 8.0 * (numbers % CLIPS_A_FILE)
@@ -109,7 +113,7 @@ def build_store(folder: Path, num_clips: int) -> float:
                 starts=starts,
                 ends=starts + 10,
                 coarse=method.coarse_vectors(features).numpy(),
-                records=manifest.layout.pack(features, seconds),
+                records=manifest.layout.pack(features, seconds, prepared),
                 thumbnails=[bytes(3000)] * count,
             )
         )
@@ -160,12 +164,16 @@ def measure(folder: Path, num_queries: int) -> dict[str, Any]:
         stages.setdefault(name, []).append(now - began)
         return now
 
-    whole = []
+    whole, processor = [], []
     for number, sentence in enumerate(sentences):
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         engine.search(sentence, k=10, shortlist=SHORTLIST)
         if number >= 5:
             whole.append(time.perf_counter() - began)
+            processor.append(time.process_time() - used)
+    began, together = time.perf_counter(), sentences[:32]
+    engine.search_many(together, k=10, shortlist=SHORTLIST)
+    batched = (time.perf_counter() - began) / len(together)
     memory = memory_mib()
     engine_tops, flat_tops, flat_whole, flat_coarse = [], [], [], []
     flat = FlatSide(engine)
@@ -179,8 +187,7 @@ def measure(folder: Path, num_queries: int) -> dict[str, Any]:
         records = snapshot.records(found[0].rows)
         clips = engine.manifest.layout.unpack(records)
         began = clock("fetch", began)
-        with torch.inference_mode():
-            score_all(engine.method, text, clips.features)
+        engine.reranker.score(text, clips)
         clock("rerank", began)
         began = time.perf_counter()
         text = encode_sentences(engine.method, [sentence])
@@ -200,6 +207,8 @@ def measure(folder: Path, num_queries: int) -> dict[str, Any]:
         "first_query_seconds_with_model_loading": round(first_query, 3),
         "index": engine.info()["index"],
         "query_ms": milliseconds(whole),
+        "query_processor_ms": milliseconds(processor),
+        "query_of_32_together_ms": round(1000 * batched, 2),
         "stages_ms": {name: milliseconds(values) for name, values in stages.items()},
         "memory_mib": {"before_open": before["VmRSS"], **memory},
         "faiss_query_ms": milliseconds(flat_whole),
@@ -294,6 +303,7 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--folder", type=Path, help="keep the store here and use it again")
+    parser.add_argument("--prepare", action="store_true", help="keep the scorer's data as well")
     parser.add_argument("--no-index", action="store_true", help="do not try the approximate index")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
@@ -307,20 +317,21 @@ def main() -> None:
         folder = options.folder or Path(temporary)
         built = None
         if not (folder / "store").exists():
-            built = round(build_store(folder, options.clips), 1)
+            built = round(build_store(folder, options.clips, options.prepare), 1)
         assert Manifest.read(folder / "store").dim == DIM
         command = [sys.executable, __file__, "--measure", str(folder)]
         command += ["--queries", str(options.queries)]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         result = {
             "build_seconds": built,
+            "stores_scorer_data": options.prepare,
             "search": json.loads(output.splitlines()[-1]),
             "approximate": None if options.no_index else measure_index(folder),
             "demo_world": measure_quality(200 if options.quick else 1000),
         }
     print(json.dumps(result, indent=2))
     if not options.quick:
-        print(save_result("search", result))
+        print(save_result("search-prepared" if options.prepare else "search", result))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from eaglenet.search.layout import FeatureLayout
 from eaglenet.search.locking import writer_lock
 from eaglenet.search.manifest import NAME, Manifest, Splitting, model_identity
 from eaglenet.search.publishing import publish
+from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.snapshot import CURRENT, FOLDER
 from eaglenet.search.store import ClipStore, disk_errors
 from eaglenet.types import Clips, FrameSpec
@@ -44,15 +45,25 @@ def load_model(name: str) -> Method:
 
 
 def describe(
-    method: Method, model: str, spec: FrameSpec, splitting: Splitting, roots: Sequence[Path]
+    method: Method,
+    model: str,
+    spec: FrameSpec,
+    splitting: Splitting,
+    roots: Sequence[Path],
+    *,
+    prepare: bool = False,
 ) -> Manifest:
-    """The manifest of a store made with this model; one black clip tells the layout."""
+    """The manifest of a store made with this model; one black clip tells the layout.
+
+    ``prepare`` makes room for what the exact scorer computes of a clip alone.
+    """
     frames = torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
     mask = torch.ones(1, spec.num_frames, dtype=torch.bool)
     clips = Clips(frames, mask, torch.zeros(1, spec.num_frames)).to(method.device)
     with torch.no_grad():
         features = method.encode_video(clips)
         dim = method.coarse_vectors(features).shape[-1]
+        prepared = prepare_for_store(method, features) if prepare else None
     place = Path(model).expanduser()
     # A folder that happens to be called like a packaged model or a hub id is not a model.
     is_model = any((place / part / "config.json").is_file() for part in (".", "model"))
@@ -63,7 +74,7 @@ def describe(
         dim=dim,
         frame_spec=spec,
         splitting=splitting,
-        layout=FeatureLayout.of(features),
+        layout=FeatureLayout.of(features, prepared),
         roots=tuple(os.path.abspath(root) for root in roots),
     )
 

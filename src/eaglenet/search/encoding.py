@@ -11,6 +11,7 @@ from eaglenet.errors import NonFiniteError
 from eaglenet.methods.base import Method
 from eaglenet.search.decoding_ahead import ClipFailure, ClipFrames, ClipRequest, decode_ahead
 from eaglenet.search.manifest import Manifest
+from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store import ClipRows
 from eaglenet.types import Clips
 
@@ -58,12 +59,14 @@ class ClipEncoding:
                 f"the model gave vectors that are not finite for {batch[0].path}; its weights are "
                 "damaged or of another model"
             )
+        layout = self.manifest.layout
+        prepared = prepare_for_store(self.method, features) if layout.has_prepared else None
         return ClipRows(
             keys=[clip.key for clip in batch],
             paths=[clip.path for clip in batch],
             starts=np.array([clip.window[0] for clip in batch], np.float64),
             ends=np.array([clip.window[1] for clip in batch], np.float64),
             coarse=coarse,
-            records=self.manifest.layout.pack(features, seconds),
+            records=layout.pack(features, seconds, prepared),
             thumbnails=[clip.thumbnail for clip in batch],
         )

@@ -28,6 +28,7 @@ from eaglenet.search.queries import (
     clean_query,
     encode_sentences,
 )
+from eaglenet.search.reranking import Reranker
 from eaglenet.search.results import CaptionHit, Explanation, explain_clip, make_hits, rank_captions
 from eaglenet.search.snapshot import Snapshot, snapshot_stamp
 from eaglenet.types import Clips, Hit, VideoFeatures
@@ -52,6 +53,7 @@ class Engine:
         self._device = device
         self._lock = threading.RLock()
         self._method: Method | None = None
+        self._reranker: Reranker | None = None
         self._snapshot = Snapshot(folder, manifest.layout, manifest.dim)
         self._approximate = Approximate(folder, manifest)
 
@@ -76,6 +78,14 @@ class Engine:
             if self._method is None:
                 self._method = self._load_method()
             return self._method
+
+    @property
+    def reranker(self) -> Reranker:
+        """The exact scorer of the model."""
+        with self._lock:
+            if self._reranker is None:
+                self._reranker = Reranker(self.method)
+            return self._reranker
 
     def _load_method(self) -> Method:
         given = self._model if self._model is not None else self.manifest.model
@@ -167,7 +177,9 @@ class Engine:
         features = encode_sentences(self.method, [*sentences, *away])
         first_away = len(sentences)
         rows = list(range(first_away, first_away + len(away)))
-        asked = [TextQuery(self.method, features[[number, *rows]]) for number in range(first_away)]
+        asked = [
+            TextQuery(self.reranker, features[[number, *rows]]) for number in range(first_away)
+        ]
         return self._find(asked, k, shortlist, filters, group_files, rerank)
 
     def search_video(
@@ -232,7 +244,7 @@ class Engine:
     def explain(self, query: str, clip_id: str, negatives: Sequence[str] = ()) -> Explanation:
         """The scores of one clip for a sentence, frame by frame."""
         sentences = [clean_query(text) for text in (query, *negatives)]
-        asked = TextQuery(self.method, encode_sentences(self.method, sentences))
+        asked = TextQuery(self.reranker, encode_sentences(self.method, sentences))
         snapshot = self.snapshot
         row = snapshot.row(clip_id)
         return explain_clip(snapshot, asked, row, self._stored(snapshot, np.array([row])))

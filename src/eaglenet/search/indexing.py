@@ -39,7 +39,7 @@ def index_videos(
     if options.device is not None:
         method.to(options.device)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
-    wanted = describe(method, model, spec, options.splitting, roots)
+    wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
     from eaglenet.data.decoding import is_video
 
     found = list(find_videos(roots, is_video, leave_out=folder))

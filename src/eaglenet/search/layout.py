@@ -51,6 +51,11 @@ class FeatureLayout:
     def dim(self) -> int:
         return int(self.dtype["frames"].shape[1])
 
+    @property
+    def has_prepared(self) -> bool:
+        """Whether records hold what the exact scorer computes of a clip alone."""
+        return any(name.startswith(PREPARED) for name in self.dtype.names or ())
+
     @classmethod
     def of(
         cls, features: VideoFeatures, prepared: Mapping[str, Tensor] | None = None

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from eaglenet.errors import UsageError
 from eaglenet.methods.base import Method
-from eaglenet.scoring import score_all
 from eaglenet.search.layout import StoredClips
+from eaglenet.search.reranking import Reranker
 from eaglenet.types import TextFeatures, VideoFeatures
 
 MAX_CHARACTERS = 4000
@@ -68,15 +68,16 @@ class TextQuery:
     means the same in both.
     """
 
-    def __init__(self, method: Method, text: TextFeatures) -> None:
+    def __init__(self, reranker: Reranker, text: TextFeatures) -> None:
         """Row 0 of ``text`` is the query, the others are the negatives."""
-        self.method = method
+        self.reranker = reranker
+        self.method = method = reranker.method
         self.text = text
         vectors = method.coarse_vectors(text)
         self.coarse = _minus_negatives(vectors)
 
     def score(self, clips: StoredClips) -> Tensor:
-        return _minus_negatives(score_all(self.method, self.text, clips.features))
+        return _minus_negatives(self.reranker.score(self.text, clips))
 
     def frame_scores(self, clips: StoredClips) -> Tensor:
         scores = self.method.frame_scores(self.text, clips.features)
