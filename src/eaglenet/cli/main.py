@@ -24,6 +24,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "index",
     "search",
     "store",
+    "serve",
     "report",
 )
 """Modules of this package, each with a ``register(app)``. They import heavy things lazily."""

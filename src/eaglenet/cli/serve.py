@@ -1,0 +1,62 @@
+"""``eaglenet serve``: the search page and the HTTP API."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eaglenet.errors import UsageError
+
+SHORT_TOKEN = 16
+
+
+def register(app: typer.Typer) -> None:
+    app.command("serve", help="Search in a browser and over HTTP.")(serve)
+
+
+def serve(
+    store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("store"),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="EAGLENET_TOKEN", show_envvar=True, help="Secret that clients must send."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where to encode: cpu, cuda.")] = None,
+    rate: Annotated[float, typer.Option(min=0.1, help="Searches a second and client.")] = 100.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one answer.")] = 30.0,
+) -> None:
+    """Serve the page and the API until interrupted."""
+    try:
+        from eaglenet.serve.server import run
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "uvicorn", "prometheus_client", "starlette"):
+            raise
+        raise UsageError(
+            f"the service needs {error.name}; install it with: pip install 'eaglenet[serve]'"
+        ) from error
+    from eaglenet.search.engine import Engine
+    from eaglenet.serve.settings import Settings, is_local_host
+
+    settings = Settings(token=token, local=is_local_host(host), search_rate=rate, timeout=timeout)
+    if not settings.local and len(token or "") < SHORT_TOKEN:
+        print(
+            f"warning: the token is short; {SHORT_TOKEN} characters or more cannot be guessed",
+            file=sys.stderr,
+        )
+    engine = Engine.open(store, model, device)
+
+    def ready(address: str) -> None:
+        clips = len(engine.snapshot)
+        asks = "; asks for the token" if token else ""
+        print(f"serving {clips} clips of {store} at {address} (ctrl-c stops){asks}", flush=True)
+
+    run(engine, settings, host=host, port=port, on_ready=ready)

@@ -1,0 +1,236 @@
+"""The addresses under ``/api``."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+import eaglenet
+from eaglenet.errors import UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.search.queries import clean_query
+from eaglenet.search.snapshot import Snapshot
+from eaglenet.serve.batching import Batcher, SearchOptions
+from eaglenet.serve.media import video_response
+from eaglenet.serve.problems import Problem, documented
+from eaglenet.serve.schemas import (
+    CLIP_ID,
+    ClipBody,
+    HitBody,
+    HitsBody,
+    InfoBody,
+    MomentBody,
+    QueryParameters,
+    SearchBody,
+    SearchParameters,
+    SeveralBody,
+    SeveralQueries,
+)
+from eaglenet.serve.state import State, state_of
+from eaglenet.types import Hit
+
+ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
+COMMON = (400, 401, 403, 421, 422, 429, 500, 503, 504)
+
+router = APIRouter(prefix="/api", responses=documented(*COMMON))
+
+
+@router.get("/search", tags=["search"], operation_id="search")
+async def search(request: Request, asked: Annotated[QueryParameters, Query()]) -> SearchBody:
+    """The moments that fit a sentence best."""
+    begun = time.perf_counter()
+    state = state_of(request)
+    results = await _search(state, [asked.q], asked.negative, asked)
+    return SearchBody(query=asked.q, hits=results[0].hits, milliseconds=_since(begun))
+
+
+@router.post("/search", tags=["search"], operation_id="search_several", responses=documented(413))
+async def search_several(request: Request, asked: SeveralQueries) -> SeveralBody:
+    """The same for several sentences at once."""
+    begun = time.perf_counter()
+    results = await _search(state_of(request), asked.queries, asked.negative, asked)
+    return SeveralBody(results=results, milliseconds=_since(begun))
+
+
+@router.get("/similar/{clip_id}", tags=["search"], responses=documented(404))
+async def similar(
+    request: Request, clip_id: ClipId, asked: Annotated[SearchParameters, Query()]
+) -> SearchBody:
+    """Moments that look like a clip."""
+    begun = time.perf_counter()
+    state = state_of(request)
+    _require(state.engine, clip_id)
+    options = asked.options()
+    find = partial(
+        state.engine.similar,
+        clip_id,
+        asked.k,
+        filters=options.filters or None,
+        group_files=options.group_files,
+    )
+    hits = await state.batcher.call(find)
+    bodies = [hit_body(state, hit) for hit in hits]
+    return SearchBody(query=clip_id, hits=bodies, milliseconds=_since(begun))
+
+
+# Functions without async run in threads: the store may have to be read again for them.
+@router.get("/clips/{clip_id}", tags=["clips"], responses=documented(404))
+def clip(request: Request, clip_id: ClipId) -> ClipBody:
+    """What the store knows of a clip."""
+    state = state_of(request)
+    snapshot = _require(state.engine, clip_id)
+    row = snapshot.row(clip_id)
+    file = int(snapshot.columns["file_number"][row])
+    files = snapshot.files
+    start, end = snapshot.span(row)
+    path = files.paths[file][0]
+    return ClipBody(
+        clip_id=clip_id,
+        name=Path(path).name,
+        path=shown_path(state, path),
+        start=start,
+        end=end,
+        duration=float(files.durations[file]),
+        width=files.widths[file],
+        height=files.heights[file],
+        modified=float(files.modified[file]),
+        tags=files.tags[file],
+        video=f"/api/clips/{clip_id}/video",
+        thumbnail=f"/api/clips/{clip_id}/thumbnail",
+    )
+
+
+@router.get(
+    "/clips/{clip_id}/thumbnail",
+    tags=["clips"],
+    response_class=Response,
+    responses={
+        200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
+        **documented(404),
+    },
+)
+def thumbnail(request: Request, clip_id: ClipId) -> Response:
+    """A small picture of the middle of a clip."""
+    engine = state_of(request).engine
+    _require(engine, clip_id)
+    # An id names content, which never changes.
+    headers = {"Cache-Control": "private, max-age=86400"}
+    return Response(engine.thumbnail(clip_id), media_type="image/jpeg", headers=headers)
+
+
+VIDEO = {"content": {"video/*": {"schema": {"type": "string", "format": "binary"}}}}
+
+
+@router.get(
+    "/clips/{clip_id}/video",
+    tags=["clips"],
+    response_class=Response,
+    responses={
+        200: {"description": "The whole file", **VIDEO},
+        206: {"description": "The part named by Range", **VIDEO},
+        304: {"description": "The file is the one named by If-None-Match"},
+        **documented(404, 409, 410, 416),
+    },
+)
+@router.head("/clips/{clip_id}/video", include_in_schema=False)
+async def video(request: Request, clip_id: ClipId) -> Response:
+    """The file a clip is in, whole or in part (``Range``)."""
+    state = state_of(request)
+    await run_in_threadpool(_require, state.engine, clip_id)
+    found = await run_in_threadpool(state.videos.open, clip_id)
+    return video_response(found, request.headers, request.method)
+
+
+@router.get("/info", tags=["service"])
+def info(request: Request) -> InfoBody:
+    """What is in the store."""
+    state = state_of(request)
+    values = state.engine.info()
+    names = ("clips", "files", "hours", "method", "index", "tags")
+    return InfoBody(
+        **{name: values[name] for name in names},
+        model=Path(values["model"]).name,
+        version=eaglenet.__version__,
+        uploads=state.settings.allow_uploads,
+    )
+
+
+async def _search(
+    state: State, sentences: Sequence[str], negatives: Sequence[str], asked: SearchParameters
+) -> list[HitsBody]:
+    """Queries of nothing but invisible signs find nothing; the others are asked together."""
+    cleaned = [_clean(sentence) for sentence in sentences]
+    away = tuple(filter(None, map(_clean, negatives)))
+    visible = [sentence for sentence in cleaned if sentence]
+    found = iter(await _ask(state.batcher, visible, asked.k, asked.options(away)))
+    return [
+        HitsBody(
+            query=sentence,
+            hits=[hit_body(state, hit) for hit in (next(found) if clean else ())],
+        )
+        for sentence, clean in zip(sentences, cleaned, strict=True)
+    ]
+
+
+async def _ask(
+    batcher: Batcher, sentences: list[str], k: int, options: SearchOptions
+) -> list[list[Hit]]:
+    return await batcher.search(sentences, k, options) if sentences else []
+
+
+def _clean(sentence: str) -> str:
+    try:
+        return clean_query(sentence)
+    except UsageError:
+        return ""
+
+
+def _require(engine: Engine, clip_id: str) -> Snapshot:
+    snapshot = engine.snapshot
+    try:
+        snapshot.row(clip_id)
+    except UsageError as error:
+        raise Problem(404, str(error)) from None
+    return snapshot
+
+
+def hit_body(state: State, hit: Hit) -> HitBody:
+    return HitBody(
+        rank=hit.rank,
+        clip_id=hit.clip_id,
+        name=Path(hit.path).name,
+        path=shown_path(state, hit.path),
+        # JSON has no NaN; a model that gives one must not break the page.
+        score=hit.score if math.isfinite(hit.score) else 0.0,
+        coarse_score=hit.coarse_score if math.isfinite(hit.coarse_score) else 0.0,
+        moment=MomentBody(start=hit.moment.start, end=hit.moment.end, best=hit.moment.best),
+        duration=hit.duration,
+        tags=list(hit.metadata.get("tags", ())),
+        more=list(hit.metadata.get("more", ())),
+        video=f"/api/clips/{hit.clip_id}/video",
+        thumbnail=f"/api/clips/{hit.clip_id}/thumbnail",
+    )
+
+
+def shown_path(state: State, path: str) -> str:
+    """Whole on this machine; elsewhere from the indexed folder on, which is all they may know."""
+    if state.settings.local:
+        return path
+    for root in state.engine.manifest.roots:
+        if path.startswith(root.rstrip("/") + "/"):
+            return os.path.join(os.path.basename(root.rstrip("/")), os.path.relpath(path, root))
+    return os.path.basename(path)
+
+
+def _since(begun: float) -> float:
+    return round((time.perf_counter() - begun) * 1000, 3)

@@ -1,0 +1,59 @@
+"""The service as one ASGI app."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+import eaglenet
+from eaglenet.search.engine import Engine
+from eaglenet.serve import api, pages
+from eaglenet.serve.limits import LimitMiddleware
+from eaglenet.serve.media import VideoFiles
+from eaglenet.serve.metrics import Metrics
+from eaglenet.serve.problems import add_handlers
+from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
+from eaglenet.serve.settings import Settings
+from eaglenet.serve.state import State
+
+
+def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
+    """An app that searches ``engine``. It answers searches once its lifespan was entered."""
+    settings = settings or Settings()
+    state = State(
+        engine=engine,
+        settings=settings,
+        metrics=Metrics(),
+        tokens=TokenCheck(settings.token) if settings.token is not None else None,
+        videos=VideoFiles(engine),
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        state.start()
+        try:
+            yield
+        finally:
+            await state.stop()
+
+    app = FastAPI(
+        title="eaglenet",
+        summary="Search video with words.",
+        version=eaglenet.__version__,
+        lifespan=lifespan,
+        # Their pages load scripts from elsewhere, which the content-security policy forbids.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = state
+    add_handlers(app)
+    app.include_router(pages.router)
+    app.include_router(api.router)
+    # The last one added is the outermost.
+    app.add_middleware(LimitMiddleware, settings=settings, metrics=state.metrics)
+    app.add_middleware(GuardMiddleware, settings=settings, tokens=state.tokens)
+    app.add_middleware(ObserveMiddleware, metrics=state.metrics)
+    return app

@@ -1,0 +1,149 @@
+"""How much one client and all together may ask for: rate, concurrency, size, time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Literal
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from eaglenet.serve.metrics import Metrics
+from eaglenet.serve.problems import Problem, error_response
+from eaglenet.serve.settings import Settings
+
+Kind = Literal["search", "stream", "other"]
+MAX_CLIENTS = 4096
+"""Clients whose budget is remembered; the longest silent one is forgotten first."""
+
+_SEARCH = re.compile(r"/api/(search|similar)(/|$)")
+_STREAM = re.compile(r"/api/clips/[^/]+/video$")
+_CHEAP = re.compile(r"/(api/clips/[^/]+/(video|thumbnail)|static/.*)$")
+_UPLOAD = re.compile(r"/api/search/(image|video)$")
+
+
+class TokenBuckets:
+    """One budget a client: ``rate`` a second, at most ``burst`` saved up."""
+
+    def __init__(
+        self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.rate = rate
+        self.burst = max(1.0, burst)
+        self.clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> float:
+        """Spend one. Returns 0, or the seconds to wait where nothing is left."""
+        now = self.clock()
+        left, then = self._buckets.pop(client, (self.burst, now))
+        left = min(self.burst, left + (now - then) * self.rate)
+        wait = 0.0 if left >= 1 else (1 - left) / self.rate
+        self._buckets[client] = (left - 1 if wait == 0 else left, now)
+        while len(self._buckets) > MAX_CLIENTS:
+            self._buckets.popitem(last=False)
+        return wait
+
+
+def client_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "local"
+
+
+class LimitMiddleware:
+    """Turns away what is too much, before it costs anything."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self.app = app
+        self.settings = settings
+        self.metrics = metrics
+        burst = settings.burst_seconds
+        self.searches = TokenBuckets(settings.search_rate, settings.search_rate * burst)
+        self.media = TokenBuckets(settings.media_rate, settings.media_rate * burst)
+        self.most: dict[Kind, int] = {
+            "search": settings.max_searches,
+            "stream": settings.max_streams,
+            "other": settings.max_other,
+        }
+        self.active: dict[Kind, int] = dict.fromkeys(self.most, 0)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == "/health":
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"]
+        buckets = self.media if _CHEAP.match(path) else self.searches
+        wait = buckets.take(client_of(scope))
+        if wait:
+            await self._refuse(429, "rate", "too many requests", wait)(scope, receive, send)
+            return
+        kind: Kind = "other"
+        if _SEARCH.match(path):
+            kind = "search"
+        elif _STREAM.match(path):
+            kind = "stream"
+        if self.active[kind] >= self.most[kind]:
+            answer = self._refuse(503, "concurrency", "too many requests at once", 1)
+            await answer(scope, receive, send)
+            return
+        self.active[kind] += 1
+        self.metrics.active.labels(kind).set(self.active[kind])
+        try:
+            await self._run(kind, scope, receive, send)
+        finally:
+            self.active[kind] -= 1
+            self.metrics.active.labels(kind).set(self.active[kind])
+
+    def _refuse(self, status: int, reason: str, message: str, wait: float) -> ASGIApp:
+        self.metrics.refused.labels(reason).inc()
+        return error_response(status, message, headers={"Retry-After": str(math.ceil(wait))})
+
+    async def _run(self, kind: Kind, scope: Scope, receive: Receive, send: Send) -> None:
+        receive = self._bounded_receive(scope, receive)
+        if kind == "stream":
+            await self.app(scope, receive, self._impatient_send(send))
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                await self.app(scope, receive, watched)
+        except TimeoutError:
+            if started:
+                raise
+            self.metrics.refused.labels("timeout").inc()
+            message = f"no answer within {self.settings.timeout:g} s"
+            await error_response(504, message)(scope, receive, send)
+
+    def _bounded_receive(self, scope: Scope, receive: Receive) -> Receive:
+        most = self.settings.max_body_bytes
+        if _UPLOAD.match(scope["path"]):
+            most = self.settings.max_upload_bytes
+        taken = 0
+
+        async def bounded() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > most:
+                self.metrics.refused.labels("size").inc()
+                raise Problem(413, f"the body is larger than {most} bytes")
+            return message
+
+        return bounded
+
+    def _impatient_send(self, send: Send) -> Send:
+        async def impatient(message: Message) -> None:
+            async with asyncio.timeout(self.settings.stall_timeout):
+                await send(message)
+
+        return impatient

@@ -1,0 +1,105 @@
+// Results as cards. Text from the store only ever becomes text nodes, never markup.
+
+export const clock = (seconds) => {
+  const tenths = Math.round(seconds * 10);
+  const hours = Math.floor(tenths / 36000);
+  const minutes = Math.floor(tenths / 600) % 60;
+  const rest = ((tenths % 600) / 10).toFixed(1).padStart(4, "0");
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+};
+
+export const span = (moment) => `${clock(moment.start)} \u2013 ${clock(moment.end)}`;
+
+export const element = (name, className, text) => {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+};
+
+const folderOf = (hit) => hit.path.slice(0, -hit.name.length).split("/").filter(Boolean).pop() ?? "";
+
+export const card = (hit, open) => {
+  const item = element("li");
+  const button = element("button", "card");
+  button.type = "button";
+  button.title = hit.path;
+  button.setAttribute("aria-label",
+    `${hit.rank}: ${hit.name}, ${span(hit.moment)}, score ${hit.score.toFixed(3)}. Play`);
+  const frame = element("span", "frame");
+  const picture = element("img");
+  picture.alt = "";
+  picture.loading = "lazy";
+  picture.decoding = "async";
+  picture.src = hit.thumbnail;
+  frame.append(picture, element("span", "rank", hit.rank), element("span", "span", span(hit.moment)));
+  const where = element("span", "where");
+  const mark = element("i");
+  const share = (seconds) => `${100 * Math.min(1, Math.max(0, seconds / (hit.duration || 1)))}%`;
+  mark.style.setProperty("--from", share(hit.moment.start));
+  mark.style.setProperty("--size", share(hit.moment.end - hit.moment.start));
+  where.append(mark);
+  const text = element("span", "text");
+  const facts = element("span", "facts");
+  const more = hit.more.length ? `+${hit.more.length} more` : folderOf(hit);
+  facts.append(element("span", "folder", more), element("span", "score", hit.score.toFixed(3)));
+  text.append(element("span", "name", hit.name), facts);
+  button.append(frame, where, text);
+  button.addEventListener("click", () => open(hit));
+  preview(button, frame, hit);
+  item.append(button);
+  return item;
+};
+
+// Only a pointer that can hover starts a preview; on a phone a tap opens the player.
+const HOVER_MILLISECONDS = 180;
+const preview = (button, frame, hit) => {
+  let timer = 0;
+  let video = null;
+  const stop = () => {
+    clearTimeout(timer);
+    if (!video) return;
+    video.removeAttribute("src");
+    video.load(); // Lets go of the connection.
+    video.remove();
+    video = null;
+  };
+  const start = () => {
+    stop();
+    video = element("video");
+    video.muted = true;
+    video.playsInline = true;
+    video.tabIndex = -1;
+    video.setAttribute("aria-hidden", "true");
+    const { start: from, end } = hit.moment;
+    video.addEventListener("loadedmetadata", (event) => { event.target.currentTime = from; });
+    video.addEventListener("playing", (event) => event.target.classList.add("live"));
+    video.addEventListener("timeupdate", (event) => {
+      if (event.target.currentTime > end + 0.2) event.target.currentTime = from;
+    });
+    video.addEventListener("ended", (event) => {
+      event.target.currentTime = from;
+      event.target.play().catch(() => {});
+    });
+    video.addEventListener("error", stop); // The thumbnail stays; the player says why.
+    frame.querySelector("img").after(video);
+    video.src = `${hit.video}#t=${from.toFixed(2)}`;
+    video.play().catch(() => {});
+  };
+  button.addEventListener("pointerenter", (event) => {
+    if (event.pointerType !== "touch") timer = setTimeout(start, HOVER_MILLISECONDS);
+  });
+  button.addEventListener("pointerleave", stop);
+  button.addEventListener("focus", () => {
+    if (button.matches(":focus-visible")) timer = setTimeout(start, 2 * HOVER_MILLISECONDS);
+  });
+  button.addEventListener("blur", stop);
+  button.addEventListener("click", stop);
+};
+
+export const waiting = (count) => Array.from({ length: count }, () => {
+  const item = element("li", "waiting");
+  item.setAttribute("aria-hidden", "true");
+  item.append(element("span", "card"));
+  return item;
+});

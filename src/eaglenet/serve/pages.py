@@ -1,0 +1,121 @@
+"""The page, the login for it, health and metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import cache
+from importlib.resources import files
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from eaglenet.serve.limits import client_of
+from eaglenet.serve.metrics import CONTENT_TYPE
+from eaglenet.serve.problems import Problem, documented
+from eaglenet.serve.schemas import HealthBody
+from eaglenet.serve.security import COOKIE, TokenCheck
+from eaglenet.serve.state import state_of
+
+TYPES = {
+    "app.js": "text/javascript; charset=utf-8",
+    "view.js": "text/javascript; charset=utf-8",
+    "player.js": "text/javascript; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+"""The only files under ``/static``."""
+
+router = APIRouter()
+
+
+@router.get("/", include_in_schema=False)
+async def page(request: Request) -> Response:
+    """The search page, or the login for those without the token's cookie."""
+    tokens = state_of(request).tokens
+    if tokens is None or tokens.is_allowed(request.headers):
+        return _file(request, "index.html", "text/html; charset=utf-8")
+    given = request.query_params.get("token")
+    if given is None:
+        return _file(request, "login.html", "text/html; charset=utf-8", status=401)
+    return _logged_in(request, tokens, given)
+
+
+@router.post("/login", include_in_schema=False)
+async def login(request: Request) -> Response:
+    """Exchange the token for a cookie that scripts cannot read."""
+    tokens = state_of(request).tokens
+    if tokens is None:
+        return RedirectResponse("/", 303)
+    form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
+    return _logged_in(request, tokens, form.get("token", [""])[0])
+
+
+def _logged_in(request: Request, tokens: TokenCheck, given: str) -> Response:
+    if not tokens.is_token(given):
+        wait = tokens.failed(client_of(request.scope))
+        if wait:
+            retry = {"Retry-After": str(math.ceil(wait))}
+            raise Problem(429, "too many wrong tokens", headers=retry)
+        return _file(request, "login_failed.html", "text/html; charset=utf-8", status=401)
+    answer = RedirectResponse("/", 303)
+    answer.set_cookie(
+        COOKIE,
+        tokens.cookie,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+        max_age=30 * 86_400,
+    )
+    return answer
+
+
+@router.get("/static/{name}", include_in_schema=False)
+async def static(request: Request, name: str) -> Response:
+    if name not in TYPES:
+        raise Problem(404, "there is nothing at this address")
+    return _file(request, name, TYPES[name])
+
+
+@router.get("/favicon.ico", include_in_schema=False)
+async def icon(request: Request) -> Response:
+    return _file(request, "icon.svg", TYPES["icon.svg"])
+
+
+@router.get("/health", tags=["service"], responses=documented(421, 500))
+async def health() -> HealthBody:
+    """Whether the service answers."""
+    return HealthBody(status="ok")
+
+
+@router.get(
+    "/metrics",
+    tags=["service"],
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **documented(401, 403, 421, 429, 500, 503, 504),
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Counts for Prometheus."""
+    state = state_of(request)
+    clips = await run_in_threadpool(lambda: len(state.engine.snapshot))
+    state.metrics.clips.set(clips)
+    return Response(state.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+@cache
+def _content(name: str) -> tuple[bytes, str]:
+    content = files("eaglenet.serve").joinpath("page", name).read_bytes()
+    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def _file(request: Request, name: str, media_type: str, status: int = 200) -> Response:
+    content, tag = _content(name)
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Type": media_type}
+    if status == 200 and request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, status, headers)

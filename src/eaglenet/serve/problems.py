@@ -1,0 +1,129 @@
+"""Errors as the service says them: one shape for all, with a hint what to do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from eaglenet.errors import EagleNetError, StoreError, UsageError, VideoDecodeError
+
+logger = logging.getLogger(__name__)
+
+
+class ErrorDetail(BaseModel):
+    code: str = Field(description="Short name for programs, e.g. not_found")
+    message: str = Field(description="What is wrong, for people")
+    hint: str = Field(description="What to do about it")
+
+
+class ErrorBody(BaseModel):
+    error: ErrorDetail
+
+
+CODES: Mapping[int, tuple[str, str]] = {
+    400: ("bad_request", "see /openapi.json for what the service understands"),
+    401: ("unauthorized", "send 'Authorization: Bearer TOKEN', or log in on the page"),
+    403: ("forbidden", "ask from the page of this service itself"),
+    404: ("not_found", "clip ids come from search results; see /openapi.json for addresses"),
+    405: ("method_not_allowed", "see /openapi.json for the methods of each address"),
+    409: ("file_changed", "index the folder again, then search again"),
+    410: ("file_gone", "index the folder again with --drop-missing"),
+    413: ("too_large", "send less, or several requests"),
+    415: ("unsupported_type", "send what /openapi.json lists for this address"),
+    416: ("range_not_satisfiable", "ask for bytes that the file has"),
+    421: ("wrong_host", "open the service as http://127.0.0.1 or http://localhost"),
+    422: ("invalid", "see /openapi.json for the values that are allowed"),
+    429: ("rate_limited", "wait for the seconds in Retry-After, then ask again"),
+    500: ("internal", "the log of the service says more"),
+    503: ("overloaded", "wait for the seconds in Retry-After, then ask again"),
+    504: ("timeout", "ask for fewer results or queries, or try again later"),
+}
+
+
+class Problem(HTTPException):
+    """An answer that is an error; ``hint`` None takes the usual one of the status."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, headers)
+        self.code = code
+        self.hint = hint
+
+
+def error_response(
+    status: int,
+    message: str,
+    *,
+    code: str | None = None,
+    hint: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    usual_code, usual_hint = CODES.get(status, (f"http_{status}", "see /openapi.json"))
+    content = {"code": code or usual_code, "message": message, "hint": hint or usual_hint}
+    return JSONResponse({"error": content}, status, headers)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route for the OpenAPI document."""
+    return {
+        status: {"model": ErrorBody, "description": CODES[status][0].replace("_", " ")}
+        for status in statuses
+    }
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Give every error of ``app`` the shape of :class:`ErrorBody`."""
+    app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(EagleNetError, _own_error)
+
+
+async def _http_problem(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if isinstance(error, Problem):
+        options = {"code": error.code, "hint": error.hint}
+        return error_response(error.status_code, error.detail, headers=error.headers, **options)
+    message = {404: "there is nothing at this address"}.get(
+        error.status_code, HTTPStatus(error.status_code).phrase
+    )
+    return error_response(error.status_code, message, headers=error.headers)
+
+
+async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
+    """What was wrong where; the given value is not repeated, for it may be anything."""
+    assert isinstance(error, RequestValidationError)
+    parts = []
+    for found in error.errors()[:5]:
+        place = ".".join(str(part) for part in found["loc"])[:100]
+        parts.append(f"{place}: {found['msg']}"[:300])
+    # Names of unknown fields are the client's and may hold what UTF-8 cannot.
+    message = "; ".join(parts).encode("utf-8", "replace").decode("utf-8")
+    return error_response(422, message)
+
+
+async def _own_error(request: Request, error: Exception) -> JSONResponse:
+    message = str(error).encode("utf-8", "replace").decode("utf-8")
+    if isinstance(error, UsageError | VideoDecodeError):
+        return error_response(400, message)
+    logger.error("%s: %s", type(error).__name__, message)
+    if isinstance(error, StoreError):
+        hint = "the store must be repaired on the machine it is on"
+        return error_response(
+            503, "the store cannot be read", code="store", hint=hint, headers={"Retry-After": "30"}
+        )
+    return error_response(500, "the search failed")

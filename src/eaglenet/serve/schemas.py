@@ -1,0 +1,164 @@
+"""What goes over the wire, as the OpenAPI document says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from eaglenet.search.filters import Filters
+from eaglenet.serve.batching import SearchOptions
+from eaglenet.serve.settings import (
+    MAX_FILTER_CHARACTERS,
+    MAX_NEGATIVES,
+    MAX_QUERIES,
+    MAX_QUERY_CHARACTERS,
+    MAX_RESULTS,
+    MAX_TAGS,
+)
+
+Sentence = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=r"\S"),
+]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+def _iso_date(value: object) -> object:
+    """Numbers would be read as seconds since 1970, which the document does not offer."""
+    if isinstance(value, str) and not re.match(r"\d{4}-\d{2}-\d{2}", value, re.ASCII):
+        raise ValueError("write a date like 2026-05-31 or 2026-05-31T18:30")
+    return value
+
+
+Date = Annotated[date | datetime, BeforeValidator(_iso_date)]
+CLIP_ID = r"^[0-9a-f]{16}-[0-9]{1,9}$"
+
+
+class SearchParameters(BaseModel):
+    """Number of results and filters; all given conditions must hold."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    k: int = Field(24, ge=1, le=MAX_RESULTS, description="Number of results")
+    path: Word | None = Field(
+        None, description="Only paths that match, e.g. '*.mov' or a part of the path"
+    )
+    after: Date | None = Field(None, description="Only files changed since")
+    before: Date | None = Field(None, description="Only files changed before")
+    min_duration: Seconds | None = Field(None, description="Seconds, of the file")
+    max_duration: Seconds | None = Field(None, description="Seconds, of the file")
+    tag: list[Word] = Field(
+        default_factory=list, max_length=MAX_TAGS, description="Only files with all these tags"
+    )
+    group: bool = Field(False, description="One result a file; its other clips are in 'more'")
+
+    def options(self, negatives: Sequence[str] = ()) -> SearchOptions:
+        filters = Filters(
+            path=self.path,
+            after=timestamp(self.after),
+            before=timestamp(self.before),
+            min_duration=self.min_duration,
+            max_duration=self.max_duration,
+            tags=tuple(self.tag),
+        )
+        return SearchOptions(filters, tuple(negatives), self.group)
+
+
+class TextParameters(SearchParameters):
+    negative: list[Sentence] = Field(
+        default_factory=list, max_length=MAX_NEGATIVES, description="Phrases to keep away from"
+    )
+
+
+class QueryParameters(TextParameters):
+    q: Sentence = Field(description="What should be seen", examples=["a man drives a red car"])
+
+
+class SeveralQueries(TextParameters):
+    queries: list[Sentence] = Field(min_length=1, max_length=MAX_QUERIES)
+
+
+class MomentBody(BaseModel):
+    """Seconds in the file."""
+
+    start: float
+    end: float
+    best: float = Field(description="Time of the frame that fits best")
+
+
+class HitBody(BaseModel):
+    rank: int
+    clip_id: str
+    name: str = Field(description="Name of the file")
+    path: str
+    score: float
+    coarse_score: float = Field(description="Cosine that put the clip on the shortlist")
+    moment: MomentBody
+    duration: float = Field(description="Of the whole file, seconds")
+    tags: list[str]
+    more: list[str] = Field(description="Where grouped: ids of the file's other clips")
+    video: str = Field(description="Address of the file, without host")
+    thumbnail: str
+
+
+class HitsBody(BaseModel):
+    query: str
+    hits: list[HitBody]
+
+
+class SearchBody(HitsBody):
+    milliseconds: float
+
+
+class SeveralBody(BaseModel):
+    results: list[HitsBody]
+    milliseconds: float
+
+
+class ClipBody(BaseModel):
+    clip_id: str
+    name: str
+    path: str
+    start: float
+    end: float
+    duration: float
+    width: int
+    height: int
+    modified: float = Field(description="Of the file, seconds since 1970")
+    tags: list[str]
+    video: str
+    thumbnail: str
+
+
+class InfoBody(BaseModel):
+    clips: int
+    files: int
+    hours: float
+    model: str
+    method: str
+    index: str = Field(description="How shortlists are made: exact scan or kind of index")
+    tags: list[str]
+    version: str = Field(description="Of eaglenet")
+    uploads: bool = Field(description="Whether pictures and videos may be sent to search with")
+
+
+class HealthBody(BaseModel):
+    status: str
+
+
+def timestamp(moment: date | datetime | None) -> float | None:
+    """Seconds since 1970; local time unless a zone is named."""
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    try:
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError):
+        # Local time is not defined in the years 1 and 9999; a few hours do not matter there.
+        return moment.replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,77 @@
+"""Run the app: a socket, uvicorn, and an orderly end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import torch
+import uvicorn
+
+from eaglenet.errors import UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.serve.app import create_app
+from eaglenet.serve.settings import Settings
+
+GRACE = 10
+"""Seconds that open answers get to finish once the service is asked to stop."""
+
+
+def run(
+    engine: Engine,
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until interrupted or terminated; ``on_ready`` is given the address.
+
+    The model is loaded and the vectors are read before the port is opened, so the first query is
+    as fast as the next.
+    """
+    listener = _listen(host, port)
+    with listener:
+        torch.set_num_threads(max(1, os.cpu_count() or 1))
+        engine.warm_up()
+        listener.listen(1024)
+        if on_ready is not None:
+            shown = f"[{host}]" if ":" in host else host
+            on_ready(f"http://{shown}:{listener.getsockname()[1]}/")
+        config = uvicorn.Config(
+            create_app(engine, settings),
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            # A client could name itself anew with every request and never meet its limit.
+            proxy_headers=False,
+            ws="none",
+            timeout_graceful_shutdown=GRACE,
+            h11_max_incomplete_event_size=32 * 1024,
+        )
+        # uvicorn stops in order at these signals, then raises them once more.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _ignore)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    return None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise UsageError(
+            f"cannot listen on {host} port {port}: {error}; give another --host or --port"
+        ) from error
+    return listener

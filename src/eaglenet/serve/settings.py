@@ -1,0 +1,81 @@
+"""What a service allows, and where it may listen."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from eaglenet.errors import UsageError
+
+MAX_QUERY_CHARACTERS = 1000
+MAX_RESULTS = 200
+MAX_QUERIES = 32
+"""Sentences in one request."""
+MAX_NEGATIVES = 8
+MAX_TAGS = 16
+MAX_FILTER_CHARACTERS = 300
+SHORTLIST = 100
+"""Clips that are ranked exactly; as many as are asked for where that is more."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits of one service. Times in seconds, rates in requests a second and client."""
+
+    token: str | None = None
+    """Asked for on every request but the health check where it is given."""
+    local: bool = True
+    """Bound to this machine alone: then only local Host headers are answered."""
+    max_body_bytes: int = 256 * 1024
+    search_rate: float = 100.0
+    media_rate: float = 400.0
+    """Thumbnails and pieces of video: a page of results asks for hundreds at once."""
+    burst_seconds: float = 2.0
+    """A client may save up this much of its rate."""
+    max_searches: int = 64
+    """Requests that may wait for or run on the engine; more are turned away."""
+    max_streams: int = 64
+    max_other: int = 64
+    timeout: float = 30.0
+    stall_timeout: float = 120.0
+    """A video's reader that takes nothing for this long is hung up on."""
+    batch_window: float = 0.003
+    max_batch: int = 32
+    allow_uploads: bool = False
+    max_upload_bytes: int = 64 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.token is not None:
+            check_token(self.token)
+        if not self.local and self.token is None:
+            raise UsageError(
+                "anyone who can reach this machine could watch the indexed videos: give "
+                "--token TOKEN (or set EAGLENET_TOKEN), or listen on 127.0.0.1"
+            )
+
+
+def check_token(token: str) -> None:
+    """Refuse what cannot be sent in a header."""
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError(
+            "the token must be visible ASCII characters without spaces; make one with: "
+            "python -c 'import secrets; print(secrets.token_urlsafe())'"
+        )
+
+
+def is_local_host(host: str) -> bool:
+    """Whether listening on ``host`` reaches this machine alone.
+
+    >>> is_local_host("127.0.0.1"), is_local_host("0.0.0.0"), is_local_host("::1")
+    (True, False, True)
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise UsageError(
+            f"--host {host!r} is no address of this machine; use 127.0.0.1, or 0.0.0.0 for all"
+        ) from None
+    # A scoped IPv6 address carries its interface after a percent sign.
+    addresses = [str(entry[4][0]).split("%")[0] for entry in found]
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)

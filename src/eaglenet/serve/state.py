@@ -1,0 +1,51 @@
+"""What the routes of one app share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from fastapi import Request
+
+from eaglenet.search.engine import Engine
+from eaglenet.serve.batching import Batcher
+from eaglenet.serve.media import VideoFiles
+from eaglenet.serve.metrics import Metrics
+from eaglenet.serve.security import TokenCheck
+from eaglenet.serve.settings import Settings
+
+
+@dataclass
+class State:
+    """One engine and everything around it; the batcher lives as long as the app runs."""
+
+    engine: Engine
+    settings: Settings
+    metrics: Metrics
+    tokens: TokenCheck | None
+    videos: VideoFiles
+    _batcher: Batcher | None = field(default=None, repr=False)
+
+    @property
+    def batcher(self) -> Batcher:
+        if self._batcher is None:
+            raise RuntimeError("the app has not been started; enter its lifespan first")
+        return self._batcher
+
+    def start(self) -> None:
+        """Needs a running event loop."""
+        self._batcher = Batcher(
+            self.engine,
+            window=self.settings.batch_window,
+            max_batch=self.settings.max_batch,
+            on_batch=self.metrics.batch_queries.observe,
+        )
+
+    async def stop(self) -> None:
+        if self._batcher is not None:
+            await self._batcher.close()
+            self._batcher = None
+
+
+def state_of(request: Request) -> State:
+    return cast(State, request.app.state.service)

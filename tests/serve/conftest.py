@@ -1,0 +1,37 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from demo_store import DemoStore, make_demo_store
+from fastapi.testclient import TestClient
+
+from eaglenet.search.engine import Engine
+from eaglenet.serve.app import create_app
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoStore:
+    """Eleven real files; tests that change them make their own."""
+    return make_demo_store(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def engine(demo: DemoStore) -> Engine:
+    return demo.open()
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine) -> Iterator[TestClient]:
+    with TestClient(create_app(engine), base_url="http://localhost") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def clip_id(engine: Engine) -> str:
+    return engine.search("red", k=1)[0].clip_id
+
+
+@pytest.fixture
+def own_demo(tmp_path: Path) -> DemoStore:
+    """For tests that change files."""
+    return make_demo_store(tmp_path)

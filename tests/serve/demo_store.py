@@ -1,0 +1,84 @@
+"""A small store of real videos: a few scenes of the demo world and a model of random weights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eaglenet.data.synthetic import demo_tokenizer_folder, render_world
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.tokenizer import Tokenizer
+from eaglenet.methods.base import METHODS
+from eaglenet.methods.folder import save
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing import IndexOptions, index_videos
+from eaglenet.types import FrameSpec
+
+SCENES = 11
+HOSTILE_NAME = "<img src=x onerror=alert(1)>&\"'.mp4"
+
+
+@dataclass(frozen=True)
+class DemoStore:
+    """Where things are; ``secret`` lies outside the indexed folder."""
+
+    folder: Path
+    videos: Path
+    model: Path
+    secret: Path
+
+    def open(self) -> Engine:
+        return Engine.open(self.folder)
+
+
+def save_model(folder: Path) -> Path:
+    tokenizer = Tokenizer.from_folder(demo_tokenizer_folder())
+    torch.manual_seed(0)
+    config = ClipConfig(
+        dim=24,
+        vision=VisionConfig(image_size=16, patch_size=8, width=12, layers=1, heads=2, mlp_width=20),
+        text=TextConfig(
+            vocabulary_size=tokenizer.vocabulary_size,
+            context_length=32,
+            width=18,
+            layers=1,
+            heads=2,
+            mlp_width=28,
+        ),
+    )
+    spec = METHODS["clip4clip"]
+    method = spec.build(spec.config_class(), ClipEncoder(config))
+    method.frame_spec = FrameSpec(num_frames=5, size=16)
+    method.tokenizer = tokenizer
+    save(method.eval(), folder)
+    return folder
+
+
+def make_demo_store(base: Path) -> DemoStore:
+    split = render_world(base / "world", "test", SCENES, workers=2)
+    videos = base / "videos"
+    videos.mkdir()
+    for number, record in enumerate(split.videos):
+        assert record.path is not None
+        folder = videos / ("beach" if number % 2 else "town")
+        folder.mkdir(exist_ok=True)
+        name = HOSTILE_NAME if number == 0 else f"scene {number:02}.mp4"
+        shutil.copy2(record.path, folder / name)
+        os.utime(folder / name, (1.7e9 + number * 86_400, 1.7e9 + number * 86_400))
+    model = save_model(base / "model")
+    tags = {
+        str(path): ("odd",) if number % 2 else ("even",)
+        for number, path in enumerate(sorted(videos.rglob("*.mp4")))
+    }
+    report = index_videos(
+        [videos], base / "store", str(model), options=IndexOptions(workers=0), tags=tags
+    )
+    assert not report.problems
+    secret = base / "secret.mp4"
+    shutil.copy2(videos / "town" / "scene 02.mp4", secret)
+    return DemoStore(base / "store", videos, model, secret)

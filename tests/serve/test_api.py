@@ -1,0 +1,137 @@
+import pytest
+from demo_store import HOSTILE_NAME, SCENES, DemoStore
+from fastapi.testclient import TestClient
+
+from eaglenet.search.engine import Engine
+
+
+def test_a_search_over_http_gives_what_the_engine_gives(client: TestClient, engine: Engine) -> None:
+    body = client.get("/api/search", params={"q": "a red ball", "k": 5}).json()
+    hits = engine.search("a red ball", k=5)
+    assert [hit["clip_id"] for hit in body["hits"]] == [hit.clip_id for hit in hits]
+    assert [hit["rank"] for hit in body["hits"]] == [1, 2, 3, 4, 5]
+    first = body["hits"][0]
+    assert first["score"] == pytest.approx(hits[0].score, abs=1e-6)
+    assert first["path"] == hits[0].path
+    assert first["moment"]["start"] <= first["moment"]["best"] <= first["moment"]["end"]
+    assert body["milliseconds"] > 0
+
+
+def test_several_queries_in_one_request(client: TestClient) -> None:
+    queries = ["a red ball", "\u200b\u200e", "a blue square"]
+    body = client.post("/api/search", json={"queries": queries, "k": 3}).json()
+    assert [result["query"] for result in body["results"]] == queries
+    assert [len(result["hits"]) for result in body["results"]] == [3, 0, 3]
+    alone = client.get("/api/search", params={"q": "a blue square", "k": 3}).json()
+    together = [hit["clip_id"] for hit in body["results"][2]["hits"]]
+    assert together == [hit["clip_id"] for hit in alone["hits"]]
+
+
+def test_filters_negatives_and_groups_reach_the_engine(client: TestClient, engine: Engine) -> None:
+    def names(**parameters: object) -> set[str]:
+        answer = client.get("/api/search", params={"q": "red", "k": 50, **parameters})
+        assert answer.status_code == 200, answer.text
+        return {hit["path"].split("/")[-2] for hit in answer.json()["hits"]}
+
+    assert names() == {"beach", "town"}
+    assert names(path="beach") == {"beach"}
+    assert names(path="*/town/*") == {"town"}
+    assert names(min_duration=3600) == set()
+    assert names(before="2001-02-03") == set()
+    assert names(after="2001-02-03T04:05:06Z") == {"beach", "town"}
+    assert names(tag="nowhere") == set()
+    odd = client.get("/api/search", params={"q": "red", "k": 50, "tag": "odd"}).json()["hits"]
+    assert {tag for hit in odd for tag in hit["tags"]} == {"odd"}
+    grouped = client.get("/api/search", params={"q": "red", "k": 50, "group": True}).json()["hits"]
+    assert len({hit["path"] for hit in grouped}) == len(grouped) == SCENES
+    body = client.get("/api/search", params={"q": "red", "negative": ["blue", "green"]}).json()
+    expected = engine.search("red", k=24, negatives=["blue", "green"])
+    assert [hit["clip_id"] for hit in body["hits"]] == [hit.clip_id for hit in expected]
+
+
+def test_similar_moments_leave_out_the_clip(client: TestClient, clip_id: str) -> None:
+    body = client.get(f"/api/similar/{clip_id}", params={"k": 4}).json()
+    assert len(body["hits"]) == 4
+    assert clip_id not in {hit["clip_id"] for hit in body["hits"]}
+
+
+def test_a_clip_its_picture_and_the_store_are_described(
+    client: TestClient, engine: Engine, clip_id: str
+) -> None:
+    body = client.get(f"/api/clips/{clip_id}").json()
+    assert (body["start"], body["end"]) == engine.span_of(clip_id)
+    picture = client.get(body["thumbnail"])
+    assert picture.headers["content-type"] == "image/jpeg"
+    assert picture.content == engine.thumbnail(clip_id)
+    assert picture.content.startswith(b"\xff\xd8")
+    info = client.get("/api/info").json()
+    assert info["files"] == SCENES
+    assert info["tags"] == ["even", "odd"]
+    assert client.get("/health").json() == {"status": "ok"}
+
+
+def test_metrics_count_requests_by_route_and_not_by_address(
+    client: TestClient, clip_id: str
+) -> None:
+    client.get(f"/api/clips/{clip_id}")
+    client.get("/nowhere/at/all")
+    text = client.get("/metrics").text
+    route = 'eaglenet_requests_total{method="GET",route="/api/clips/{clip_id}",status="200"}'
+    assert route in text
+    assert 'route="other",status="404"' in text
+    assert f"eaglenet_clips {float(client.get('/api/info').json()['clips'])}" in text
+    assert "eaglenet_batch_queries_bucket" in text
+    assert clip_id not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/api/search", 422, "invalid"),
+        ("/api/search?q=", 422, "invalid"),
+        ("/api/search?q=%20%09", 422, "invalid"),
+        ("/api/search?q=red&k=0", 422, "invalid"),
+        ("/api/search?q=red&k=201", 422, "invalid"),
+        ("/api/search?q=red&k=ten", 422, "invalid"),
+        ("/api/search?q=red&after=yesterday", 422, "invalid"),
+        ("/api/search?q=red&after=0", 422, "invalid"),
+        ("/api/search?q=red&min_duration=nan", 422, "invalid"),
+        ("/api/search?q=red&pathh=x", 422, "invalid"),
+        ("/api/search?q=" + "x" * 1001, 422, "invalid"),
+        ("/api/search?q=red&path=" + "*a" * 200, 422, "invalid"),
+        ("/api/search?q=red" + "&negative=blue" * 9, 422, "invalid"),
+        ("/api/clips/0000000000000000-0", 404, "not_found"),
+        ("/api/similar/0000000000000000-0", 404, "not_found"),
+        ("/api/clips/0000000000000000-0/video", 404, "not_found"),
+        ("/api/clips/none", 422, "invalid"),
+        ("/docs", 404, "not_found"),
+    ],
+)
+def test_errors_have_one_shape(client: TestClient, path: str, status: int, code: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert set(error) == {"code", "message", "hint"}
+    assert error["code"] == code
+    assert error["message"]
+    assert error["hint"]
+
+
+def test_wrong_methods_and_bodies_have_the_same_shape(client: TestClient) -> None:
+    assert client.delete("/api/search").json()["error"]["code"] == "method_not_allowed"
+    for content in (b"{", b"[" * 60_000, b"\xff\xfe", b'{"queries": ["\\ud800"]}', b"null"):
+        answer = client.post(
+            "/api/search", content=content, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code in (400, 422), content[:20]
+        assert set(answer.json()["error"]) == {"code", "message", "hint"}
+
+
+def test_dates_at_the_ends_of_time_are_taken(client: TestClient) -> None:
+    parameters = {"q": "red", "after": "0001-01-01", "before": "9999-12-31T23:59:59"}
+    assert client.get("/api/search", params=parameters).json()["hits"]
+
+
+def test_names_that_look_like_markup_stay_text(client: TestClient, demo: DemoStore) -> None:
+    hits = client.get("/api/search", params={"q": "red", "k": 50}).json()["hits"]
+    assert HOSTILE_NAME in {hit["name"] for hit in hits}
