@@ -52,6 +52,9 @@ in HEVC (its mark holds within one temporal layer only) and VP9 (entropy context
 SCAN_BYTES = 256 * 2**20
 """Files without an index are read whole to learn their frame times only up to this size."""
 
+LONG_GROUP = 2000
+"""Packets after the last keyframe that are worth reading to learn where the video ends."""
+
 READABLE_PART = 0.25
 """Share of a damaged file's declared length that must be readable."""
 
@@ -93,6 +96,7 @@ class VideoSource:
         self.threads = threads
         self._error_type = _library().FFmpegError
         self._table: PacketTable | None = None
+        self._span: tuple[int, int] | None = None
         self._open()
         self.tick = Fraction(self.stream.time_base)
         self.aspect = pixels.pixel_aspect(self.stream)
@@ -178,14 +182,36 @@ class VideoSource:
 
     def span(self) -> tuple[int, int]:
         """Ticks from the first frame's start to the last one's end."""
+        if self._span is None:
+            self._span = self._find_span()
+        return self._span
+
+    def _find_span(self) -> tuple[int, int]:
         if self.is_indexed:
-            start = self.stream.start_time or 0
-            return start, start + max(self.stream.duration, 1)
+            start = int(self.stream.start_time or 0)
+            return start, max(self._end_of_index(), start + 1)
         if self.is_large and self.container.duration and self.stream.start_time is not None:
             length = round(Fraction(self.container.duration, 10**6) / self.tick)
-            return self.stream.start_time, self.zero + length
+            return int(self.stream.start_time), self.zero + length
         table = self.table()
         return table.times[0], table.end
+
+    def _end_of_index(self) -> int:
+        """Writers get the length of reordered, uneven streams wrong: the last packets tell it."""
+        entries = self.stream.index_entries
+        start, last = self.stream.start_time or 0, len(entries) - 1
+        declared = int(start + self.stream.duration)
+        keyframe = entries.search_timestamp(entries[last].timestamp)
+        if keyframe < 0 or last - keyframe > LONG_GROUP:
+            return declared
+        self.seek(entries[keyframe].timestamp + self._index_shift)
+        ends = [
+            packet.pts + (packet.duration or 0)
+            for packet in self.packets()
+            if packet.pts is not None and not packet.is_discard
+        ]
+        self.seek(start)
+        return max(ends, default=declared)
 
     def table(self) -> PacketTable:
         """Times of all frames, by reading the file once."""
@@ -424,6 +450,8 @@ def write_video(
 
     The container follows from the name's ending.
     """
+    if codec not in _library().codecs_available:
+        raise UsageError(f"unknown video codec {codec!r}; libx264, libx265, libvpx-vp9 are known")
     with _library().open(str(path), "w") as container:
         rate = Fraction(fps).limit_denominator(1001)
         frame_type = _library().VideoFrame
@@ -432,5 +460,12 @@ def write_video(
 
 def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
     """Cut ``[start, end)`` seconds out of a video into an MP4 that plays from its first frame."""
-    with open_video(source) as opened, _library().open(str(target), "w", format="mp4") as container:
-        video_writing.cut(opened, container, start, end)
+    with open_video(source) as opened:
+        first, last = windows.clip(opened, (start, end))
+        options = {"movflags": "+faststart"}
+        try:
+            with _library().open(str(target), "w", format="mp4", options=options) as container:
+                video_writing.cut(opened, container, first, last)
+        except BaseException:
+            Path(target).unlink(missing_ok=True)
+            raise

@@ -10,8 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from eaglenet.data.frame_picking import decode_through
+from eaglenet.data.frame_sampling import BORDER_TOLERANCE
 from eaglenet.data.pixels import Pixels
-from eaglenet.errors import UsageError
+from eaglenet.errors import UsageError, VideoDecodeError
 
 if TYPE_CHECKING:
     from eaglenet.data.decoding import VideoSource
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 QUIET = {"libx265": {"x265-params": "log-level=none"}}
 """Encoders that write to the terminal by themselves unless told not to."""
 
-CLIP_OPTIONS = {"crf": "20", "preset": "veryfast", "movflags": "+faststart"}
+FRAME_DURATION = 1 << 8
+"""AV_CODEC_FLAG_FRAME_DURATION: durations of frames reach the container."""
+
+CLIP_OPTIONS = {"crf": "20", "preset": "veryfast"}
 
 
 def encode(
@@ -64,49 +68,46 @@ def as_pictures(frames: Any) -> Pixels:
     return pictures
 
 
-def cut(source: VideoSource, container: Any, start: float, end: float) -> int:
-    """Re-encode ``[start, end)`` seconds, so that the clip begins at exactly its first frame."""
-    tick = source.tick
-    first = source.zero + Fraction(start) / tick
-    last = source.zero + Fraction(end) / tick
+def cut(source: VideoSource, container: Any, first: Fraction, last: Fraction) -> None:
+    """Re-encode ticks ``[first, last)``, so that the clip begins at exactly its first frame."""
     stream = None
-    count = 0
     begin = 0
-    for time, frame in frames_between(source, first, last):
-        if stream is None:
-            rate = source.stream.average_rate or 25
-            stream = container.add_stream("libx264", rate=rate, options=dict(CLIP_OPTIONS))
-            picture = source.picture(frame, min(frame.width, frame.height))
-            stream.height, stream.width = (side - side % 2 for side in picture.shape[:2])
-            stream.pix_fmt = "yuv420p"
-            stream.time_base = tick
-            stream.codec_context.time_base = tick
-            begin = time
+    for time, duration, frame in frames_between(source, first, last):
         picture = source.picture(frame, min(frame.width, frame.height))
+        if stream is None:
+            height, width = (side - side % 2 for side in picture.shape[:2])
+            stream = _clip_stream(container, source, height, width)
+            begin = time
         picture = np.ascontiguousarray(picture[: stream.height, : stream.width])
         shown = type(frame).from_ndarray(picture, format="rgb24")
-        shown.pts, shown.time_base = time - begin, tick
+        shown.pts, shown.duration, shown.time_base = time - begin, duration, source.tick
         container.mux(stream.encode(shown))
-        count += 1
-    if stream is not None:
-        container.mux(stream.encode(None))
-    return count
+    if stream is None:
+        raise VideoDecodeError(source.path, "no frame between the start and the end of the clip")
+    container.mux(stream.encode(None))
+
+
+def _clip_stream(container: Any, source: VideoSource, height: int, width: int) -> Any:
+    rate = source.stream.average_rate or 25
+    stream = container.add_stream("libx264", rate=rate, options=dict(CLIP_OPTIONS))
+    stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
+    stream.time_base = stream.codec_context.time_base = source.tick
+    # Without it the last frame of a clip has no duration.
+    stream.codec_context.flags |= FRAME_DURATION
+    return stream
 
 
 def frames_between(
     source: VideoSource, first: Fraction, last: Fraction
-) -> Iterator[tuple[int, Any]]:
-    """The frame on show at ``first`` and all that start before ``last``."""
-    pending = None
+) -> Iterator[tuple[int, int, Any]]:
+    """Time, duration and picture of the frame on show at ``first`` and all that follow."""
+    tolerance = BORDER_TOLERANCE / source.tick
+    shown: tuple[int, Any] | None = None
     for time, frame in decode_through(source, int(first)):
-        if time >= last:
+        if time >= last - tolerance:
             break
-        if time > first and pending is not None:
-            yield pending
-        if time > first:
-            pending = None
-            yield time, frame
-        else:
-            pending = (time, frame)
-    if pending is not None:
-        yield pending
+        if shown is not None and time > first + tolerance:
+            yield shown[0], time - shown[0], shown[1]
+        shown = (time, frame)
+    if shown is not None:
+        yield shown[0], max(round(last) - shown[0], 1), shown[1]

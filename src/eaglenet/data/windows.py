@@ -116,7 +116,7 @@ def decode_windows(
 def plan_window(source: VideoSource, spec: FrameSpec, window: Window | None) -> Plan:
     start, end = (Fraction(tick) for tick in source.span())
     if window is not None:
-        start, end = _clip(source, window, start, end)
+        start, end = clip(source, window)
     table = None
     if spec.sampling == "per_second" or spec.short != "repeat":
         table = source.table()
@@ -134,7 +134,7 @@ def _plan(
     start, end = span
     targets = None
     if times is not None:
-        inside = _shown_within(times, start, end)
+        inside = list(times) if window is None else _shown_within(source, times, start, end)
         if spec.sampling == "per_second":
             targets = frame_sampling.per_second_targets(
                 inside, source.zero, spec.num_frames, source.tick
@@ -147,9 +147,9 @@ def _plan(
     return Plan(window, start, end, targets, places, mask)
 
 
-def _clip(
-    source: VideoSource, window: Window, start: Fraction, end: Fraction
-) -> tuple[Fraction, Fraction]:
+def clip(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
+    """Ticks of a window, cut at the ends of the video."""
+    start, end = source.span()
     if not window[0] < window[1]:
         raise UsageError(
             f"window {window}: the start must lie before the end (seconds from the file's start)"
@@ -160,15 +160,18 @@ def _clip(
         raise VideoDecodeError(
             source.path,
             f"the window {window[0]:g}-{window[1]:g} s lies outside the video "
-            f"({source.seconds(int(start)):.2f}-{source.seconds(int(end)):.2f} s)",
+            f"({source.seconds(start):.2f}-{source.seconds(end):.2f} s)",
         )
-    return max(first, start), min(last, end)
+    return max(first, Fraction(start)), min(last, Fraction(end))
 
 
-def _shown_within(times: Sequence[int], start: Fraction, end: Fraction) -> list[int]:
+def _shown_within(
+    source: VideoSource, times: Sequence[int], start: Fraction, end: Fraction
+) -> list[int]:
     """The frame on show at ``start`` and all that follow before ``end``."""
-    first = max(bisect_right(times, start) - 1, 0)
-    return [time for time in times[first:] if time < end] or [times[first]]
+    tolerance = frame_sampling.BORDER_TOLERANCE / source.tick
+    first = max(bisect_right(times, start + tolerance) - 1, 0)
+    return [time for time in times[first:] if time < end - tolerance] or [times[first]]
 
 
 def _pick(
@@ -227,7 +230,7 @@ def _repair(source: VideoSource, spec: FrameSpec, plan: Plan) -> DecodedVideo:
         table = repaired.table()
         whole = (Fraction(table.times[0]), Fraction(table.end))
         span = whole if plan.window is None else (plan.start, min(plan.end, whole[1]))
-        expected = _shown_within(table.times, *span)
+        expected = table.times if plan.window is None else _shown_within(source, table.times, *span)
         # Streams that refresh gradually need a run-up; some have no other start than the first.
         near = int(plan.start - RUN_UP_SECONDS / source.tick)
         for start in (None,) if near <= table.times[0] else (near, None):
@@ -275,7 +278,8 @@ def _arrange(source: VideoSource, spec: FrameSpec, plan: Plan, error: float) -> 
 
 def frame_at(source: VideoSource, seconds: float) -> Any:
     """The frame on show at ``seconds``; the last one past the end."""
-    target = max(source.zero + int(Fraction(seconds) / source.tick), source.zero)
+    moment = max(Fraction(seconds), Fraction(0)) + frame_sampling.BORDER_TOLERANCE
+    target = source.zero + int(moment / source.tick)
     try:
         for _, frame in pick_exact(source, [target]):
             if frame is not None:
