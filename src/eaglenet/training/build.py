@@ -178,6 +178,6 @@ def _folder(root: str, data: DataChoice) -> Path:
             f"data.root is not set; say where {data.dataset} lies: --set data.root=FOLDER"
         )
     folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise DatasetError(f"data.root={root}: no such folder")
+    if not folder.exists():
+        raise DatasetError(f"data.root={root}: no such folder or file")
     return folder

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -254,8 +256,7 @@ def evaluate_model(
         if dataset == FEATURES:
             source = feature_source(check_features(load_feature_folder(root), method))
         else:
-            cache = Path(root or ".") / ".eaglenet-frames"
-            source = load_source(data, split, method, cache=cache, device=world.device)
+            source = load_source(data, split, method, cache=user_cache(data), device=world.device)
         return evaluate_source(
             method.to(world.device),
             source,
@@ -266,3 +267,10 @@ def evaluate_model(
         )
     finally:
         leave(world)
+
+
+def user_cache(data: DataChoice) -> Path:
+    """Where frames of a dataset are kept when no run folder owns them."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    key = f"{Path(data.root).resolve()} {data.frames}".encode()
+    return base / "eaglenet" / "frames" / hashlib.sha256(key).hexdigest()[:16]

@@ -1,0 +1,85 @@
+"""Training from video files: frames are cached once, broken videos are counted, never hidden."""
+
+import dataclasses
+import json
+
+import pytest
+from tiny import tiny_experiment
+
+from eaglenet.data.synthetic import render_world
+from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.errors import DatasetError
+from eaglenet.methods.xpool import XPoolConfig
+from eaglenet.training.experiment import DataChoice, EncoderChoice
+from eaglenet.training.runs import evaluate_model, evaluate_run, train
+from eaglenet.types import FrameSpec
+
+TOWERS = ClipConfig(
+    dim=8,
+    vision=VisionConfig(image_size=16, patch_size=8, width=16, layers=2, heads=2, mlp_width=20),
+    text=TextConfig(
+        vocabulary_size=690, context_length=24, width=16, layers=2, heads=2, mlp_width=24
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    """A folder of real files with two splits, one file damaged."""
+    folder = tmp_path_factory.mktemp("videos")
+    split = render_world(folder, "train", 14, size=32)
+    render_world(folder, "val", 6, size=32)
+    split.videos[3].path.write_bytes(b"this is no video")
+    return folder
+
+
+def experiment_on(root, dataset="folder", **training):
+    base = tiny_experiment(root, epochs=1, batch_size=8, **training)
+    return dataclasses.replace(
+        base,
+        method="xpool",
+        method_config=XPoolConfig(num_frames=3),
+        encoder=EncoderChoice("clip", "demo", TOWERS),
+        data=DataChoice(
+            dataset, str(root), frames=FrameSpec(num_frames=3, size=16), max_words=24, workers=1
+        ),
+    )
+
+
+def test_a_run_from_video_files_counts_what_it_left_out(videos, tmp_path):
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    assert manifest["data"]["train"]["videos_found"] == 13
+    assert manifest["data"]["train"]["videos_missing"] == 1
+    assert "13 of 14 videos" in manifest["data"]["train"]["protocol"]
+    assert manifest["data"]["val"]["videos_found"] == 6
+    again = evaluate_run(run.folder, split="val", device="cpu")
+    assert again.metrics.to_dict()["t2v"] == run.result["metrics"]["t2v"]
+    assert (run.folder / "model" / "tokenizer.json").exists()
+
+
+def test_any_model_is_evaluated_on_any_dataset(videos, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    result = evaluate_model(str(run.folder), "folder", str(videos), split="val", device="cpu")
+    assert (result.num_videos, result.num_texts) == (6, 24)
+    assert list((tmp_path / "cache").rglob("frames.bin"))
+
+
+def test_gradient_checkpointing_and_frozen_towers_run_on_videos(videos, tmp_path):
+    for name, change in (("a", {"checkpointing": True}), ("b", {"freeze": "towers"})):
+        run = train(experiment_on(videos, **change), tmp_path / name, device="cpu")
+        assert run.result["metrics"]
+
+
+def test_an_empty_split_stops_before_training(videos, tmp_path):
+    with pytest.raises(DatasetError):
+        train(experiment_on(videos, select="test"), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_the_demo_world_trains_without_files(tmp_path):
+    experiment = experiment_on(tmp_path, dataset="demo")
+    experiment = experiment.override(["data.options.train=16", "data.options.val=4"])
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert "demo world (16 texts x 4 videos)" in run.result["metrics"]["protocol"]
