@@ -21,7 +21,7 @@ TOWERS = ClipConfig(
     dim=DIM,
     vision=VisionConfig(image_size=32, patch_size=8, width=64, layers=3, heads=4, mlp_width=256),
     text=TextConfig(
-        vocabulary_size=690, context_length=MAX_WORDS, width=64, layers=2, heads=4, mlp_width=256
+        vocabulary_size=690, context_length=32, width=64, layers=2, heads=4, mlp_width=256
     ),
 )
 TRAINING = TrainingConfig(

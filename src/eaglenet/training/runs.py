@@ -251,7 +251,10 @@ def evaluate_model(
     """Evaluate any model on any dataset, with the frames that the model was made for."""
     method = load(name_or_folder)
     world = join(device)
-    data = DataChoice(dataset, root, frames=method.frame_spec)
+    encoder: Any = method.encoder
+    limit = encoder.config.text.context_length if dataset != FEATURES else 0
+    words = min(limit, 64 if dataset == "didemo" else 32)
+    data = DataChoice(dataset, root, frames=method.frame_spec, max_words=words)
     try:
         if dataset == FEATURES:
             source = feature_source(check_features(load_feature_folder(root), method))
