@@ -218,6 +218,11 @@ addEventListener("popstate", restore);
 
 player.setUp(findSimilar, (hit) => focusCard(hits.indexOf(hit)));
 
+const duration = (hours) => {
+  if (hours < 1) return `${Math.ceil(hours * 60)} min`;
+  return `${hours < 10 ? hours.toFixed(1) : Math.round(hours)} hours`;
+};
+
 const setUp = async () => {
   try {
     const answer = await fetch("/api/info");
@@ -226,7 +231,7 @@ const setUp = async () => {
     const number = new Intl.NumberFormat();
     document.querySelector("#store").textContent =
       `${number.format(info.clips)} clips \u00b7 ${number.format(info.files)} files \u00b7 ` +
-      `${info.hours < 10 ? info.hours.toFixed(1) : Math.round(info.hours)} hours \u00b7 ${info.model}`;
+      `${duration(info.hours)} \u00b7 ${info.model}`;
     const choice = form.elements.tag;
     for (const tag of info.tags) {
       const option = element("option", "", tag);

@@ -27,10 +27,11 @@ export const card = (hit, open) => {
   button.setAttribute("aria-label",
     `${hit.rank}: ${hit.name}, ${span(hit.moment)}, score ${hit.score.toFixed(3)}. Play`);
   const frame = element("span", "frame");
-  const picture = element("img");
+  const picture = element("img", "picture");
   picture.alt = "";
   picture.loading = "lazy";
   picture.decoding = "async";
+  picture.addEventListener("load", () => showWhole(frame, picture), { once: true });
   picture.src = hit.thumbnail;
   frame.append(picture, element("span", "rank", hit.rank), element("span", "span", span(hit.moment)));
   const where = element("span", "where");
@@ -49,6 +50,15 @@ export const card = (hit, open) => {
   preview(button, frame, hit);
   item.append(button);
   return item;
+};
+
+// Wide pictures fill the frame; tall and square ones are shown whole before a blurred copy.
+const showWhole = (frame, picture) => {
+  if (picture.naturalWidth >= 1.25 * picture.naturalHeight) return;
+  const backdrop = picture.cloneNode();
+  backdrop.className = "backdrop";
+  picture.before(backdrop);
+  frame.classList.add("tall");
 };
 
 // Only a pointer that can hover starts a preview; on a phone a tap opens the player.
@@ -82,7 +92,7 @@ const preview = (button, frame, hit) => {
       event.target.play().catch(() => {});
     });
     video.addEventListener("error", stop); // The thumbnail stays; the player says why.
-    frame.querySelector("img").after(video);
+    frame.querySelector(".picture").after(video);
     video.src = `${hit.video}#t=${from.toFixed(2)}`;
     video.play().catch(() => {});
   };

@@ -1,0 +1,144 @@
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from eaglenet.search.filters import Filters
+from eaglenet.serve.batching import Batcher, SearchOptions
+from eaglenet.types import Hit, Moment
+
+
+class SlowEngine:
+    """Answers each query with hits named after it; holds the first call until told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], int, dict[str, Any]]] = []
+        self.go = threading.Event()
+        self.threads: set[int] = set()
+
+    def search_many(self, queries: Sequence[str], k: int = 10, **options: Any) -> list[list[Hit]]:
+        self.calls.append((list(queries), k, options))
+        self.threads.add(threading.get_ident())
+        assert self.go.wait(10)
+        if "bad" in queries:
+            raise ValueError("bad query")
+        return [[hit(f"{query} {rank}", rank) for rank in range(1, k + 1)] for query in queries]
+
+
+def hit(clip_id: str, rank: int) -> Hit:
+    return Hit(rank, clip_id, "/a", 1.0, 1.0, Moment(0.0, 1.0, 0.5), 2.0)
+
+
+async def started(batcher: Batcher, engine: SlowEngine, *queries: str) -> list[asyncio.Task[Any]]:
+    """One query that keeps the engine busy, then the others behind it."""
+    first = asyncio.create_task(batcher.search(["first"], 2, SearchOptions()))
+    while not engine.calls:
+        await asyncio.sleep(0.001)
+    others = [asyncio.create_task(batcher.search([q], 3, SearchOptions())) for q in queries]
+    await asyncio.sleep(0.01)
+    return [first, *others]
+
+
+def test_queries_that_wait_are_answered_in_one_call() -> None:
+    async def scenario() -> None:
+        engine = SlowEngine()
+        sizes: list[int] = []
+        batcher = Batcher(engine, on_batch=sizes.append)
+        tasks = await started(batcher, engine, "a", "b", "c", "d")
+        engine.go.set()
+        found = await asyncio.gather(*tasks)
+        assert [call[0] for call in engine.calls] == [["first"], ["a", "b", "c", "d"]]
+        assert sizes == [1, 4]
+        assert [hits[0][0].clip_id for hits in found] == ["first 1", "a 1", "b 1", "c 1", "d 1"]
+        assert [len(hits[0]) for hits in found] == [2, 3, 3, 3, 3]
+        assert len(engine.threads) == 1
+        await batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_only_queries_with_the_same_options_go_together() -> None:
+    async def scenario() -> None:
+        engine = SlowEngine()
+        batcher = Batcher(engine, max_batch=3)
+        first = await started(batcher, engine)
+        odd = SearchOptions(Filters(tags=("odd",)), ("dog",), True)
+        tasks = [
+            asyncio.create_task(batcher.search(queries, k, options))
+            for queries, k, options in (
+                (["a"], 5, SearchOptions()),
+                (["b"], 5, odd),
+                (["c"], 150, SearchOptions()),
+                (["d", "e"], 7, SearchOptions()),
+                (["f"], 7, SearchOptions()),
+            )
+        ]
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        found = await asyncio.gather(*tasks)
+        await asyncio.gather(*first)
+        calls = engine.calls[1:]
+        # A wider shortlist could change the ranking, so the query for 150 stands alone.
+        assert [(call[0], call[1]) for call in calls] == [
+            (["a", "d", "e"], 7),
+            (["b"], 5),
+            (["c"], 150),
+            (["f"], 7),
+        ]
+        assert calls[1][2]["filters"] == Filters(tags=("odd",))
+        assert calls[1][2]["negatives"] == ("dog",)
+        assert calls[1][2]["group_files"] is True
+        assert calls[0][2]["filters"] is None
+        assert [len(hits[0]) for hits in found] == [5, 5, 150, 7, 7]
+        assert found[3][1][0].clip_id == "e 1"
+        await batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_bad_query_does_not_spoil_the_others() -> None:
+    async def scenario() -> None:
+        engine = SlowEngine()
+        batcher = Batcher(engine)
+        tasks = await started(batcher, engine, "a", "bad", "b")
+        engine.go.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[2], ValueError)
+        assert [hits[0][0].clip_id for hits in (found[1], found[3])] == ["a 1", "b 1"]
+        await batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_gave_up_is_not_searched_for() -> None:
+    async def scenario() -> None:
+        engine = SlowEngine()
+        batcher = Batcher(engine)
+        first, gone, stays = await started(batcher, engine, "gone", "stays")
+        gone.cancel()
+        await asyncio.sleep(0)
+        engine.go.set()
+        await asyncio.gather(first, stays)
+        assert engine.calls[1][0] == ["stays"]
+        await batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_closing_answers_what_waits_and_takes_no_more() -> None:
+    async def scenario() -> None:
+        engine = SlowEngine()
+        batcher = Batcher(engine)
+        tasks = await started(batcher, engine, "a")
+        closing = asyncio.create_task(batcher.close())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="shutting down"):
+            await batcher.search(["late"], 1, SearchOptions())
+        engine.go.set()
+        found = await asyncio.gather(*tasks)
+        assert found[1][0][0].clip_id == "a 1"
+        await closing
+
+    asyncio.run(scenario())

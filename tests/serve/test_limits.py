@@ -1,0 +1,126 @@
+import asyncio
+import threading
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from eaglenet.search.engine import Engine
+from eaglenet.serve.app import create_app
+from eaglenet.serve.limits import MAX_CLIENTS, TokenBuckets
+from eaglenet.serve.settings import MAX_QUERIES, Settings
+
+
+def test_a_bucket_fills_with_time_and_each_client_has_its_own() -> None:
+    now = 0.0
+    buckets = TokenBuckets(rate=2, burst=3, clock=lambda: now)
+    assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert buckets.take("b") == 0
+    now = 0.5
+    assert buckets.take("a") == 0
+    assert buckets.take("a") == pytest.approx(0.5)
+    now = 100.0
+    assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    for number in range(2 * MAX_CLIENTS):
+        buckets.take(f"client {number}")
+    assert len(buckets._buckets) == MAX_CLIENTS
+
+
+def test_too_fast_a_client_is_told_when_to_come_back(engine: Engine) -> None:
+    app = create_app(engine, Settings(search_rate=0.5, burst_seconds=8))
+    with TestClient(app, base_url="http://localhost") as client:
+        statuses = [client.get("/api/search?q=red&k=1").status_code for _ in range(6)]
+        assert statuses == [200] * 4 + [429] * 2
+        answer = client.get("/api/info")
+        assert answer.json()["error"]["code"] == "rate_limited"
+        assert answer.headers["retry-after"] == "2"
+        assert client.get("/health").status_code == 200
+        assert client.get("/static/style.css").status_code == 200
+
+
+class HeldEngine:
+    """An engine whose searches wait until told."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.go = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def search_many(self, *arguments: Any, **options: Any) -> Any:
+        assert self.go.wait(10)
+        return self._engine.search_many(*arguments, **options)
+
+
+def held_requests(engine: Engine, settings: Settings, count: int) -> list[httpx.Response]:
+    """``count`` searches at once, let go when all but those that were held are answered."""
+    held = HeldEngine(engine)
+    app = create_app(held, settings)  # type: ignore[arg-type]
+
+    async def scenario() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+            tasks = [
+                asyncio.create_task(client.get("/api/search", params={"q": f"red {n}", "k": 2}))
+                for n in range(count)
+            ]
+            await asyncio.sleep(0.3)
+            assert (await client.get("/health")).status_code == 200
+            held.go.set()
+            return await asyncio.gather(*tasks)
+
+    return asyncio.run(scenario())
+
+
+def test_too_many_at_once_are_turned_away_and_the_others_answered(engine: Engine) -> None:
+    answers = held_requests(engine, Settings(max_searches=5), 8)
+    assert [answer.status_code for answer in answers] == [200] * 5 + [503] * 3
+    assert answers[7].json()["error"]["code"] == "overloaded"
+    assert answers[7].headers["retry-after"] == "1"
+    assert all(len(answer.json()["hits"]) == 2 for answer in answers[:5])
+
+
+def test_an_answer_that_takes_too_long_is_given_up(engine: Engine) -> None:
+    answers = held_requests(engine, Settings(timeout=0.1), 2)
+    assert [answer.status_code for answer in answers] == [504, 504]
+    assert answers[0].json()["error"]["code"] == "timeout"
+
+
+def test_bodies_and_batches_have_a_limit(client: TestClient) -> None:
+    queries = ["red"] * (MAX_QUERIES + 1)
+    assert client.post("/api/search", json={"queries": queries}).status_code == 422
+    assert client.post("/api/search", json={"queries": []}).status_code == 422
+    large = client.post("/api/search", content=b" " * 300_000)
+    assert large.status_code == 413
+    assert large.json()["error"]["code"] == "too_large"
+
+    def pieces() -> Any:
+        for _ in range(300):
+            yield b" " * 1024
+
+    headers = {"content-type": "application/json"}
+    assert client.post("/api/search", content=pieces(), headers=headers).status_code == 413
+
+
+def test_a_fault_of_our_own_is_an_error_of_the_same_shape(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(engine)
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("/secret/path in a message")
+
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
+        monkeypatch.setattr(engine, "search_many", fail)
+        answer = client.get("/api/search?q=red")
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "internal"
+        assert "secret" not in answer.text
+        assert answer.headers["content-security-policy"]
+        monkeypatch.undo()
+        assert client.get("/api/search?q=red").status_code == 200

@@ -1,0 +1,300 @@
+"""The page in a real browser, against a real server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from demo_store import HOSTILE_NAME, SCENES, DemoStore
+
+from eaglenet.search.engine import Engine
+from eaglenet.serve.app import create_app
+from eaglenet.serve.settings import Settings
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--metrics-recording-only",
+    "--autoplay-policy=no-user-gesture-required",
+]
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no Chromium on this machine; install one with: make browser"
+)
+
+
+class Running:
+    """uvicorn in a thread, on a free port."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        config = uvicorn.Config(
+            create_app(engine, settings), log_config=None, ws="none", timeout_graceful_shutdown=2
+        )
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+
+    def __enter__(self) -> str:
+        self.thread.start()
+        return self.address
+
+    def __exit__(self, *error: object) -> None:
+        self.server.should_exit = True
+        self.thread.join(10)
+        self.socket.close()
+
+
+@pytest.fixture(scope="module")
+def address(engine: Engine) -> Iterator[str]:
+    with Running(engine, Settings()) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+def wait_until(page: object, expression: str, seconds: float = 15.0) -> None:
+    """Playwright's own waiting evaluates strings in the page, which its policy forbids."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):  # type: ignore[attr-defined]
+        assert time.monotonic() < end, f"never came true: {expression}"
+        time.sleep(0.02)
+
+
+class Watched:
+    """A tab whose console errors and outside requests are kept."""
+
+    def __init__(self, browser: object, address: str, **options: object) -> None:
+        self.context = browser.new_context(base_url=address, **options)  # type: ignore[attr-defined]
+        self.context.set_default_timeout(15_000)
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.outside: list[str] = []
+        self.page.on("console", lambda message: self._console(message))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: self._alert(dialog))
+        self.page.on("request", lambda request: self._request(request, address))
+
+    def _console(self, message: object) -> None:
+        if message.type in ("error", "warning"):  # type: ignore[attr-defined]
+            self.problems.append(message.text)  # type: ignore[attr-defined]
+
+    def _alert(self, dialog: object) -> None:
+        self.problems.append(f"alert: {dialog.message}")  # type: ignore[attr-defined]
+        dialog.dismiss()  # type: ignore[attr-defined]
+
+    def _request(self, request: object, address: str) -> None:
+        if not request.url.startswith(address):  # type: ignore[attr-defined]
+            self.outside.append(request.url)  # type: ignore[attr-defined]
+
+
+def keep(page: object, name: str, folder: Path) -> None:
+    """Save a picture, and a copy where ``EAGLENET_KEEP_PICTURES`` says."""
+    page.screenshot(path=folder / name)  # type: ignore[attr-defined]
+    wanted = os.environ.get("EAGLENET_KEEP_PICTURES")
+    if wanted:
+        Path(wanted).mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / name, Path(wanted) / name)
+
+
+def test_a_moment_is_found_previewed_and_played(
+    browser: object, address: str, tmp_path: Path
+) -> None:
+    tab = Watched(browser, address, viewport={"width": 1280, "height": 860})
+    page = tab.page
+    page.goto("/")
+    page.wait_for_selector("#welcome:not([hidden])")
+    keep(page, "page_welcome.png", tmp_path)
+    page.fill("#query", "a red ball moves to the left")
+    page.press("#query", "Enter")
+    page.wait_for_selector("button.card")
+    cards = page.locator("button.card")
+    assert cards.count() == SCENES
+    wait_until(
+        page,
+        "[...document.querySelectorAll('.frame img')].every(i => i.complete && i.naturalWidth)",
+    )
+    keep(page, "page_results.png", tmp_path)
+    assert "q=a+red+ball" in page.url
+
+    cards.nth(1).hover()
+    page.wait_for_selector(".frame video.live")
+    assert page.evaluate("document.querySelector('.frame video').muted")
+
+    moment = page.evaluate(
+        "fetch('/api/search?q=a+red+ball+moves+to+the+left').then(r => r.json())"
+        ".then(b => b.hits[1].moment)"
+    )
+    cards.nth(1).click()
+    page.wait_for_selector("dialog[open]")
+    wait_until(page, "document.querySelector('#video').readyState >= 2")
+    assert page.evaluate("document.querySelector('#video').currentTime") >= moment["start"] - 0.1
+    keep(page, "page_player.png", tmp_path)
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog:not([open])", state="attached")
+    assert page.evaluate("document.querySelector('#video').getAttribute('src')") is None
+    assert tab.problems == []
+    assert tab.outside == []
+    tab.context.close()
+
+
+def test_everything_can_be_done_with_keys(browser: object, address: str) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.goto("/")
+    page.wait_for_selector("#welcome:not([hidden])")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.type("a blue square")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("button.card")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    rank = "document.activeElement.querySelector('.rank')?.textContent"
+    assert page.evaluate(rank) == "2"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("n")
+    assert not page.is_disabled("#previous")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog:not([open])", state="attached")
+    assert page.evaluate(rank) == "3"
+    page.keyboard.press("s")
+    wait_until(page, "document.querySelector('#status').textContent.includes('similar')")
+    assert "similar=" in page.url
+    page.go_back()
+    wait_until(page, "document.querySelector('#status').textContent.includes(' ms')")
+    assert page.input_value("#query") == "a blue square"
+    assert tab.problems == []
+    tab.context.close()
+
+
+def test_filters_empty_results_and_errors_are_told(
+    browser: object, address: str, tmp_path: Path
+) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.goto("/?q=red&tag=odd&path=beach")
+    page.wait_for_selector("button.card")
+    assert page.text_content("#filter-count") == "2"
+    keep(page, "page_filters.png", tmp_path)
+    page.fill("[name=path]", "nowhere")
+    page.press("[name=path]", "Tab")
+    wait_until(page, "document.querySelector('#status').textContent.includes('No moment')")
+    page.click("#clear")
+    page.wait_for_selector("button.card")
+    assert tab.problems == []
+    refusal = '{"error": {"code": "overloaded", "message": "too many", "hint": "wait"}}'
+    page.route(
+        "**/api/search*",
+        lambda route: route.fulfill(status=503, body=refusal, content_type="application/json"),
+    )
+    page.fill("#query", "green")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#status.bad")
+    assert "too many" in page.text_content("#status")
+    tab.context.close()
+
+
+def test_a_file_that_cannot_be_played_says_so(browser: object, address: str) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.route(
+        "**/video",
+        lambda route: route.fulfill(status=200, body=b"not a video", content_type="video/mp4"),
+    )
+    page.goto("/?q=red")
+    page.locator("button.card").first.click()
+    page.wait_for_selector("#cannot-play:not([hidden])")
+    assert "codec" in page.text_content("#cannot-play")
+    assert page.get_attribute("#cannot-play a", "href").startswith("/api/clips/")
+    tab.context.close()
+
+
+def test_a_file_name_cannot_become_markup(browser: object, address: str, demo: DemoStore) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.goto("/?q=red")
+    page.wait_for_selector("button.card")
+    names = page.locator(".name").all_text_contents()
+    assert HOSTILE_NAME in names
+    page.locator("button.card").nth(names.index(HOSTILE_NAME)).click()
+    page.wait_for_selector("dialog[open]")
+    assert page.text_content("#player-title") == HOSTILE_NAME
+    assert page.locator("img[onerror]").count() == 0
+    assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
+    assert tab.problems == []
+    tab.context.close()
+
+
+def test_the_page_works_on_a_phone_in_the_dark(
+    browser: object, address: str, tmp_path: Path
+) -> None:
+    tab = Watched(
+        browser,
+        address,
+        viewport={"width": 390, "height": 844},
+        color_scheme="dark",
+        has_touch=True,
+        is_mobile=True,
+    )
+    page = tab.page
+    page.goto("/?q=a+yellow+triangle")
+    page.wait_for_selector("button.card")
+    wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert page.evaluate(wide)
+    keep(page, "page_phone.png", tmp_path)
+    page.locator("button.card").first.tap()
+    page.wait_for_selector("dialog[open]")
+    wait_until(page, "document.querySelector('#video').readyState >= 2")
+    assert page.evaluate(wide)
+    keep(page, "page_phone_player.png", tmp_path)
+    assert tab.problems == []
+    tab.context.close()
+
+
+def test_the_token_is_asked_for_once(browser: object, engine: Engine, tmp_path: Path) -> None:
+    with Running(engine, Settings(token="right-token")) as address:
+        tab = Watched(browser, address)
+        page = tab.page
+        page.goto("/")
+        keep(page, "page_login.png", tmp_path)
+        page.fill("[name=token]", "wrong")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[role=alert]")
+        page.fill("[name=token]", "right-token")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#query")
+        page.fill("#query", "red")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("button.card")
+        page.locator("button.card").first.click()
+        wait_until(page, "document.querySelector('#video').readyState >= 2")
+        assert page.evaluate("document.cookie") == ""
+        assert "right-token" not in page.url
+        tab.context.close()

@@ -1,0 +1,88 @@
+"""The command as a process: where it listens, and how it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from demo_store import DemoStore
+
+from eaglenet.errors import UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.serve.server import run
+from eaglenet.serve.settings import Settings
+
+
+class Service:
+    """``eaglenet serve`` on a free port."""
+
+    def __init__(self, store: Path) -> None:
+        command = [sys.executable, "-m", "eaglenet", "serve", "--store", str(store), "--port", "0"]
+        environment = {key: os.environ[key] for key in os.environ if key != "EAGLENET_TOKEN"}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        assert found, line + self.process.communicate()[1]
+        self.address = found.group()
+
+    def end(self, number: int) -> tuple[int, str]:
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def service(demo: DemoStore) -> Iterator[Service]:
+    made = Service(demo.folder)
+    yield made
+    if made.process.poll() is None:
+        made.process.kill()
+        made.process.communicate()
+
+
+def test_a_terminated_service_answers_what_it_began_and_exits_cleanly(service: Service) -> None:
+    answers: list[httpx.Response] = []
+    queries = ["a red ball"] * 32
+
+    def ask() -> None:
+        body = {"queries": queries, "k": 11}
+        answers.append(httpx.post(f"{service.address}api/search", json=body, timeout=30))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    with httpx.Client(base_url=service.address) as client:
+        assert client.get("/health").json() == {"status": "ok"}
+        for thread in threads:
+            thread.start()
+        while not re.search(
+            r'eaglenet_active_requests\{kind="search"\} [1-9]', client.get("/metrics").text
+        ):
+            if not any(thread.is_alive() for thread in threads):
+                break
+            time.sleep(0.001)
+    code, errors = service.end(signal.SIGTERM)
+    for thread in threads:
+        thread.join(30)
+    assert code == 0, errors
+    assert errors == ""
+    assert [answer.status_code for answer in answers] == [200] * 6
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{service.address}health")
+
+
+def test_a_taken_port_is_told(demo: DemoStore, engine: Engine) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {port}"):
+            run(engine, Settings(), port=port)
