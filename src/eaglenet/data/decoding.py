@@ -123,11 +123,11 @@ class VideoSource:
     @property
     def zero(self) -> int:
         """Tick of second 0: where the container starts, which is what players show as 0:00."""
+        if self.container.format.name == "avi":
+            # Without times of its own, and a frame late by the clock of some decoders.
+            return self.span()[0]
         start = Fraction(self.container.start_time or 0, 10**6) / self.tick
         own = self.stream.start_time
-        if self.container.format.name == "avi" and self.has_times:
-            # Reordered MPEG-4 comes out a frame late by the clock of a container without times.
-            return round(start) + int(self._context.has_b_frames)
         # The container's time is cut to microseconds; the stream's own is exact.
         if own is not None and abs(own - start) * self.tick < Fraction(1, 10**5):
             return int(own)
@@ -135,9 +135,8 @@ class VideoSource:
 
     @property
     def has_times(self) -> bool:
-        """AVI holds no times of show: reordered H.264 and HEVC tell theirs only when decoded."""
-        is_reordered = self._context.has_b_frames and self._context.name in ("h264", "hevc")
-        return not (self.container.format.name == "avi" and is_reordered)
+        """AVI holds no times of show: where frames are reordered, only decoding tells."""
+        return not (self.container.format.name == "avi" and self._context.has_b_frames)
 
     @property
     def is_indexed(self) -> bool:
@@ -191,8 +190,9 @@ class VideoSource:
             start = int(self.stream.start_time or 0)
             return start, max(self._end_of_index(), start + 1)
         if self.is_large and self.container.duration and self.stream.start_time is not None:
-            length = round(Fraction(self.container.duration, 10**6) / self.tick)
-            return int(self.stream.start_time), self.zero + length
+            start = self.container.start_time or 0
+            end = Fraction(start + self.container.duration, 10**6) / self.tick
+            return int(self.stream.start_time), round(end)
         table = self.table()
         return table.times[0], table.end
 
@@ -318,15 +318,17 @@ def _read_table(source: VideoSource) -> PacketTable:
     times: list[int] = []
     keyframes: list[int] = []
     end = 0
-    is_timed = source.has_times
+    is_timed = True
     for packet in source.packets():
-        is_timed = is_timed and packet.pts is not None
-        if packet.pts is None or packet.is_discard:
+        # In AVI the n-th frame to be decoded is not the n-th shown, but there are as many.
+        time = packet.pts if source.has_times else packet.dts
+        is_timed = is_timed and time is not None
+        if time is None or packet.is_discard:
             continue
-        times.append(packet.pts)
-        end = max(end, packet.pts + (packet.duration or 0))
+        times.append(time)
+        end = max(end, time + (packet.duration or 0))
         if packet.is_keyframe:
-            keyframes.append(packet.pts)
+            keyframes.append(time)
     if not is_timed:
         times = keyframes = [time for time, _ in decode_through(source)]
         end = 0

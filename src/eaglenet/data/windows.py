@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -232,10 +233,11 @@ def _repair(source: VideoSource, spec: FrameSpec, plan: Plan) -> DecodedVideo:
         span = whole if plan.window is None else (plan.start, min(plan.end, whole[1]))
         expected = table.times if plan.window is None else _shown_within(source, table.times, *span)
         # Streams that refresh gradually need a run-up; some have no other start than the first.
-        near = int(plan.start - RUN_UP_SECONDS / source.tick)
+        one_second = math.ceil(1 / source.tick)
+        near = int(plan.start) - RUN_UP_SECONDS * one_second
         for start in (None,) if near <= table.times[0] else (near, None):
-            found = _until(decode_through(repaired, start), expected[-1])
-            clean = sorted(time for time, _ in found if time >= expected[0])
+            found = _until(decode_through(repaired, start), expected[-1] + one_second)
+            clean = sorted(time for time, _ in found if expected[0] <= time <= expected[-1])
             if len(clean) == len(expected):
                 break
         if len(clean) < ENOUGH_CLEAN * len(expected) or not clean:
@@ -246,16 +248,20 @@ def _repair(source: VideoSource, spec: FrameSpec, plan: Plan) -> DecodedVideo:
         chosen = [clean[max(bisect_right(clean, t) - 1, 0)] for t in again.targets]
         exact = [expected[max(bisect_right(expected, t) - 1, 0)] for t in again.targets]
         pictures: dict[int, Picked] = {}
-        for time, frame in _until(decode_through(repaired, start), chosen[-1]):
-            if time in chosen:
+        missing = set(chosen)
+        for time, frame in decode_through(repaired, start):
+            if time in missing:
                 pictures[time] = Picked(time, repaired.square(frame, spec))
+                missing.remove(time)
+            if not missing:
+                break
         again.picked = {slot: pictures[time] for slot, time in enumerate(chosen)}
         error = max(abs(a - b) for a, b in zip(chosen, exact, strict=True))
         return _arrange(repaired, spec, again, float(error * repaired.tick))
 
 
 def _until(frames: Iterator[tuple[int, Any]], last: int) -> Iterator[tuple[int, Any]]:
-    """Frames come in order of show, so what follows ``last`` need not be decoded."""
+    """Frames come about in order of show, so what follows ``last`` need not be decoded."""
     for time, frame in frames:
         if time > last:
             return
