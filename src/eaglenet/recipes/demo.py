@@ -50,7 +50,7 @@ def demo_experiment(method: str) -> Experiment:
         method_config=method_config(
             method, dim=DIM, num_frames=FRAMES.num_frames, **CHANGES.get(method, {})
         ),
-        encoder=EncoderChoice("clip", "demo", TOWERS),
+        encoder=EncoderChoice("clip", "demo", TOWERS, logit_scale=2.66),
         data=DataChoice("demo", frames=FRAMES, max_words=MAX_WORDS),
         training=TRAINING,
         notes="Small towers from random weights on the demo world.",

@@ -24,6 +24,8 @@ def build_method(experiment: Experiment) -> Method:
     """The method with fresh (or pretrained) weights; random ones come from the seed."""
     spec = METHODS[experiment.method]
     encoder, tokenizer = build_encoder(experiment.encoder, experiment.training.seed)
+    if experiment.encoder.logit_scale is not None:
+        encoder.logit_scale.data.fill_(experiment.encoder.logit_scale)
     torch.manual_seed(experiment.training.seed)
     method = spec.build(experiment.method_config, encoder)
     method.tokenizer = tokenizer

@@ -52,7 +52,7 @@ def backward_in_pieces(
     text = _leaves(TextFeatures.concatenate([part[0] for part in parts]))
     video = _leaves(VideoFeatures.concatenate([part[1] for part in parts]))
     losses = compute_losses(text, video)
-    losses.total.backward()  # type: ignore[no-untyped-call]
+    losses.total.backward()
     start = 0
     for piece, random_state in zip(pieces, random_states, strict=True):
         rows = slice(start, start + len(piece.video_ids))

@@ -31,11 +31,14 @@ class EncoderChoice:
         shape ``config`` from random weights, or ``features``: linear adapters of shape ``config``
         over stored features.
     source: for ``clip``, whose tokenizer to use: a folder, or ``demo``.
+    logit_scale: where the temperature of a softmax loss starts (its logarithm); None leaves the
+        encoder's own, CLIP's ln 100, which is too sharp for weights that know nothing yet.
     """
 
     kind: EncoderKind
     source: str = ""
     config: Any = None
+    logit_scale: float | None = None
 
 
 @dataclass(frozen=True)

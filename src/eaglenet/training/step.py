@@ -86,7 +86,7 @@ def _backward(
 ) -> Losses:
     text, video = encode_pairs(method, batch, options.precision)
     losses = _joined_losses(method, text, video, batch.video_ids, world, seed)
-    (losses.total * scale).backward()  # type: ignore[no-untyped-call]
+    (losses.total * scale).backward()
     detached = {name: value.detach() for name, value in losses.terms.items()}
     return Losses(detached, dict(losses.weights))
 
