@@ -46,8 +46,9 @@ TRAINING_CHANGES: Mapping[str, Mapping[str, Any]] = {
     "xpool": {"batch_size": 256},
     "tmass": {"batch_size": 256},
 }
-# Dropout on the stored features is what keeps linear adapters from learning videos by heart: with
-# mean pooling, held-out t2v R@1 rose from 7.4 without it to 9.6.
+# Dropout on the stored features keeps linear adapters from learning videos by heart. Search on 500
+# held-out videos of MSR-VTT features with linear maps of mean frames, one seed, t2v R@1: 7.4
+# without, 9.0 at 0.3, 9.6 at 0.5 (softer temperature, 8 epochs), 7.7 at 0.7.
 INPUT_DROPOUT = 0.5
 
 
