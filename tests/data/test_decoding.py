@@ -9,6 +9,7 @@ import random
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -285,27 +286,26 @@ def test_videos_are_known_by_content_not_by_name(files: Path, tmp_path: Path) ->
     assert not is_video(tmp_path / "missing.mp4")
 
 
-def test_the_three_minute_file_is_exact_without_decoding_it_through(tmp_path: Path) -> None:
+def test_the_three_minute_file_is_exact_without_decoding_it_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_numbered(tmp_path / "long.mp4", 4500, options={"preset": "ultrafast", "g": "250"})
     spec = replace(SPEC, num_frames=12)
-    decoded = 0
+    num_packets = 0
     original = decoding.VideoSource.send
 
-    def counting(
-        source: decoding.VideoSource, packet: object, *, keep: bool = True
-    ) -> list[object]:
-        nonlocal decoded
-        decoded += packet is not None
+    def counting(source: decoding.VideoSource, packet: Any, *, keep: bool = True) -> list[object]:
+        nonlocal num_packets
+        num_packets += packet is not None
         return original(source, packet, keep=keep)
 
-    decoding.VideoSource.send = counting  # type: ignore[method-assign]
-    try:
-        video = decode(path, spec)
-    finally:
-        decoding.VideoSource.send = original  # type: ignore[method-assign]
+    monkeypatch.setattr(decoding.VideoSource, "send", counting)
+    video = decode(path, spec)
     assert read_numbers(video.frames) == expected_numbers(4500, 12)
-    assert decoded < 4500 / 2
+    assert num_packets < 4500 / 2
+    num_packets = 0
     fast = decode(path, replace(spec, fast=True))
+    assert num_packets <= 12
     assert fast.largest_error <= 5.04
 
 
@@ -317,3 +317,39 @@ def test_nothing_is_written_to_the_terminal(files: Path, capfd: pytest.CaptureFi
     with contextlib.suppress(VideoDecodeError):
         decode(path, SPEC)
     assert capfd.readouterr() == ("", "")
+
+
+def test_overlapping_windows_decode_no_packet_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_numbered(tmp_path / "long.mp4", 750)
+    windows = [(start / 2, start / 2 + 2.0) for start in range(56)]
+    sent = []
+    original = decoding.VideoSource.send
+
+    def counting(source: decoding.VideoSource, packet: Any, *, keep: bool = True) -> list[object]:
+        sent.append(packet.pts if packet is not None else None)
+        return original(source, packet, keep=keep)
+
+    monkeypatch.setattr(decoding.VideoSource, "send", counting)
+    for window, video in zip(windows, decode_windows(path, SPEC, windows), strict=True):
+        start, end = (Fraction(second) * 25 for second in window)
+        assert read_numbers(video.frames) == expected_numbers(750, 7, start, end)
+    packets = [time for time in sent if time is not None]
+    assert len(packets) == len(set(packets)) <= 750
+
+
+def test_windows_of_one_pass_come_before_the_rest_is_decoded(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "long.mp4", 750)
+    windows = [(float(second), second + 1.0) for second in range(30)]
+    videos_of_windows = decode_windows(path, SPEC, windows)
+    assert next(videos_of_windows).window == windows[0]
+    videos_of_windows.close()
+    unsorted = [video.window for video in decode_windows(path, SPEC, [windows[9], windows[2]])]
+    assert unsorted == [windows[2], windows[9]]
+
+
+def test_impossible_specs_are_refused(files: Path) -> None:
+    for spec in (replace(SPEC, num_frames=0), replace(SPEC, size=0)):
+        with pytest.raises(UsageError, match="at least 1"):
+            decode(files / "h264.mp4", spec)

@@ -172,3 +172,27 @@ def test_odd_metadata_does_not_stop_decoding(tmp_path: Path) -> None:
     path = tmp_path / "odd.mkv"
     path.write_bytes(damaged)
     assert read_numbers(decode(path, SPEC).frames) == expected_numbers(30, 7)
+
+
+def test_a_playlist_is_not_followed(tmp_path: Path, whole: Path) -> None:
+    (tmp_path / "secret.mp4").write_bytes((whole / "a.mp4").read_bytes())
+    concat = tmp_path / "concat.mp4"
+    concat.write_text("ffconcat version 1.0\nfile secret.mp4\n")
+    playlist = tmp_path / "list.m3u8"
+    playlist.write_text(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXTINF:6,\nsecret.mp4\n#EXT-X-ENDLIST\n"
+    )
+    for path in (concat, playlist):
+        assert not is_video(path)
+        with pytest.raises(VideoDecodeError, match="not a video file"):
+            decode(path, SPEC)
+
+
+@pytest.mark.parametrize(
+    "name", ["12:30.mp4", "concat:a|b.mp4", "100%d.mp4", "\u00e9t\u00e9 1.mp4"]
+)
+def test_any_file_name_will_do(tmp_path: Path, whole: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes((whole / "a.mp4").read_bytes())
+    assert is_video(path)
+    assert read_numbers(decode(path, SPEC).frames) == expected_numbers(150, 7)

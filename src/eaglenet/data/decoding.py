@@ -42,8 +42,14 @@ __all__ = [
     "write_video",
 ]
 
-NOT_VIDEO_FORMATS = ("tty", "image2", "ico", "srt", "webvtt", "ass", "lrc")
-"""Formats under which text and still images open as if they were video."""
+CONTAINERS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,mxf,nut,rm,"
+    "ivf,obu,h264,hevc,h263,h261,m4v,vc1,dv,wtv,yuv4mpegpipe,mjpeg,nuv,swf,amv,gxf,"
+    "mp3,wav,flac,aac,aiff,ac3"
+)
+"""Formats that are opened. Playlists are not among them: they would make the decoder open whatever
+other file or address they name. Text and still images are not, which would read as video; sound is,
+so that the error can say so."""
 
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
 """Codecs in which an unreferenced frame can be dropped undecoded without changing any other. Not so
@@ -119,6 +125,10 @@ class VideoSource:
 
     def close(self) -> None:
         self.container.close()
+
+    def reopened(self) -> VideoSource:
+        """The same file from its start, decoded without threads: errors then tell which packet."""
+        return VideoSource(self.path, threads=1)
 
     @property
     def zero(self) -> int:
@@ -216,7 +226,7 @@ class VideoSource:
     def table(self) -> PacketTable:
         """Times of all frames, by reading the file once."""
         if self._table is None:
-            with open_video(self.path, threads=1) as scanner:
+            with contextlib.closing(self.reopened()) as scanner:
                 self._table = _read_table(scanner)
         return self._table
 
@@ -291,17 +301,16 @@ def _open_container(path: Path) -> Any:
         raise VideoDecodeError(path, "the file is empty (0 bytes)")
     av = _library()
     try:
-        # Names and comments inside files come in any encoding; they must not stop decoding.
-        return av.open(str(path), metadata_errors="replace")
+        # Names and comments inside files come in any encoding; they must not stop decoding. The
+        # prefix keeps a colon in a name from being taken for a protocol.
+        options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
+        return av.open(f"file:{path.absolute()}", metadata_errors="replace", options=options)
     except (av.FFmpegError, OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)
         raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error
 
 
 def _video_stream(path: Path, container: Any) -> Any:
-    name = container.format.name
-    if name in NOT_VIDEO_FORMATS or name.endswith("_pipe"):
-        raise VideoDecodeError(path, f"not a video file (it reads as {name})")
     cover = _library().stream.Disposition.attached_pic
     streams = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not streams:

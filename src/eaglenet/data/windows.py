@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -115,6 +116,10 @@ def decode_windows(
 
 
 def plan_window(source: VideoSource, spec: FrameSpec, window: Window | None) -> Plan:
+    if spec.num_frames < 1 or spec.size < 1:
+        raise UsageError(
+            f"num_frames and size must be at least 1, not {spec.num_frames} and {spec.size}"
+        )
     start, end = (Fraction(tick) for tick in source.span())
     if window is not None:
         start, end = clip(source, window)
@@ -225,9 +230,7 @@ def _finish(
 
 def _repair(source: VideoSource, spec: FrameSpec, plan: Plan) -> DecodedVideo:
     """Decode the window through and sample from the frames that come out clean."""
-    from eaglenet.data.decoding import open_video
-
-    with open_video(source.path, threads=1) as repaired:
+    with contextlib.closing(source.reopened()) as repaired:
         table = repaired.table()
         whole = (Fraction(table.times[0]), Fraction(table.end))
         span = whole if plan.window is None else (plan.start, min(plan.end, whole[1]))
