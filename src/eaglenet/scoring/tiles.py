@@ -28,10 +28,10 @@ def spans(total: int, size: int) -> Iterator[slice]:
 class RunningTopK:
     """Keeps the k best columns of a row block while its tiles stream by."""
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k: int, start: TopK | None = None) -> None:
         self.k = k
-        self._scores: Tensor | None = None
-        self._videos: Tensor | None = None
+        self._scores = None if start is None else start.scores
+        self._videos = None if start is None else start.videos
 
     def add(self, scores: Tensor, first_video: int) -> None:
         """Take a tile ``[texts, videos]`` whose first column is video ``first_video``."""

@@ -1,0 +1,154 @@
+"""The three ways to score, and the choice between them."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from eaglenet.errors import UsageError
+from eaglenet.methods.base import Method
+from eaglenet.scoring import factorised
+from eaglenet.scoring.factorised import Prepared
+from eaglenet.scoring.plan import Plan, plan_of
+from eaglenet.types import TextFeatures, VideoFeatures
+
+Backend = Literal["auto", "reference", "factorised", "kernel"]
+Precision = Literal["fp32", "bf16"]
+
+logger = logging.getLogger(__name__)
+
+
+class Scorer(ABC):
+    """Scores tiles: ``prepare`` a block of videos once, then ``score`` texts against it."""
+
+    tile_texts: int
+    tile_videos: int
+
+    @abstractmethod
+    def prepare(self, video: VideoFeatures) -> Any:
+        """What does not depend on the text; rows can be cut and stored per video."""
+
+    @abstractmethod
+    def score(self, text: TextFeatures, prepared: Any) -> Tensor:
+        """Float32 scores ``[texts, videos]``."""
+
+
+class ReferenceScorer(Scorer):
+    """The method's own ``score``; any method."""
+
+    tile_texts = 16
+    tile_videos = 64
+
+    def __init__(self, method: Method, precision: Precision) -> None:
+        self.method = method
+        self.precision = precision
+
+    def prepare(self, video: VideoFeatures) -> VideoFeatures:
+        return video
+
+    def score(self, text: TextFeatures, prepared: VideoFeatures) -> Tensor:
+        half = self.precision == "bf16"
+        with torch.autocast(prepared.frames.device.type, torch.bfloat16, enabled=half):
+            return self.method.score(text, prepared).float()
+
+
+class FactorisedScorer(Scorer):
+    """Plain PyTorch on what is left of a pair; EagleNet, any device."""
+
+    def __init__(self, plan: Plan, precision: Precision) -> None:
+        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.plan = _cast(plan, self.dtype)
+        on_device = plan.noise.is_cuda
+        self.tile_texts = 32 if on_device else 8
+        self.tile_videos = 256 if on_device else 128
+
+    def prepare(self, video: VideoFeatures) -> Prepared:
+        return factorised.prepare(self.plan, video.to(video.frames.device, self.dtype))
+
+    def score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
+        return factorised.score_tile(self.plan, text.sentence.to(self.dtype), prepared).float()
+
+
+class KernelScorer(Scorer):
+    """The Triton kernels; EagleNet with two graph layers on a CUDA device."""
+
+    tile_texts = 64
+    tile_videos = 512
+
+    def __init__(self, plan: Plan, precision: Precision) -> None:
+        from eaglenet.scoring.fused import FusedScorer
+
+        self.plan = plan
+        self.fused = FusedScorer(plan, precise=precision == "fp32")
+
+    def prepare(self, video: VideoFeatures) -> Prepared:
+        full = video.to(video.frames.device, torch.float32)
+        return self.fused.prepare(factorised.prepare(self.plan, full))
+
+    def score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
+        return self.fused.score_tile(text.sentence, prepared)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """A plan with its floating-point tensors in another type."""
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, tuple):
+        return tuple(_cast(item, dtype) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {spec.name: _cast(getattr(value, spec.name), dtype) for spec in fields(value)}
+        # One projection for all edges stays one object: the scorer then multiplies it once.
+        if parts.get("text_frame") is not None and value.text_frame is value.text_text:  # type: ignore[attr-defined]
+            parts["text_frame"] = parts["text_text"]
+        return replace(value, **parts)
+    return value
+
+
+def why_no_kernel(plan: Plan, num_frames: int) -> str | None:
+    """The reason why the Triton kernels cannot be used, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install 'eaglenet[triton]')"
+    from eaglenet.scoring.fused import why_not
+
+    return why_not(plan, num_frames)
+
+
+def choose(
+    method: Method, video: VideoFeatures, *, backend: str = "auto", precision: str = "fp32"
+) -> Scorer:
+    """The scorer for a method on its videos' device. ``--verbose`` shows which and why."""
+    if backend not in get_args(Backend):
+        raise UsageError(f"back end {backend!r}; choose one of {', '.join(get_args(Backend))}")
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision {precision!r}; choose one of {', '.join(get_args(Precision))}")
+    exact: Precision = "bf16" if precision == "bf16" else "fp32"
+    device = video.frames.device
+    plan = None if backend == "reference" else plan_of(method, device)
+    if plan is None:
+        reason = "asked for" if backend == "reference" else f"{method.name} has no factorised form"
+        if backend not in ("auto", "reference"):
+            raise UsageError(f"the {backend} back end cannot score this model: {reason}")
+        logger.info("scoring with the reference back end: %s", reason)
+        return ReferenceScorer(method, exact)
+    obstacle = why_no_kernel(plan, video.frames.shape[1])
+    if backend == "kernel":
+        if obstacle is not None:
+            raise UsageError(f"the kernel back end cannot score this model: {obstacle}")
+        logger.info("scoring with the kernel back end: asked for")
+        return KernelScorer(plan, exact)
+    if backend == "auto" and device.type == "cuda" and obstacle is None:
+        logger.info("scoring with the kernel back end: a two-layer graph on a CUDA device")
+        return KernelScorer(plan, exact)
+    reason = "asked for"
+    if backend == "auto":
+        reason = (
+            obstacle if device.type == "cuda" and obstacle else f"features are on {device.type}"
+        )
+    logger.info("scoring with the factorised back end: %s", reason)
+    return FactorisedScorer(plan, exact)

@@ -1,0 +1,216 @@
+"""EagleNet's weights arranged for scoring: matrices that multiply from the right, vectors folded.
+
+Nothing here is learnt; a plan is read off a method and is as exact as its own ``score``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eaglenet.errors import UsageError
+from eaglenet.layers.frame_pooling import FramePooling
+from eaglenet.layers.graph_attention import PlainAttention, Relation, RelationalAttention
+from eaglenet.layers.text_frame_graph import TextFrameGraph
+from eaglenet.methods.base import Method
+from eaglenet.methods.eaglenet import EagleNet
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A graph layer that passes messages. Heads stand side by side in the last axis.
+
+    ``*_target`` and ``*_source`` are ``[in, heads]``: the attention vectors folded into the
+    projections, ``e_ij = target(h_i) + source(h_j)``.
+    """
+
+    text_text: Tensor
+    text_text_target: Tensor
+    text_text_source: Tensor
+    text_frame: Tensor
+    text_frame_target: Tensor
+    text_frame_source: Tensor
+    frame_frame: Tensor | None
+    frame_frame_target: Tensor | None
+    frame_frame_source: Tensor | None
+    residual: Tensor | None
+    """``[in, head]`` where all heads share it (released), else ``[in, heads * head]``."""
+    frames_needed: bool
+    """False where no later layer reads what this layer gives to frames."""
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """The graph of a method: message layers, then the collapsed last layer."""
+
+    layers: tuple[LayerPlan, ...]
+    text_vectors: Tensor
+    """``[in, heads]``: the last layer's term of a text node."""
+    frame_vectors: Tensor | None
+    """``[in, heads]``; None where edge weights are read before LeakyReLU and frames cancel."""
+    frame_position: Tensor | None
+    num_heads: int
+    negative_slope: float
+    joint: bool
+    """One relation, one softmax over all neighbours (GAT)."""
+
+
+@dataclass(frozen=True)
+class PoolingPlan:
+    """X-Pool with the query projection folded into keys and the output projection into values."""
+
+    norm_weight: Tensor
+    norm_bias: Tensor
+    key: Tensor
+    query: Tensor
+    query_bias: Tensor
+    value: Tensor
+    value_bias: Tensor
+    output: Tensor
+    output_bias: Tensor
+    middle_weight: Tensor
+    middle_bias: Tensor
+    linear: Tensor
+    linear_bias: Tensor
+    final_weight: Tensor
+    final_bias: Tensor
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a score of a pair depends on besides its features."""
+
+    radius: Tensor
+    """``[frames, dim]``."""
+    radius_bias: Tensor | None
+    noise: Tensor
+    """``[1 + candidates, dim]``; row 0 is zero: the text itself."""
+    graph: GraphPlan
+    pooling: PoolingPlan
+    masked: bool
+    """Whether padded frames are left out (the released code counts them)."""
+
+
+def plan_of(method: Method, device: torch.device | None = None) -> Plan | None:
+    """The plan of a method in float32, or None where its score has no such form."""
+    if not isinstance(method, EagleNet) or method.graph is None:
+        return None
+    if device is not None and method.noise.device != device:
+        raise UsageError(
+            f"features are on {device}, the model on {method.noise.device}; move one of them"
+        )
+    log_radius = method.stochastic.log_radius
+    noise = method.noise.detach().float()
+    return Plan(
+        radius=_right(log_radius.weight),
+        radius_bias=None if log_radius.bias is None else log_radius.bias.detach().float(),
+        noise=torch.cat([torch.zeros_like(noise[:1]), noise]),
+        graph=_graph_plan(method.graph),
+        pooling=_pooling_plan(method.pooling),
+        masked=method.config.mask_frames,
+    )
+
+
+def _right(weight: Tensor) -> Tensor:
+    """A linear layer's weight as the matrix that multiplies from the right."""
+    return weight.detach().float().T.contiguous()
+
+
+def _graph_plan(graph: TextFrameGraph) -> GraphPlan:
+    edges = graph.edges
+    relation = edges.relation
+    text_vector, frame_vector = relation.query, relation.key
+    if not edges.text_is_query:
+        text_vector, frame_vector = frame_vector, text_vector
+    layers = []
+    joint = False
+    for layer in graph.layers:
+        if isinstance(layer, PlainAttention):
+            joint = True
+            layers.append(_plain_plan(layer))
+        elif isinstance(layer, RelationalAttention):
+            layers.append(_relational_plan(layer))
+        else:
+            raise TypeError(f"a graph layer of type {type(layer).__name__} has no plan")
+    return GraphPlan(
+        layers=tuple(layers),
+        text_vectors=_folded(relation, text_vector),
+        frame_vectors=_folded(relation, frame_vector)
+        if edges.edge_weights == "activated"
+        else None,
+        frame_position=None if graph.position is None else graph.position.detach().float(),
+        num_heads=relation.num_heads,
+        negative_slope=edges.negative_slope,
+        joint=joint,
+    )
+
+
+def _folded(relation: Relation, vector: Tensor | None) -> Tensor:
+    """``[in, heads]``: an attention vector folded into its projection."""
+    if vector is None:
+        raise ValueError("this relation was built without the attention vector that scoring needs")
+    return relation.collapsed(vector).detach().float().T.contiguous()
+
+
+def _relational_plan(layer: RelationalAttention) -> LayerPlan:
+    within, across, frames = layer.text_text, layer.text_frame, layer.frame_frame
+    return LayerPlan(
+        text_text=_right(within.projection.weight),
+        text_text_target=_folded(within, within.query),
+        text_text_source=_folded(within, within.key),
+        text_frame=_right(across.projection.weight),
+        text_frame_target=_folded(across, across.query),
+        text_frame_source=_folded(across, across.key),
+        frame_frame=None if frames is None else _right(frames.projection.weight),
+        frame_frame_target=None if frames is None else _folded(frames, frames.query),
+        frame_frame_source=None if frames is None else _folded(frames, frames.key),
+        residual=_right(layer.residual.weight),
+        frames_needed=layer.update_frames,
+    )
+
+
+def _plain_plan(layer: PlainAttention) -> LayerPlan:
+    weight = _right(layer.relation.projection.weight)
+    target = _folded(layer.relation, layer.relation.query)
+    source = _folded(layer.relation, layer.relation.key)
+    among_frames = layer.update_frames and layer.frame_edges
+    return LayerPlan(
+        text_text=weight,
+        text_text_target=target,
+        text_text_source=source,
+        text_frame=weight,
+        text_frame_target=target,
+        text_frame_source=source,
+        frame_frame=weight if among_frames else None,
+        frame_frame_target=target if among_frames else None,
+        frame_frame_source=source if among_frames else None,
+        residual=None,
+        frames_needed=layer.update_frames,
+    )
+
+
+def _pooling_plan(pooling: FramePooling) -> PoolingPlan:
+    def vector(value: Tensor) -> Tensor:
+        return value.detach().float()
+
+    return PoolingPlan(
+        norm_weight=vector(pooling.input_norm.weight),
+        norm_bias=vector(pooling.input_norm.bias),
+        key=_right(pooling.key.weight),
+        query=_right(pooling.query.weight),
+        query_bias=vector(pooling.query.bias),
+        value=_right(pooling.value.weight),
+        value_bias=vector(pooling.value.bias),
+        output=_right(pooling.output.weight),
+        output_bias=vector(pooling.output.bias),
+        middle_weight=vector(pooling.attention_norm.weight),
+        middle_bias=vector(pooling.attention_norm.bias),
+        linear=_right(pooling.feed_forward.weight),
+        linear_bias=vector(pooling.feed_forward.bias),
+        final_weight=vector(pooling.output_norm.weight),
+        final_bias=vector(pooling.output_norm.bias),
+        epsilon=pooling.input_norm.eps,
+    )

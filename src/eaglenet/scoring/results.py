@@ -1,0 +1,155 @@
+"""What tiles are gathered into: the whole matrix, or a running top-k; both can be resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eaglenet.errors import UsageError
+from eaglenet.scoring.tiles import RunningTopK, TopK
+
+
+class Result(ABC):
+    """Takes tiles; after each block of videos the state on disk is whole again."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.blocks_done = 0
+        self._fingerprint = ""
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def restore(self, fingerprint: str) -> None:
+        """Go on from a folder's state; refuse one that was made from something else."""
+        self._fingerprint = fingerprint
+        journal = self._journal
+        if not journal.exists():
+            return
+        kept = json.loads(journal.read_text())
+        if kept["fingerprint"] != fingerprint:
+            raise UsageError(
+                f"{self.folder} holds scores of other features, weights or settings; "
+                "give another folder or delete it"
+            )
+        self.blocks_done = kept["blocks_done"]
+        self._load()
+
+    def block_finished(self) -> None:
+        self.blocks_done += 1
+        if self.folder is None:
+            return
+        self._store()
+        partial = self._journal.with_suffix(".partial")
+        state = {"fingerprint": self._fingerprint, "blocks_done": self.blocks_done}
+        partial.write_text(json.dumps(state))
+        os.replace(partial, self._journal)
+
+    @property
+    def _journal(self) -> Path:
+        if self.folder is None:
+            raise ValueError("nothing is kept without a folder")
+        return self.folder / "progress.json"
+
+    @abstractmethod
+    def add(self, texts: slice, videos: slice, scores: Tensor) -> None: ...
+
+    @abstractmethod
+    def _load(self) -> None: ...
+
+    @abstractmethod
+    def _store(self) -> None: ...
+
+
+class MatrixResult(Result):
+    """The whole matrix: in memory, or in a memory-mapped ``scores.npy`` where a folder is given."""
+
+    def __init__(
+        self, num_texts: int, num_videos: int, device: torch.device, folder: Path | None
+    ) -> None:
+        super().__init__(folder)
+        self.device = device
+        self.shape = (num_texts, num_videos)
+        self._mapped: np.memmap[tuple[int, ...], np.dtype[np.float32]] | None = None
+        if folder is None:
+            self._matrix = torch.empty(self.shape, device=device)
+
+    def restore(self, fingerprint: str) -> None:
+        super().restore(fingerprint)
+        if self._mapped is None:
+            self._map("w+")
+
+    def _map(self, mode: str) -> None:
+        if self.folder is None:
+            raise ValueError("nothing is kept without a folder")
+        self._mapped = np.lib.format.open_memmap(
+            self.folder / "scores.npy", mode=mode, dtype=np.float32, shape=self.shape
+        )
+        self._matrix = torch.from_numpy(self._mapped)
+
+    def add(self, texts: slice, videos: slice, scores: Tensor) -> None:
+        self._matrix[texts, videos] = scores.to(self._matrix.device)
+
+    def _load(self) -> None:
+        self._map("r+")
+
+    def _store(self) -> None:
+        if self._mapped is not None:
+            self._mapped.flush()
+
+    def value(self) -> Tensor:
+        return self._matrix.to(self.device)
+
+
+class TopKResult(Result):
+    """The best videos of each text so far."""
+
+    def __init__(self, num_texts: int, k: int, device: torch.device, folder: Path | None) -> None:
+        super().__init__(folder)
+        self.device = device
+        self._best: dict[slice, RunningTopK] = {}
+        self._k = k
+        self._restored: TopK | None = None
+        self.num_texts = num_texts
+
+    def add(self, texts: slice, videos: slice, scores: Tensor) -> None:
+        if texts not in self._best:
+            self._best[texts] = RunningTopK(self._k, self._part(texts))
+        self._best[texts].add(scores, videos.start)
+
+    def _part(self, texts: slice) -> TopK | None:
+        if self._restored is None:
+            return None
+        return TopK(self._restored.scores[texts], self._restored.videos[texts])
+
+    def _load(self) -> None:
+        kept = torch.load(self._state, weights_only=True, map_location=self.device)
+        self._restored = TopK(kept["scores"], kept["videos"])
+
+    def _store(self) -> None:
+        best = self.value()
+        partial = self._state.with_suffix(".partial")
+        torch.save({"scores": best.scores, "videos": best.videos}, partial)
+        os.replace(partial, self._state)
+
+    @property
+    def _state(self) -> Path:
+        # One file a block: a kill between this write and the journal's leaves the journal's state.
+        return self._journal.with_name(f"best_{self.blocks_done % 2}.pt")
+
+    def value(self) -> TopK:
+        if not self._best and self._restored is not None:
+            return self._restored
+        parts = [self._best[texts].result() for texts in sorted(self._best, key=_start)]
+        return TopK(
+            torch.cat([part.scores for part in parts]), torch.cat([part.videos for part in parts])
+        )
+
+
+def _start(texts: slice) -> int:
+    return int(texts.start)
