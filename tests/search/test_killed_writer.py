@@ -12,6 +12,7 @@ import pytest
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
+from eaglenet.errors import StoreError
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing import IndexOptions, index_videos
 from eaglenet.search.manifest import Splitting
@@ -89,3 +90,33 @@ def test_writers_killed_at_any_moment_lose_nothing_they_reported(
             assert done <= shown
     check_and_continue(videos, store, sorted(done), bag)
     shutil.rmtree(store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 30, 60, 90])
+def test_a_disk_that_really_fills_up_leaves_a_readable_store(
+    room: int, videos: Path, bag: BagMethod, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        store, options = disk / "store", IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
+        first = tmp_path / "first"
+        first.mkdir()
+        shutil.copy(videos / NAMES[0], first)
+        index_videos([first], store, "bag", method=bag, options=options)
+        free = shutil.disk_usage(disk).free - room * 1024
+        (disk / "filler").write_bytes(bytes(free))
+        with pytest.raises(StoreError, match="full"):
+            index_videos([videos], store, "bag", method=bag, options=options)
+        hits = Engine.open(store, bag).search("red", k=100)
+        assert len(hits) >= 4
+        (disk / "filler").unlink()
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        report = index_videos([videos], store, "bag", method=bag, options=options)
+        assert report.clips == NUM_CLIPS
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)

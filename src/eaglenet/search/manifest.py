@@ -151,8 +151,12 @@ def _read_json(folder: Path) -> dict[str, Any]:
 def write_atomically(path: Path, content: bytes) -> None:
     """A reader sees the old file or the new one, never a part; survives a crash."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
