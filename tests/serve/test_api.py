@@ -118,7 +118,9 @@ def test_errors_have_one_shape(client: TestClient, path: str, status: int, code:
 
 
 def test_wrong_methods_and_bodies_have_the_same_shape(client: TestClient) -> None:
-    assert client.delete("/api/search").json()["error"]["code"] == "method_not_allowed"
+    refused = client.delete("/api/search")
+    assert refused.json()["error"]["code"] == "method_not_allowed"
+    assert refused.headers["allow"] == "GET, POST"
     for content in (b"{", b"[" * 60_000, b"\xff\xfe", b'{"queries": ["\\ud800"]}', b"null"):
         answer = client.post(
             "/api/search", content=content, headers={"content-type": "application/json"}

@@ -51,8 +51,14 @@ def test_queries_that_wait_are_answered_in_one_call() -> None:
         found = await asyncio.gather(*tasks)
         assert [call[0] for call in engine.calls] == [["first"], ["a", "b", "c", "d"]]
         assert sizes == [1, 4]
-        assert [hits[0][0].clip_id for hits in found] == ["first 1", "a 1", "b 1", "c 1", "d 1"]
-        assert [len(hits[0]) for hits in found] == [2, 3, 3, 3, 3]
+        assert [each.hits[0][0].clip_id for each in found] == [
+            "first 1",
+            "a 1",
+            "b 1",
+            "c 1",
+            "d 1",
+        ]
+        assert [len(each.hits[0]) for each in found] == [2, 3, 3, 3, 3]
         assert len(engine.threads) == 1
         await batcher.close()
 
@@ -91,8 +97,8 @@ def test_only_queries_with_the_same_options_go_together() -> None:
         assert calls[1][2]["negatives"] == ("dog",)
         assert calls[1][2]["group_files"] is True
         assert calls[0][2]["filters"] is None
-        assert [len(hits[0]) for hits in found] == [5, 5, 150, 7, 7]
-        assert found[3][1][0].clip_id == "e 1"
+        assert [len(each.hits[0]) for each in found] == [5, 5, 150, 7, 7]
+        assert found[3].hits[1][0].clip_id == "e 1"
         await batcher.close()
 
     asyncio.run(scenario())
@@ -106,7 +112,7 @@ def test_one_bad_query_does_not_spoil_the_others() -> None:
         engine.go.set()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(found[2], ValueError)
-        assert [hits[0][0].clip_id for hits in (found[1], found[3])] == ["a 1", "b 1"]
+        assert [each.hits[0][0].clip_id for each in (found[1], found[3])] == ["a 1", "b 1"]
         await batcher.close()
 
     asyncio.run(scenario())
@@ -138,7 +144,28 @@ def test_closing_answers_what_waits_and_takes_no_more() -> None:
             await batcher.search(["late"], 1, SearchOptions())
         engine.go.set()
         found = await asyncio.gather(*tasks)
-        assert found[1][0][0].clip_id == "a 1"
+        assert found[1].hits[0][0].clip_id == "a 1"
         await closing
+
+    asyncio.run(scenario())
+
+
+def test_a_long_line_cuts_the_shortlists_and_says_so() -> None:
+    async def scenario() -> None:
+        engine = SlowEngine()
+        engine.go.set()
+        batcher = Batcher(engine, max_batch=4)
+        batcher.seconds_a_query = 0.1
+        options = SearchOptions()
+        asked = [batcher.search([f"q{number}"], 30, options) for number in range(24)]
+        found = await asyncio.gather(*asked, batcher.search(["wide"], 60, options))
+        widths = [call[2]["shortlist"] for call in engine.calls]
+        # 25 queries of 0.1 s make more than 2 s of work; the engine proves faster than that.
+        assert widths[0] == 30
+        assert widths[-1] == 100
+        assert widths == sorted(widths)
+        assert {each.shortlist for each in found} == set(widths)
+        assert all(len(each.hits[0]) == 30 for each in found[:-1])
+        await batcher.close()
 
     asyncio.run(scenario())

@@ -20,7 +20,7 @@ from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.queries import clean_query
 from eaglenet.search.snapshot import Snapshot
-from eaglenet.serve.batching import Batcher, SearchOptions
+from eaglenet.serve.batching import Found
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import (
@@ -50,16 +50,18 @@ async def search(request: Request, asked: Annotated[QueryParameters, Query()]) -
     """The moments that fit a sentence best."""
     begun = time.perf_counter()
     state = state_of(request)
-    results = await _search(state, [asked.q], asked.negative, asked)
-    return SearchBody(query=asked.q, hits=results[0].hits, milliseconds=_since(begun))
+    results, shortlist = await _search(state, [asked.q], asked.negative, asked)
+    return SearchBody(
+        query=asked.q, hits=results[0].hits, shortlist=shortlist, milliseconds=_since(begun)
+    )
 
 
 @router.post("/search", tags=["search"], operation_id="search_several", responses=documented(413))
 async def search_several(request: Request, asked: SeveralQueries) -> SeveralBody:
     """The same for several sentences at once."""
     begun = time.perf_counter()
-    results = await _search(state_of(request), asked.queries, asked.negative, asked)
-    return SeveralBody(results=results, milliseconds=_since(begun))
+    results, shortlist = await _search(state_of(request), asked.queries, asked.negative, asked)
+    return SeveralBody(results=results, shortlist=shortlist, milliseconds=_since(begun))
 
 
 @router.get("/similar/{clip_id}", tags=["search"], responses=documented(404))
@@ -75,12 +77,14 @@ async def similar(
         state.engine.similar,
         clip_id,
         asked.k,
+        shortlist=options.shortlist,
         filters=options.filters or None,
         group_files=options.group_files,
     )
     hits = await state.batcher.call(find)
     bodies = [hit_body(state, hit) for hit in hits]
-    return SearchBody(query=clip_id, hits=bodies, milliseconds=_since(begun))
+    shortlist = max(asked.k, options.shortlist)
+    return SearchBody(query=clip_id, hits=bodies, shortlist=shortlist, milliseconds=_since(begun))
 
 
 # Functions without async run in threads: the store may have to be read again for them.
@@ -167,25 +171,23 @@ def info(request: Request) -> InfoBody:
 
 async def _search(
     state: State, sentences: Sequence[str], negatives: Sequence[str], asked: SearchParameters
-) -> list[HitsBody]:
+) -> tuple[list[HitsBody], int]:
     """Queries of nothing but invisible signs find nothing; the others are asked together."""
     cleaned = [_clean(sentence) for sentence in sentences]
-    away = tuple(filter(None, map(_clean, negatives)))
+    options = asked.options(tuple(filter(None, map(_clean, negatives))))
     visible = [sentence for sentence in cleaned if sentence]
-    found = iter(await _ask(state.batcher, visible, asked.k, asked.options(away)))
-    return [
+    found = Found([], max(asked.k, options.shortlist))
+    if visible:
+        found = await state.batcher.search(visible, asked.k, options)
+    lists = iter(found.hits)
+    results = [
         HitsBody(
             query=sentence,
-            hits=[hit_body(state, hit) for hit in (next(found) if clean else ())],
+            hits=[hit_body(state, hit) for hit in (next(lists) if clean else ())],
         )
         for sentence, clean in zip(sentences, cleaned, strict=True)
     ]
-
-
-async def _ask(
-    batcher: Batcher, sentences: list[str], k: int, options: SearchOptions
-) -> list[list[Hit]]:
-    return await batcher.search(sentences, k, options) if sentences else []
+    return results, found.shortlist
 
 
 def _clean(sentence: str) -> str:

@@ -49,6 +49,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = state
+    app.state.routes = [*pages.router.routes, *api.router.routes]
     add_handlers(app)
     app.include_router(pages.router)
     app.include_router(api.router)

@@ -2,7 +2,9 @@
 
 One thread talks to the engine, so the matrix products have the cores to themselves. While it
 works, queries wait in line; when it is free it takes all that fit into one call. An idle engine
-waits a few milliseconds for company, which costs less than it saves under load.
+waits a few milliseconds for company, which costs less than it saves under load. Where the line
+would still take seconds, shortlists are cut: fewer clips are ranked exactly, nobody is refused,
+and the answer says how many it was.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from eaglenet.search.filters import Filters
@@ -21,6 +24,11 @@ from eaglenet.types import Hit
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
+
+CUTS = ((2.0, 4), (0.75, 2))
+"""Seconds of work in line from which on, and by what, a shortlist is divided."""
+SMOOTHING = 0.2
+"""Weight of the newest batch in the mean time of a query."""
 
 
 class Searcher(Protocol):
@@ -48,12 +56,20 @@ class SearchOptions:
     shortlist: int = SHORTLIST
 
 
+@dataclass(frozen=True)
+class Found:
+    """Hits of each query, and how many clips were ranked exactly for each."""
+
+    hits: list[list[Hit]]
+    shortlist: int
+
+
 @dataclass(frozen=True, eq=False)
 class _Asked:
     queries: tuple[str, ...]
     k: int
     options: SearchOptions
-    answer: asyncio.Future[list[list[Hit]]]
+    answer: asyncio.Future[Found]
 
 
 class Batcher:
@@ -72,21 +88,20 @@ class Batcher:
         self.max_batch = max_batch
         self.on_batch = on_batch
         self.waiting: list[_Asked] = []
+        self.seconds_a_query = 0.0
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._filled = asyncio.Event()
         self._closed = False
         self._loop = asyncio.create_task(self._work(), name="batcher")
 
-    async def search(
-        self, queries: Sequence[str], k: int, options: SearchOptions
-    ) -> list[list[Hit]]:
-        """Hits of each query; the queries must have been cleaned."""
+    async def search(self, queries: Sequence[str], k: int, options: SearchOptions) -> Found:
+        """Search for sentences that have been cleaned."""
         if self._closed:
             raise RuntimeError("the service is shutting down")
         # The shortlist is at least k wide; queries of one width give what they would alone.
         width = max(k, options.shortlist)
-        options = SearchOptions(options.filters, options.negatives, options.group_files, width)
-        answer: asyncio.Future[list[list[Hit]]] = asyncio.get_running_loop().create_future()
+        options = replace(options, shortlist=width)
+        answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
         self.waiting.append(_Asked(tuple(queries), k, options, answer))
         self._filled.set()
         return await answer
@@ -131,10 +146,14 @@ class Batcher:
         return batch
 
     async def _answer(self, batch: list[_Asked]) -> None:
+        size = sum(len(asked.queries) for asked in batch)
         if self.on_batch is not None:
-            self.on_batch(sum(len(asked.queries) for asked in batch))
+            self.on_batch(size)
+        k = max(asked.k for asked in batch)
+        shortlist = max(k, batch[0].options.shortlist // self._divisor(size))
+        began = time.perf_counter()
         try:
-            found = await self.call(lambda: self._search(batch))
+            found = await self.call(lambda: self._search(batch, k, shortlist))
         except Exception as error:
             if len(batch) == 1:
                 _settle(batch[0], error)
@@ -143,25 +162,33 @@ class Batcher:
             for asked in batch:
                 await self._answer([asked])
             return
+        # As long as the whole shortlist takes, so that cutting it does not end the cutting.
+        taken = (time.perf_counter() - began) / size * batch[0].options.shortlist / shortlist
+        self.seconds_a_query += SMOOTHING * (taken - self.seconds_a_query)
         place = 0
         for asked in batch:
             hits = found[place : place + len(asked.queries)]
             place += len(asked.queries)
-            _settle(asked, [each[: asked.k] for each in hits])
+            _settle(asked, Found([each[: asked.k] for each in hits], shortlist))
 
-    def _search(self, batch: list[_Asked]) -> list[list[Hit]]:
+    def _divisor(self, size: int) -> int:
+        queries = size + sum(len(asked.queries) for asked in self.waiting)
+        work = queries * self.seconds_a_query
+        return next((divisor for seconds, divisor in CUTS if work > seconds), 1)
+
+    def _search(self, batch: list[_Asked], k: int, shortlist: int) -> list[list[Hit]]:
         options = batch[0].options
         return self.engine.search_many(
             [query for asked in batch for query in asked.queries],
-            max(asked.k for asked in batch),
-            shortlist=options.shortlist,
+            k,
+            shortlist=shortlist,
             filters=options.filters or None,
             negatives=options.negatives,
             group_files=options.group_files,
         )
 
 
-def _settle(asked: _Asked, result: list[list[Hit]] | Exception) -> None:
+def _settle(asked: _Asked, result: Found | Exception) -> None:
     if asked.answer.done():
         return
     if isinstance(result, Exception):

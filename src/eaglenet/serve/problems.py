@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from eaglenet.errors import EagleNetError, StoreError, UsageError, VideoDecodeError
 
@@ -101,7 +102,16 @@ async def _http_problem(request: Request, error: Exception) -> JSONResponse:
     message = {404: "there is nothing at this address"}.get(
         error.status_code, HTTPStatus(error.status_code).phrase
     )
-    return error_response(error.status_code, message, headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        # The router names the methods of the first route only; an address may have several.
+        matching = (
+            route
+            for route in request.app.state.routes
+            if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        )
+        headers["Allow"] = ", ".join(sorted({m for route in matching for m in route.methods or ()}))
+    return error_response(error.status_code, message, headers=headers)
 
 
 async def _invalid_request(request: Request, error: Exception) -> JSONResponse:

@@ -111,12 +111,19 @@ class HitsBody(BaseModel):
     hits: list[HitBody]
 
 
+ExactCount = Annotated[
+    int, Field(description="Clips that were ranked exactly; fewer than usual under heavy load")
+]
+
+
 class SearchBody(HitsBody):
+    shortlist: ExactCount
     milliseconds: float
 
 
 class SeveralBody(BaseModel):
     results: list[HitsBody]
+    shortlist: ExactCount
     milliseconds: float
 
 

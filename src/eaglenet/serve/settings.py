@@ -33,7 +33,7 @@ class Settings:
     """Thumbnails and pieces of video: a page of results asks for hundreds at once."""
     burst_seconds: float = 2.0
     """A client may save up this much of its rate."""
-    max_searches: int = 64
+    max_searches: int = 256
     """Requests that may wait for or run on the engine; more are turned away."""
     max_streams: int = 64
     max_other: int = 64

@@ -1,0 +1,135 @@
+"""Queries a second that `eaglenet serve` sustains, with latencies and errors.
+
+    python benchmarks/serve.py                     # 100,000 clips, 20 queries/s for a minute
+    python benchmarks/serve.py --quick             # 2,000 clips, 5 seconds
+    python benchmarks/serve.py --folder DIR        # the store of benchmarks/search.py --folder DIR
+
+The service runs in a process of its own and is asked over HTTP on this machine. Requests leave
+at fixed times whatever the answers do (an open loop), so a service that falls behind shows it
+in its latencies; half of them have an option that keeps them from sharing a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import save_result
+from search import WORDS, build_store, milliseconds
+
+MAX_OPEN = 256
+"""Requests under way at most; the generator itself must not run away."""
+
+
+async def load(address: str, rate: float, seconds: float) -> dict[str, Any]:
+    """Ask ``rate`` times a second for ``seconds``; latencies count from when a request was due."""
+    generator = np.random.default_rng(1)
+    statuses: Counter[str] = Counter()
+    latencies: list[float] = []
+    limits = httpx.Limits(max_connections=MAX_OPEN, max_keepalive_connections=MAX_OPEN)
+    slots = asyncio.Semaphore(MAX_OPEN)
+
+    async def ask(client: httpx.AsyncClient, number: int, due: float) -> None:
+        words = [WORDS[place] for place in generator.integers(len(WORDS), size=8)]
+        parameters: dict[str, Any] = {"q": " ".join(words), "k": 10}
+        if number % 2:
+            parameters["path"] = "*.mp4"
+        try:
+            answer = await client.get("/api/search", params=parameters)
+            statuses[str(answer.status_code)] += 1
+            assert answer.status_code != 200 or len(answer.json()["hits"]) == 10
+        except httpx.HTTPError as error:
+            statuses[type(error).__name__] += 1
+        latencies.append(time.perf_counter() - due)
+        slots.release()
+
+    async with httpx.AsyncClient(base_url=address, timeout=60, limits=limits) as client:
+        began = time.perf_counter() + 0.1
+        tasks = []
+        for number in range(round(rate * seconds)):
+            due = began + number / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            await slots.acquire()
+            tasks.append(asyncio.create_task(ask(client, number, due)))
+        await asyncio.gather(*tasks)
+        elapsed = time.perf_counter() - began
+        metrics = (await client.get("/metrics")).text
+    return {
+        "asked_per_second": rate,
+        "seconds": seconds,
+        "answered_per_second": round(len(latencies) / elapsed, 2),
+        "statuses": dict(statuses),
+        "errors": sum(count for status, count in statuses.items() if status != "200"),
+        "latency_ms": milliseconds(latencies),
+        "queries_a_batch": round(_value(metrics, "sum") / _value(metrics, "count"), 2),
+    }
+
+
+def _value(metrics: str, name: str) -> float:
+    found = re.search(rf"^eaglenet_batch_queries_{name} (.+)$", metrics, re.MULTILINE)
+    return float(found.group(1)) if found else float("nan")
+
+
+def measure(store: Path, rates: list[float], seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "eaglenet", "serve", "--store", str(store), "--port", "0"]
+    began = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+/", process.stdout.readline())
+            assert found is not None, "the service did not start"
+            started = time.perf_counter() - began
+            runs = [asyncio.run(load(found.group(), rate, seconds)) for rate in rates]
+            fields = Path(f"/proc/{process.pid}/status").read_text()
+            memory = {
+                name: int(re.findall(rf"{name}:\s+(\d+)", fields)[0]) // 1024
+                for name in ("VmHWM", "VmRSS", "RssAnon")
+            }
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(timeout=30)
+    return {
+        "start_seconds": round(started, 2),
+        "runs": runs,
+        "memory_mib": memory,
+        "exit_code": code,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clips", type=int, default=100_000)
+    parser.add_argument("--rate", type=float, nargs="+", default=[20.0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--folder", type=Path, help="keep the store here and use it again")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.clips, options.seconds = 2000, 5.0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        if not (folder / "store").exists():
+            build_store(folder, options.clips, prepare=False)
+        result = measure(folder / "store", options.rate, options.seconds)
+    result["clips"] = options.clips
+    print(json.dumps(result, indent=2))
+    if not options.quick:
+        print(save_result("serve", result))
+
+
+if __name__ == "__main__":
+    main()
