@@ -12,6 +12,7 @@ favour. Rounds are interleaved because a machine's speed drifts.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -216,7 +217,7 @@ def readers() -> dict[str, Reader]:
 def measure(path: Path, film: Film, rounds: int) -> dict[str, dict[str, float]]:
     every = readers()
     if film.seconds > 60:
-        # Decoding three minutes through is ten times slower than seeking: once is enough to show.
+        # Decoding three minutes through is many times slower than seeking.
         every.pop("opencv, sequential", None)
     seconds: dict[str, list[float]] = {name: [] for name in every}
     exact, error = {}, {}
@@ -275,7 +276,12 @@ def main() -> None:
             for name, row in rows.items():
                 print(f"  {name:34}" + "".join(f"{key} {value:<9}" for key, value in row.items()))
             print("  " + ", ".join(f"{key} {value}" for key, value in verdict(rows).items()))
-    payload = {"benchmark": "decoding", "rounds": arguments.rounds, "files": results}
+    payload = {
+        "benchmark": "decoding",
+        "rounds": arguments.rounds,
+        "load_average": [round(load, 1) for load in os.getloadavg()],  # 1 is this run itself
+        "files": results,
+    }
     print(f"\nwritten to {save_result('decoding', payload, arguments.output)}")
 
 

@@ -17,11 +17,12 @@ JPEG_QUALITY = 85
 
 
 def to_jpeg(picture: Pixels) -> bytes:
-    """``picture``: [height, width, 3]."""
+    """``picture``: [3, height, width]."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, "JPEG", quality=JPEG_QUALITY)
+    image = Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
+    image.save(buffer, "JPEG", quality=JPEG_QUALITY)
     return buffer.getvalue()
 
 

@@ -55,13 +55,13 @@ class Orientation:
         return turns.get((self.transposed, self.flipped_rows, self.flipped_columns), 0)
 
     def apply(self, picture: Pixels) -> Pixels:
-        """``picture``: [height, width, 3]."""
+        """``picture``: [3, height, width]."""
         if self.transposed:
-            picture = picture.transpose(1, 0, 2)
+            picture = picture.transpose(0, 2, 1)
         if self.flipped_rows:
-            picture = picture[::-1]
-        if self.flipped_columns:
             picture = picture[:, ::-1]
+        if self.flipped_columns:
+            picture = picture[:, :, ::-1]
         return picture
 
 
@@ -84,21 +84,21 @@ def scaled_size(width: int, height: int, aspect: Fraction, short_side: int) -> t
 def to_square(
     frame: Any, size: int, resize: Resize, reformatter: Any, aspect: Fraction = Fraction(1)
 ) -> Pixels:
-    """Upright RGB pixels [size, size, 3] of one frame: bicubic, antialiased."""
+    """Upright RGB pixels [3, size, size] of one frame: bicubic, antialiased."""
     if resize == "stretch":
         width, height = size, size
     else:
         width, height = scaled_size(frame.width, frame.height, aspect, size)
     picture = Orientation.of(frame).apply(_scale(frame, width, height, reformatter))
-    top = round((picture.shape[0] - size) / 2)
-    left = round((picture.shape[1] - size) / 2)
-    return picture[top : top + size, left : left + size]
+    top = round((picture.shape[1] - size) / 2)
+    left = round((picture.shape[2] - size) / 2)
+    return picture[:, top : top + size, left : left + size]
 
 
 def to_picture(
     frame: Any, short_side: int, reformatter: Any, aspect: Fraction = Fraction(1)
 ) -> Pixels:
-    """Upright RGB pixels of the whole frame, its shorter side ``short_side``."""
+    """Upright RGB pixels [3, height, width] of the whole frame, its shorter side ``short_side``."""
     width, height = scaled_size(frame.width, frame.height, aspect, short_side)
     return Orientation.of(frame).apply(_scale(frame, width, height, reformatter))
 
@@ -106,7 +106,15 @@ def to_picture(
 def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
     scaled = reformatter.reformat(
         # Planes are scaled on their own: more than twice as fast as into packed RGB, same pixels.
-        frame, width=width, height=height, format="gbrp", interpolation=SCALING, threads=1
+        frame,
+        width=width,
+        height=height,
+        format="gbrp",
+        interpolation=SCALING,
+        threads=1,
     )
-    picture: Pixels = scaled.to_ndarray()
-    return picture
+    green, blue, red = (
+        np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[:height, :width]
+        for plane in scaled.planes
+    )
+    return np.stack([red, green, blue])

@@ -73,7 +73,7 @@ def cut(source: VideoSource, container: Any, first: Fraction, last: Fraction) ->
     stream = None
     begin = 0
     for time, duration, frame in frames_between(source, first, last):
-        picture = source.picture(frame, min(frame.width, frame.height))
+        picture = source.picture(frame, min(frame.width, frame.height)).transpose(1, 2, 0)
         if stream is None:
             height, width = (side - side % 2 for side in picture.shape[:2])
             stream = _clip_stream(container, source, height, width)

@@ -272,12 +272,12 @@ def _until(frames: Iterator[tuple[int, Any]], last: int) -> Iterator[tuple[int, 
 
 
 def _arrange(source: VideoSource, spec: FrameSpec, plan: Plan, error: float) -> DecodedVideo:
-    blank = np.broadcast_to(np.array(pixels.BLANK, np.uint8), (spec.size, spec.size, 3))
+    color = np.array(pixels.BLANK, np.uint8)[:, None, None]
+    blank = np.broadcast_to(color, (3, spec.size, spec.size))
     last = plan.picked[len(plan.targets) - 1]
     shown = [Picked(last.time, blank) if p is None else plan.picked[p] for p in plan.places]
-    stacked = torch.from_numpy(np.stack([one.picture for one in shown]))
     return DecodedVideo(
-        frames=stacked.permute(0, 3, 1, 2).contiguous(),
+        frames=torch.from_numpy(np.stack([one.picture for one in shown])),
         mask=torch.tensor(plan.mask),
         seconds=torch.tensor([source.seconds(one.time) for one in shown]),
         largest_error=error,
