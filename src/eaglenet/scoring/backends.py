@@ -110,13 +110,16 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def why_no_kernel(plan: Plan, num_frames: int) -> str | None:
+def why_no_kernel(plan: Plan, video: VideoFeatures) -> str | None:
     """The reason why the Triton kernels cannot be used, or None."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (pip install 'eaglenet[triton]')"
     from eaglenet.scoring.fused import why_not
+    from eaglenet.scoring.kernel import is_interpreted
 
-    return why_not(plan, num_frames)
+    if video.frames.device.type != "cuda" and not is_interpreted():
+        return f"features are on {video.frames.device.type}, the kernels need a CUDA device"
+    return why_not(plan, video.frames.shape[1])
 
 
 def choose(
@@ -136,19 +139,16 @@ def choose(
             raise UsageError(f"the {backend} back end cannot score this model: {reason}")
         logger.info("scoring with the reference back end: %s", reason)
         return ReferenceScorer(method, exact)
-    obstacle = why_no_kernel(plan, video.frames.shape[1])
+    if backend == "factorised" or (backend == "auto" and device.type != "cuda"):
+        reason = "asked for" if backend == "factorised" else f"features are on {device.type}"
+        logger.info("scoring with the factorised back end: %s", reason)
+        return FactorisedScorer(plan, exact)
+    obstacle = why_no_kernel(plan, video)
+    if obstacle is None:
+        reason = "asked for" if backend == "kernel" else "a two-layer graph on a CUDA device"
+        logger.info("scoring with the kernel back end: %s", reason)
+        return KernelScorer(plan, exact)
     if backend == "kernel":
-        if obstacle is not None:
-            raise UsageError(f"the kernel back end cannot score this model: {obstacle}")
-        logger.info("scoring with the kernel back end: asked for")
-        return KernelScorer(plan, exact)
-    if backend == "auto" and device.type == "cuda" and obstacle is None:
-        logger.info("scoring with the kernel back end: a two-layer graph on a CUDA device")
-        return KernelScorer(plan, exact)
-    reason = "asked for"
-    if backend == "auto":
-        reason = (
-            obstacle if device.type == "cuda" and obstacle else f"features are on {device.type}"
-        )
-    logger.info("scoring with the factorised back end: %s", reason)
+        raise UsageError(f"the kernel back end cannot score this model: {obstacle}")
+    logger.info("scoring with the factorised back end: %s", obstacle)
     return FactorisedScorer(plan, exact)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eaglenet.errors import ConfigError
 from eaglenet.layers.stochastic_text import MIN_NORM
 from eaglenet.scoring.plan import GraphPlan, LayerPlan, Plan
 from eaglenet.types import VideoFeatures
@@ -23,9 +24,14 @@ Prepared = dict[str, Tensor]
 def prepare(plan: Plan, video: VideoFeatures) -> Prepared:
     """Everything that a score needs of a video and that no text changes."""
     frames = video.frames
+    if frames.shape[1] > plan.radius.shape[0]:
+        raise ConfigError(
+            f"videos of {frames.shape[1]} frames, the model was built for {plan.radius.shape[0]}; "
+            "sample fewer frames or build it with a larger num_frames"
+        )
     mask = video.mask if plan.masked else torch.ones_like(video.mask)
     prepared = {"mask": mask, "unit": F.normalize(frames, dim=-1, eps=MIN_NORM)}
-    prepared |= _prepare_pooling(plan, frames)
+    prepared |= _prepare_pooling(plan, frames, mask)
     position = plan.graph.frame_position
     nodes = frames if position is None else frames + position[: frames.shape[1]]
     if plan.graph.layers:
@@ -35,7 +41,7 @@ def prepare(plan: Plan, video: VideoFeatures) -> Prepared:
     return prepared
 
 
-def _prepare_pooling(plan: Plan, frames: Tensor) -> Prepared:
+def _prepare_pooling(plan: Plan, frames: Tensor, mask: Tensor) -> Prepared:
     pooling = plan.pooling
     normed = F.layer_norm(
         frames, frames.shape[-1:], pooling.norm_weight, pooling.norm_bias, pooling.epsilon
@@ -46,13 +52,16 @@ def _prepare_pooling(plan: Plan, frames: Tensor) -> Prepared:
     return {
         "key": folded * pooling.norm_weight,
         "key_bias": folded @ pooling.norm_bias + keys @ pooling.query_bias,
-        "value": values,
+        # Of a video without any real frame the reference pools nothing but the bias.
+        "value": torch.where(mask[..., None], values, pooling.output_bias),
     }
 
 
 def _prepare_layer(graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tensor) -> Prepared:
+    message = nodes @ layer.text_frame
     prepared = {
-        "message": nodes @ layer.text_frame,
+        # Padding has no weight, except in a softmax over padding alone, which must give nothing.
+        "message": message.masked_fill(~mask[..., None], 0.0),
         "source": nodes @ layer.text_frame_source,
     }
     if layer.frames_needed:
@@ -135,7 +144,7 @@ def graph_weights(plan: Plan, sentence: Tensor, spread: Tensor, prepared: Prepar
         terms[..., :, None, :] + frame_terms[..., None, :, :], graph.negative_slope
     )
     valid = prepared["mask"][:, None, :].to(edges.dtype)
-    mean = (edges.mean(dim=-1) * valid).sum(dim=-1) / valid.sum(dim=-1)
+    mean = (edges.mean(dim=-1) * valid).sum(dim=-1) / valid.sum(dim=-1).clamp_min(1.0)
     return mean.softmax(dim=-1)
 
 

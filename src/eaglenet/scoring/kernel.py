@@ -274,4 +274,9 @@ def operand_type() -> tl.dtype:
 
     Triton's interpreter keeps bfloat16 as raw 16-bit integers and would multiply those.
     """
-    return tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16
+    return tl.float32 if is_interpreted() else tl.bfloat16
+
+
+def is_interpreted() -> bool:
+    """Whether Triton's interpreter stands in for a CUDA device (``TRITON_INTERPRET=1``)."""
+    return bool(triton.knobs.runtime.interpret)

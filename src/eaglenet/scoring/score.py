@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import fields
 from pathlib import Path
 from typing import overload
 
@@ -89,7 +91,8 @@ def score_all(
         else:
             result = TopKResult(len(text), min(top_k, len(video)), device, resume)
         if resume is not None:
-            result.restore(_fingerprint(method, text, video, scorer, precision, tile[1]))
+            settings = (type(scorer).__name__, precision, top_k, tile[1])
+            result.restore(_fingerprint(method, text, video, settings))
         _fill(scorer, text, video, tile, result)
         return result.value()
     finally:
@@ -114,16 +117,24 @@ def _fill(
 
 
 def _fingerprint(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    scorer: Scorer,
-    precision: str,
-    tile_videos: int,
+    method: Method, text: TextFeatures, video: VideoFeatures, settings: tuple[object, ...]
 ) -> str:
-    """Changes when anything does that would make kept blocks wrong."""
-    sums = [text.sentence.double().sum(), video.frames.double().sum(), video.mask.sum()]
-    weights = [value.double().sum() for value in method.state_dict().values()]
-    numbers = [f"{float(value):.12e}" for value in (*sums, torch.stack(weights).sum())]
-    shape = (len(text), *video.frames.shape, tile_videos)
-    return " ".join([type(scorer).__name__, precision, str(shape), *numbers])
+    """Changes when anything does that would make kept blocks wrong, the order of rows included."""
+    digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
+    for record in (text, video):
+        for spec in fields(record):
+            _update(digest, spec.name, getattr(record, spec.name))
+    for name, value in method.state_dict().items():
+        _update(digest, name, value)
+    return digest.hexdigest()
+
+
+def _update(digest: hashlib.blake2b, name: str, value: Tensor | None) -> None:
+    """Hash a tensor's bytes, a block of rows at a time."""
+    if value is None:
+        return
+    digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+    rows = value.reshape(1, -1) if value.dim() < 2 else value
+    for span in spans(len(rows), 1024):
+        flat = rows[span].detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
