@@ -112,15 +112,15 @@ class TopKResult(Result):
     def __init__(self, num_texts: int, k: int, device: torch.device, folder: Path | None) -> None:
         super().__init__(folder)
         self.device = device
-        self._best: dict[slice, RunningTopK] = {}
+        self._best: dict[int, RunningTopK] = {}  # by the first text of a tile
         self._k = k
         self._restored: TopK | None = None
         self.num_texts = num_texts
 
     def add(self, texts: slice, videos: slice, scores: Tensor) -> None:
-        if texts not in self._best:
-            self._best[texts] = RunningTopK(self._k, self._part(texts))
-        self._best[texts].add(scores, videos.start)
+        if texts.start not in self._best:
+            self._best[texts.start] = RunningTopK(self._k, self._part(texts))
+        self._best[texts.start].add(scores, videos.start)
 
     def _part(self, texts: slice) -> TopK | None:
         if self._restored is None:
@@ -145,11 +145,7 @@ class TopKResult(Result):
     def value(self) -> TopK:
         if not self._best and self._restored is not None:
             return self._restored
-        parts = [self._best[texts].result() for texts in sorted(self._best, key=_start)]
+        parts = [self._best[first].result() for first in sorted(self._best)]
         return TopK(
             torch.cat([part.scores for part in parts]), torch.cat([part.videos for part in parts])
         )
-
-
-def _start(texts: slice) -> int:
-    return int(texts.start)
