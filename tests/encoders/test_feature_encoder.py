@@ -103,3 +103,23 @@ def test_configs_survive_json_and_refuse_nonsense():
         FeatureConfig(0, FRAME_DIM)
     with pytest.raises(ConfigError, match="dropout"):
         FeatureConfig(TEXT_DIM, FRAME_DIM, dropout=1.0)
+
+
+def test_a_hidden_layer_is_a_gelu_network(texts):
+    encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, hidden=20)).eval()
+    first, second = encoder.text.raised, encoder.text.linear
+    hidden = torch.nn.functional.gelu(texts.sentence @ first.weight.T + first.bias)
+    expected = hidden @ second.weight.T + second.bias
+    torch.testing.assert_close(encoder.encode_text(texts).sentence, expected)
+
+
+def test_dropped_frames_are_real_ones_and_one_always_stays(videos):
+    config = FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, frame_dropout=0.9)
+    encoder = FeatureEncoder(config)
+    torch.manual_seed(0)
+    masks = [encoder.encode_video(videos).mask for _ in range(20)]
+    assert any(not torch.equal(mask, videos.mask) for mask in masks)
+    for mask in masks:
+        assert not (mask & ~videos.mask).any()
+        assert mask.any(dim=1).all()
+    assert torch.equal(encoder.eval().encode_video(videos).mask, videos.mask)

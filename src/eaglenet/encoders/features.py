@@ -1,4 +1,4 @@
-"""An encoder over features somebody else computed: linear adapters into the joint width.
+"""An encoder over features somebody else computed: small adapters into the joint width.
 
 With it every method trains and scores on frozen features, without a tower.
 """
@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE
@@ -29,6 +29,9 @@ class FeatureConfig:
         its entries are about 1 whatever extractor it came from), or a learned LayerNorm.
     identity: leave features as they are where their width is ``dim`` already (CLIP features).
     dropout: on the scaled input, in training only.
+    hidden: width of one hidden GELU layer; 0 keeps the adapters linear.
+    hidden_dropout: on that layer, in training only.
+    frame_dropout: share of a video's frames left out of its mask, in training only; one stays.
     """
 
     text_dim: int
@@ -37,6 +40,9 @@ class FeatureConfig:
     scaling: InputScaling = "none"
     identity: bool = False
     dropout: float = 0.0
+    hidden: int = 0
+    hidden_dropout: float = 0.0
+    frame_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.text_dim, self.frame_dim, self.dim) < 1:
@@ -47,8 +53,11 @@ class FeatureConfig:
         if self.scaling not in get_args(InputScaling):
             known = ", ".join(get_args(InputScaling))
             raise ConfigError(f"unknown scaling {self.scaling!r} (known: {known})")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout {self.dropout} is not in [0, 1)")
+        for name in ("dropout", "hidden_dropout", "frame_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
+        if self.hidden < 0:
+            raise ConfigError(f"hidden {self.hidden} is negative; 0 keeps the adapters linear")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -65,7 +74,7 @@ class FeatureConfig:
 
 
 class FeatureAdapter(nn.Module):
-    """W scale(x) + b, or the scaled x itself."""
+    """W scale(x) + b, the scaled x itself, or W_2 GELU(W_1 scale(x) + b_1) + b_2."""
 
     def __init__(self, in_dim: int, config: FeatureConfig) -> None:
         super().__init__()
@@ -73,8 +82,10 @@ class FeatureAdapter(nn.Module):
         self.scaling = config.scaling
         self.norm = nn.LayerNorm(in_dim) if config.scaling == "layer_norm" else None
         self.dropout = nn.Dropout(config.dropout)
-        is_identity = config.identity and in_dim == config.dim
-        self.linear = None if is_identity else nn.Linear(in_dim, config.dim)
+        self.raised = nn.Linear(in_dim, config.hidden) if config.hidden else None
+        self.hidden_dropout = nn.Dropout(config.hidden_dropout)
+        is_identity = config.identity and in_dim == config.dim and not config.hidden
+        self.linear = None if is_identity else nn.Linear(config.hidden or in_dim, config.dim)
 
     def forward(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
         if features.shape[-1] != self.in_dim:
@@ -87,11 +98,19 @@ class FeatureAdapter(nn.Module):
         elif self.scaling == "unit":
             features = F.normalize(features, dim=-1) * self.in_dim**0.5
         features = self.dropout(features)
+        if self.raised is not None:
+            features = self.hidden_dropout(F.gelu(self.raised(features)))
         return features if self.linear is None else self.linear(features)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Identity where the width stays, so CLIP features start as what they are."""
         if self.linear is None:
+            return
+        if self.raised is not None:
+            for layer in (self.raised, self.linear):
+                bound = layer.in_features**-0.5
+                nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+                nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
             return
         weight = self.linear.weight
         if weight.shape[0] == weight.shape[1]:
@@ -144,12 +163,19 @@ class FeatureEncoder(nn.Module):
         videos = videos.to(self.device, self.dtype)
         return VideoFeatures(
             frames=self.frames(videos.frames),
-            mask=videos.mask,
+            mask=self._thinned(videos.mask),
             patches=_adapt(self.frames, videos.patches),
             video=_adapt(self.frames, videos.video),
             tokens=_adapt(self.frames, videos.tokens),
             tokens_mask=videos.tokens_mask,
         )
+
+    def _thinned(self, mask: Bool[Tensor, "videos frames"]) -> Bool[Tensor, "videos frames"]:
+        """The mask with some frames left out in training: no method may count on one of them."""
+        if not self.training or self.config.frame_dropout == 0:
+            return mask
+        kept = mask & (torch.rand(mask.shape, device=mask.device) >= self.config.frame_dropout)
+        return torch.where(kept.any(dim=1, keepdim=True), kept, mask)
 
     @property
     def device(self) -> torch.device:

@@ -21,7 +21,7 @@ class Tuning:
     """Launch shape of ``graph_weights``: columns at a time and warps."""
 
     block: int = 128
-    warps: int = 1
+    warps: int = 2
     stages: int = 2
 
 
