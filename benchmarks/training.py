@@ -45,7 +45,6 @@ TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}
 SIDES = (
     "ours",
     "ours compiled",
-    "ours compiled towers and head",
     "ours checkpointed",
     "released loop",
 )
@@ -89,8 +88,6 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
         method.encoder.set_gradient_checkpointing(True)  # type: ignore[attr-defined]
     if "compiled" in side:
         method.encoder.compile()  # type: ignore[attr-defined]
-    if "head" in side:
-        method.match = torch.compile(method.match)  # type: ignore[method-assign]
     groups = parameter_groups(method, lr_encoder=1e-6, lr_head=1e-4, weight_decay=0.2)
     optimizer = build_optimizer(groups, "adamw")
     batch = make_batch(config, options)
@@ -165,7 +162,7 @@ def compare_losses(config: ClipConfig, options: argparse.Namespace) -> dict[str,
 
 
 def chain_sides(kind: str, options: argparse.Namespace) -> dict[str, Step]:
-    """The Langevin chain alone: through autograd, in closed form, and captured or compiled."""
+    """The Langevin chain alone: through autograd, in closed form, and captured."""
     dim = SMALL.dim if options.quick else 512
     energy = ENERGIES[kind](dim).to(options.device)
     texts = torch.rand(options.pairs, dim, device=options.device)
@@ -187,7 +184,6 @@ def chain_sides(kind: str, options: argparse.Namespace) -> dict[str, Step]:
     sides: dict[str, Step] = {"autograd loop": through_autograd, "ours": closed_form}
     if options.device == "cuda":
         sides["closed form, CUDA graph"] = captured(closed_form)
-        sides["closed form, compiled"] = torch.compile(closed_form)
     return sides
 
 
