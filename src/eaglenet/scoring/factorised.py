@@ -7,6 +7,7 @@ index; :func:`score_tile` does what is left for a pair. See ``docs/fast_scoring.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -101,7 +102,7 @@ def _frame_messages(
 
 def _given(value: Tensor | None) -> Tensor:
     if value is None:
-        raise ValueError("a relation has a projection but no attention vectors")
+        raise ValueError("a plan lacks a tensor that its options call for")
     return value
 
 
@@ -111,139 +112,150 @@ def _tile(values: Tensor, width: int) -> Tensor:
     return values if repeats == 1 else values.repeat(*[1] * (values.dim() - 1), repeats)
 
 
-def radius(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
-    """``r = exp(s W + b)`` with ``s`` the cosines to the frames: ``[texts, videos, dim]``."""
-    cosine = torch.einsum(
-        "td,vfd->tvf", F.normalize(sentence, dim=-1, eps=MIN_NORM), prepared["unit"]
-    )
-    cosine = cosine.masked_fill(~prepared["mask"][None], 0.0)
-    exponent = cosine @ plan.radius[: cosine.shape[-1]]
-    return (exponent if plan.radius_bias is None else exponent + plan.radius_bias).exp_()
-
-
 def score_tile(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
-    """Scores ``[texts, videos]`` of one tile."""
+    """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
     spread = radius(plan, sentence, prepared)
     weights = graph_weights(plan, sentence, spread, prepared)
-    return pooled_scores(plan, sentence, spread, weights, prepared)
+    return pooled_scores(plan, sentence, spread, weights, prepared).T
+
+
+def radius(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
+    """``r = exp(s W + b)`` with ``s`` the cosines to the frames: ``[videos, texts, dim]``."""
+    unit = F.normalize(sentence, dim=-1, eps=MIN_NORM)
+    cosine = unit @ prepared["unit"].transpose(1, 2)
+    cosine = cosine.masked_fill_(~prepared["mask"][:, None], 0.0)
+    exponent = cosine @ plan.radius[: cosine.shape[-1]]
+    return (exponent if plan.radius_bias is None else exponent.add_(plan.radius_bias)).exp_()
 
 
 def graph_weights(plan: Plan, sentence: Tensor, spread: Tensor, prepared: Prepared) -> Tensor:
-    """Softmax weights of the text nodes, eqs. 5-9: ``[texts, videos, 1 + candidates]``."""
-    graph = plan.graph
-    text = sentence[:, None, None] + spread[:, :, None] * plan.noise
-    frames: Tensor | None = None
-    for number, layer in enumerate(graph.layers):
-        side = prepared if number == 0 else _pair_frames(graph, layer, frames, prepared["mask"])
-        text, frames = _layer(graph, layer, text, side, prepared["mask"])
-    terms = text @ graph.text_vectors
-    if graph.frame_vectors is None:
+    """Softmax weights of the text nodes, eqs. 5-9: ``[videos, texts, 1 + candidates]``."""
+    graph, mask = plan.graph, prepared["mask"]
+    text = torch.addcmul(sentence[:, None], spread[:, :, None], plan.noise)
+    if not graph.layers:
+        terms = (text @ graph.text_vectors).float()
+        return _edge_weights(graph, terms, prepared.get("term"), mask)
+    side = prepared
+    for layer, following in zip(graph.layers, graph.layers[1:], strict=False):
+        texts, frames = zip(*_heads(graph, layer, text, side, mask), strict=True)
+        text = torch.cat(texts, dim=-1)
+        # From the second layer on frames know their text, so their side is made per pair.
+        side = _prepare_layer(graph, following, torch.cat(frames, dim=-1), mask[:, None])
+    # What a head gives is multiplied at once by its part of the last layer's vectors.
+    terms, frame_terms = torch.zeros(1, device=text.device), None
+    for head, (text_out, frame_out) in enumerate(_heads(graph, graph.layers[-1], text, side, mask)):
+        rows = slice(head * text_out.shape[-1], (head + 1) * text_out.shape[-1])
+        terms = terms + (text_out @ graph.text_vectors[rows]).float()
+        if graph.frame_vectors is not None:
+            added = (_given(frame_out) @ graph.frame_vectors[rows]).float()
+            frame_terms = added if frame_terms is None else frame_terms + added
+    return _edge_weights(graph, terms, frame_terms, mask)
+
+
+def _edge_weights(
+    graph: GraphPlan, terms: Tensor, frame_terms: Tensor | None, mask: Tensor
+) -> Tensor:
+    """The collapsed last layer, from terms ``[v, t, n, heads]`` and ``[v, (t,) f, heads]``."""
+    if frame_terms is None:
         return terms.mean(dim=-1).softmax(dim=-1)
-    frame_terms = prepared["term"] if frames is None else frames @ graph.frame_vectors
-    edges = F.leaky_relu(
-        terms[..., :, None, :] + frame_terms[..., None, :, :], graph.negative_slope
-    )
-    valid = prepared["mask"][:, None, :].to(edges.dtype)
-    mean = (edges.mean(dim=-1) * valid).sum(dim=-1) / valid.sum(dim=-1).clamp_min(1.0)
+    edges = _edges(graph, _heads_first(terms), _with_texts(_heads_first(frame_terms)))
+    valid = mask[:, None, None].float()
+    mean = (edges.mean(dim=0) * valid).sum(dim=-1) / valid.sum(dim=-1).clamp_min(1.0)
     return mean.softmax(dim=-1)
 
 
-def _pair_frames(
-    graph: GraphPlan, layer: LayerPlan, frames: Tensor | None, mask: Tensor
-) -> Prepared:
-    """From the second layer on frames know their text, so their side is made per pair."""
-    if frames is None:
-        raise ValueError("a later layer needs frames that an earlier one does not make")
-    return _prepare_layer(graph, layer, frames, mask[None])
-
-
-def _layer(
+def _heads(
     graph: GraphPlan, layer: LayerPlan, text: Tensor, side: Prepared, mask: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """One message-passing layer on ``text [t, v, n, d]`` and a frame side of ``[(t,) v, f, .]``."""
-    heads, slope = graph.num_heads, graph.negative_slope
-    projected, crossed, own, attention = _project(layer, text)
-    split = projected.unflatten(-1, (heads, -1)).transpose(-2, -3)  # [t, v, h, n, k]
-    target, source, cross_target, cross_source = (
-        part.transpose(-1, -2) for part in attention.split(heads, dim=-1)
-    )  # [t, v, h, n]
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """One message-passing layer, head by head: new texts ``[v, t, n, k]``, frames ``[v, t, f, k]``.
 
-    within = F.leaky_relu(target[..., :, None] + source[..., None, :], slope)
-    frame_source = side["source"].transpose(-1, -2)  # [(t,) v, h, f]
-    across = F.leaky_relu(cross_target[..., :, None] + frame_source[..., None, :], slope)
-    across = across.masked_fill(~mask[:, None, None, :], -1.0e30)
+    Takes ``text [v, t, n, d]`` and a frame side of ``[v, (t,) f, .]``. One product projects the
+    text nodes; matrices are then used where they lie, so that nothing is copied or transposed.
+    """
+    videos, texts, nodes, _ = text.shape
+    flat = (text.flatten(0, 2) @ layer.joined).view(videos * texts, nodes, -1)
+    projected, crossed, own, attention = layer.parts_of(flat)
+    attention = attention.view(videos, texts, nodes, 4, -1).permute(3, 4, 0, 1, 2).contiguous()
+    target, source, cross_target, cross_source = attention  # [h, v, t, n] each
+
+    within = _edges(graph, target, source)
+    across = _edges(graph, cross_target, _with_texts(_heads_first(side["source"])))
+    across = across.masked_fill_(~mask[:, None, None], -1.0e30)
     if graph.joint:
         both = torch.cat([within, across], dim=-1).softmax(dim=-1)
-        within, across = both.split([within.shape[-1], across.shape[-1]], dim=-1)
+        within, across = both[..., :nodes], both[..., nodes:]
     else:
         within, across = within.softmax(dim=-1), across.softmax(dim=-1)
-    message = side["message"].unflatten(-1, (heads, -1)).transpose(-2, -3)  # [(t,) v, h, f, k]
-    text_out = within @ split + across @ message
-    text_out = text_out.transpose(-2, -3).flatten(-2)
-    if own is not None:
-        text_out = text_out + _tile(own, text_out.shape[-1])
-    text_out = text_out.relu_()
-    if not layer.frames_needed:
-        return text_out, None
+    back, share = None, None
+    if layer.frames_needed:
+        back, share = _frame_attention(graph, cross_source, side)
 
-    crossed_split = crossed.unflatten(-1, (heads, -1)).transpose(-2, -3)
-    frame_target = side["target"].transpose(-1, -2)  # [(t,) v, h, f]
-    back = F.leaky_relu(frame_target[..., :, None] + cross_source[..., None, :], slope)
-    base = side["base"]
-    if graph.joint:
-        normaliser = side["normaliser"].transpose(-1, -2).expand(back.shape[:-1])
-        both = torch.cat([back, normaliser[..., None]], dim=-1).softmax(dim=-1)
-        back = both[..., :-1]
-        share = both[..., -1].transpose(-1, -2)  # [t, v, f, h]
-        base = (base.unflatten(-1, (heads, -1)) * share[..., None]).flatten(-2)
-    else:
-        back = back.softmax(dim=-1)
-    frame_out = (back @ crossed_split).transpose(-2, -3).flatten(-2) + base
-    return text_out, frame_out.relu_()
+    width = layer.text_frame.shape[1] // graph.num_heads
+    for head in range(graph.num_heads):
+        columns = slice(head * width, (head + 1) * width)
+        values = projected[..., columns]
+        weights = within[head].flatten(0, 1)
+        if own is None:
+            text_out = torch.bmm(weights, values)
+        else:
+            kept = own if own.shape[-1] == width else own[..., columns]
+            text_out = torch.baddbmm(kept, weights, values)
+        message = side["message"][..., columns].flatten(0, -3)  # [v or v * t, f, k]
+        groups = message.shape[0]
+        text_out.view(groups, -1, width).baddbmm_(
+            across[head].reshape(groups, -1, across.shape[-1]), message
+        )
+        frame_out = None
+        if back is not None:
+            frame_out = torch.bmm(back[head].flatten(0, 1), crossed[..., columns])
+            frame_out = frame_out.view(videos, texts, -1, width)
+            base = _with_texts(side["base"][..., columns], axis=1)
+            frame_out = frame_out + base if share is None else frame_out.addcmul_(base, share[head])
+            frame_out = frame_out.relu_()
+        yield text_out.view(videos, texts, nodes, width).relu_(), frame_out
 
 
-def _project(layer: LayerPlan, text: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """All projections of text nodes as one matrix product."""
-    same = layer.text_frame is layer.text_text
-    parts = [layer.text_text]
-    if layer.frames_needed and not same:
-        parts.append(layer.text_frame)
-    if layer.residual is not None:
-        parts.append(layer.residual)
-    parts += [
-        layer.text_text_target,
-        layer.text_text_source,
-        layer.text_frame_target,
-        layer.text_frame_source,
-    ]
-    weight = torch.cat(parts, dim=1)
-    pieces = list((text @ weight).split([part.shape[1] for part in parts], dim=-1))
-    attention = torch.cat(pieces[-4:], dim=-1)
-    projected = pieces.pop(0)
-    crossed = pieces.pop(0) if layer.frames_needed and not same else projected
-    own = pieces.pop(0) if layer.residual is not None else None
-    return projected, crossed, own, attention
+def _frame_attention(
+    graph: GraphPlan, cross_source: Tensor, side: Prepared
+) -> tuple[Tensor, Tensor | None]:
+    """What frames take from texts ``[h, v, t, f, n]``; if joint, the share left for frames."""
+    back = _edges(graph, _with_texts(_heads_first(side["target"])), cross_source)
+    if not graph.joint:
+        return back.softmax(dim=-1), None
+    rest = _with_texts(_heads_first(side["normaliser"])).expand(back.shape[:-1])
+    both = torch.cat([back, rest[..., None]], dim=-1).softmax(dim=-1)
+    return both[..., :-1], both[..., -1:]
+
+
+def _edges(graph: GraphPlan, target: Tensor, source: Tensor) -> Tensor:
+    """``LeakyReLU(target_i + source_j)``: ``[..., i, j]``."""
+    return F.leaky_relu_(target[..., :, None] + source[..., None, :], graph.negative_slope)
+
+
+def _heads_first(terms: Tensor) -> Tensor:
+    """``[v, (t,) nodes, heads]`` as ``[heads, v, (t,) nodes]``."""
+    return terms.movedim(-1, 0).contiguous()
+
+
+def _with_texts(value: Tensor, axis: int = 2) -> Tensor:
+    """An axis of texts for what does not depend on them; 4 axes come out."""
+    return value if value.dim() == 4 else value.unsqueeze(axis)
 
 
 def pooled_scores(
     plan: Plan, sentence: Tensor, spread: Tensor, weights: Tensor, prepared: Prepared
 ) -> Tensor:
-    """Enriched text (eq. 10), X-Pool with it, cosine: ``[texts, videos]``."""
+    """Enriched text (eq. 10), X-Pool with it, cosine: ``[videos, texts]``."""
     pooling = plan.pooling
     width = sentence.shape[-1:]
-    enriched = sentence[:, None] + spread * (weights.to(spread.dtype) @ plan.noise)
+    enriched = torch.addcmul(sentence, spread, weights.to(spread.dtype) @ plan.noise)
     query = F.layer_norm(enriched, width, eps=pooling.epsilon)
-    logits = torch.einsum("tvd,vfd->tvf", query, prepared["key"]) + prepared["key_bias"]
-    logits = logits.masked_fill(~prepared["mask"][None], -1.0e30)
-    attended = torch.einsum("tvf,vfd->tvd", logits.softmax(dim=-1), prepared["value"])
+    logits = torch.baddbmm(prepared["key_bias"][:, None], query, prepared["key"].transpose(1, 2))
+    logits = logits.masked_fill_(~prepared["mask"][:, None], -1.0e30)
+    attended = torch.bmm(logits.softmax(dim=-1), prepared["value"])
     attended = F.layer_norm(
         attended, width, pooling.middle_weight, pooling.middle_bias, pooling.epsilon
     )
-    pooled = F.layer_norm(
-        attended + attended @ pooling.linear + pooling.linear_bias,
-        width,
-        pooling.final_weight,
-        pooling.final_bias,
-        pooling.epsilon,
-    )
+    moved = (attended @ pooling.linear).add_(attended).add_(pooling.linear_bias)
+    pooled = F.layer_norm(moved, width, pooling.final_weight, pooling.final_bias, pooling.epsilon)
     return F.cosine_similarity(enriched.float(), pooled.float(), dim=-1)

@@ -6,6 +6,7 @@ Nothing here is learnt; a plan is read off a method and is as exact as its own `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -39,6 +40,32 @@ class LayerPlan:
     """``[in, head]`` where all heads share it (released), else ``[in, heads * head]``."""
     frames_needed: bool
     """False where no later layer reads what this layer gives to frames."""
+
+    @cached_property
+    def joined(self) -> Tensor:
+        """All that text nodes are multiplied with, side by side; see :meth:`parts_of`."""
+        parts = [self.text_text]
+        if self._crosses_apart:
+            parts.append(self.text_frame)
+        if self.residual is not None:
+            parts.append(self.residual)
+        parts += [self.text_text_target, self.text_text_source]
+        parts += [self.text_frame_target, self.text_frame_source]
+        return torch.cat(parts, dim=1)
+
+    def parts_of(self, product: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """``text @ joined`` cut in messages to texts, to frames, residual, ``4 * heads`` terms."""
+        inner = self.text_text.shape[1]
+        own = inner * 2 if self._crosses_apart else inner
+        last = own + (0 if self.residual is None else self.residual.shape[1])
+        projected = product[..., :inner]
+        crossed = product[..., inner:own] if self._crosses_apart else projected
+        residual = None if self.residual is None else product[..., own:last]
+        return projected, crossed, residual, product[..., last:]
+
+    @property
+    def _crosses_apart(self) -> bool:
+        return self.frames_needed and self.text_frame is not self.text_text
 
 
 @dataclass(frozen=True)
