@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,8 +34,14 @@ def serve(
     device: Annotated[str | None, typer.Option(help="Where to encode: cpu, cuda.")] = None,
     rate: Annotated[float, typer.Option(min=0.1, help="Searches a second and client.")] = 100.0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one answer.")] = 30.0,
+    allow_uploads: Annotated[
+        bool, typer.Option("--allow-uploads", help="Take pictures and videos to search with.")
+    ] = False,
 ) -> None:
     """Serve the page and the API until interrupted."""
+    # Threads that spin while they wait take the core from those they wait for: with other work
+    # on the machine a query took ten times as long. Read when torch is loaded, so set before.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from eaglenet.serve.server import run
     except ModuleNotFoundError as error:
@@ -46,7 +53,13 @@ def serve(
     from eaglenet.search.engine import Engine
     from eaglenet.serve.settings import Settings, is_local_host
 
-    settings = Settings(token=token, local=is_local_host(host), search_rate=rate, timeout=timeout)
+    settings = Settings(
+        token=token,
+        local=is_local_host(host),
+        search_rate=rate,
+        timeout=timeout,
+        allow_uploads=allow_uploads,
+    )
     if not settings.local and len(token or "") < SHORT_TOKEN:
         print(
             f"warning: the token is short; {SHORT_TOKEN} characters or more cannot be guessed",

@@ -52,7 +52,7 @@ async def search(request: Request, asked: Annotated[QueryParameters, Query()]) -
     state = state_of(request)
     results, shortlist = await _search(state, [asked.q], asked.negative, asked)
     return SearchBody(
-        query=asked.q, hits=results[0].hits, shortlist=shortlist, milliseconds=_since(begun)
+        query=asked.q, hits=results[0].hits, shortlist=shortlist, milliseconds=since(begun)
     )
 
 
@@ -61,7 +61,7 @@ async def search_several(request: Request, asked: SeveralQueries) -> SeveralBody
     """The same for several sentences at once."""
     begun = time.perf_counter()
     results, shortlist = await _search(state_of(request), asked.queries, asked.negative, asked)
-    return SeveralBody(results=results, shortlist=shortlist, milliseconds=_since(begun))
+    return SeveralBody(results=results, shortlist=shortlist, milliseconds=since(begun))
 
 
 @router.get("/similar/{clip_id}", tags=["search"], responses=documented(404))
@@ -84,7 +84,7 @@ async def similar(
     hits = await state.batcher.call(find)
     bodies = [hit_body(state, hit) for hit in hits]
     shortlist = max(asked.k, options.shortlist)
-    return SearchBody(query=clip_id, hits=bodies, shortlist=shortlist, milliseconds=_since(begun))
+    return SearchBody(query=clip_id, hits=bodies, shortlist=shortlist, milliseconds=since(begun))
 
 
 # Functions without async run in threads: the store may have to be read again for them.
@@ -234,5 +234,5 @@ def shown_path(state: State, path: str) -> str:
     return os.path.basename(path)
 
 
-def _since(begun: float) -> float:
+def since(begun: float) -> float:
     return round((time.perf_counter() - begun) * 1000, 3)

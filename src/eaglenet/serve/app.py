@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 import eaglenet
 from eaglenet.search.engine import Engine
-from eaglenet.serve import api, pages
+from eaglenet.serve import api, pages, uploads
 from eaglenet.serve.limits import LimitMiddleware
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.metrics import Metrics
@@ -49,10 +49,13 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = state
-    app.state.routes = [*pages.router.routes, *api.router.routes]
+    routers = [pages.router, api.router]
+    if settings.allow_uploads:
+        routers.append(uploads.router)
+    app.state.routes = [route for router in routers for route in router.routes]
     add_handlers(app)
-    app.include_router(pages.router)
-    app.include_router(api.router)
+    for router in routers:
+        app.include_router(router)
     # The last one added is the outermost.
     app.add_middleware(LimitMiddleware, settings=settings, metrics=state.metrics)
     app.add_middleware(GuardMiddleware, settings=settings, tokens=state.tokens)

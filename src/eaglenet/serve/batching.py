@@ -25,7 +25,7 @@ from eaglenet.types import Hit
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-CUTS = ((2.0, 4), (0.75, 2))
+CUTS = ((4.0, 8), (2.0, 4), (0.75, 2))
 """Seconds of work in line from which on, and by what, a shortlist is divided."""
 SMOOTHING = 0.2
 """Weight of the newest batch in the mean time of a query."""

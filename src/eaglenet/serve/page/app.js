@@ -129,9 +129,17 @@ const findSimilar = (hit) => {
   scrollTo({ top: 0 });
 };
 
+const offer = (tag) => {
+  const choice = form.elements.tag;
+  if ([...choice.options].some((option) => option.value === tag)) return;
+  const option = element("option", "", tag);
+  option.value = tag;
+  choice.append(option);
+};
+
 const restore = () => {
   const parameters = new URLSearchParams(location.search);
-  form.reset();
+  if (parameters.get("tag")) offer(parameters.get("tag"));
   for (const input of form.elements) {
     const value = input.name && parameters.get(input.name);
     if (!value) continue;
@@ -214,7 +222,10 @@ more.addEventListener("click", async () => {
   await search({ remember: false });
   focusCard(place);
 });
-addEventListener("popstate", restore);
+addEventListener("popstate", () => {
+  form.reset();
+  restore();
+});
 
 player.setUp(findSimilar, (hit) => focusCard(hits.indexOf(hit)));
 
@@ -232,17 +243,13 @@ const setUp = async () => {
     document.querySelector("#store").textContent =
       `${number.format(info.clips)} clips \u00b7 ${number.format(info.files)} files \u00b7 ` +
       `${duration(info.hours)} \u00b7 ${info.model}`;
-    const choice = form.elements.tag;
-    for (const tag of info.tags) {
-      const option = element("option", "", tag);
-      option.value = tag;
-      choice.append(option);
-    }
-    choice.closest("label").hidden = !info.tags.length;
+    info.tags.forEach(offer);
+    form.elements.tag.closest("label").hidden = !info.tags.length;
   } catch {
     say("The service cannot be reached. Is it still running?", true);
   }
 };
 
-await setUp();
+// What was typed before this script came is kept.
 restore();
+setUp();

@@ -1,0 +1,80 @@
+"""Search with a picture or a video that is sent along. Not part of the app unless allowed."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+
+from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.serve.api import COMMON, hit_body, since
+from eaglenet.serve.problems import Problem, documented
+from eaglenet.serve.schemas import SearchBody, SearchParameters
+from eaglenet.serve.state import state_of
+from eaglenet.types import Hit
+
+router = APIRouter(prefix="/api/search", tags=["search"], responses=documented(*COMMON, 413))
+Parameters = Annotated[SearchParameters, Query()]
+
+
+def _raw_body(media_type: str) -> dict[str, Any]:
+    schema = {"schema": {"type": "string", "format": "binary"}}
+    return {"requestBody": {"required": True, "content": {media_type: schema}}}
+
+
+@router.post("/image", openapi_extra=_raw_body("image/*"))
+async def search_image(request: Request, asked: Parameters) -> SearchBody:
+    """Moments that show what a picture shows; the body is the picture itself."""
+    return await _search(request, asked, state_of(request).engine.search_image)
+
+
+@router.post("/video", openapi_extra=_raw_body("video/*"))
+async def search_video(request: Request, asked: Parameters) -> SearchBody:
+    """Moments that look like a video; the body is the file itself."""
+    return await _search(request, asked, state_of(request).engine.search_video)
+
+
+async def _search(
+    request: Request, asked: SearchParameters, find: Callable[..., list[Hit]]
+) -> SearchBody:
+    begun = time.perf_counter()
+    state = state_of(request)
+    options = asked.options()
+    shortlist = max(asked.k, options.shortlist)
+    with tempfile.NamedTemporaryFile(prefix="eaglenet-upload-") as file:
+        await _receive(request, file.file)
+        search = partial(
+            find,
+            Path(file.name),
+            asked.k,
+            shortlist=shortlist,
+            filters=options.filters or None,
+            group_files=options.group_files,
+        )
+        try:
+            hits = await state.batcher.call(search)
+        except (UsageError, VideoDecodeError) as error:
+            # Where it lay for a moment is nobody's business.
+            raise Problem(400, str(error).replace(file.name, "upload")) from None
+    return SearchBody(
+        query=f"uploaded {request.url.path.rsplit('/', 1)[-1]}",
+        hits=[hit_body(state, hit) for hit in hits],
+        shortlist=shortlist,
+        milliseconds=since(begun),
+    )
+
+
+async def _receive(request: Request, file: IO[bytes]) -> None:
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        await run_in_threadpool(file.write, chunk)
+    if not size:
+        raise Problem(400, "the body is empty", hint="send the file itself as the body")
+    file.flush()
