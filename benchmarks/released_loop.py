@@ -38,7 +38,7 @@ class RepeatedGraphLayer(nn.Module):
             scores = scores + (hidden @ self.right[index]).transpose(1, 2)[:, :, None]
             scores = F.leaky_relu(scores, 0.1)  # [pairs, heads, nodes, nodes]
             near = adjacency[:, index, None]
-            weights = scores.masked_fill(near == 0, -1e18).softmax(dim=-1) * near
+            weights = scores.masked_fill(near == 0, -6e4).softmax(dim=-1) * near
             total = total + torch.einsum("phij,pjhd->pihd", weights, hidden)
             edges.append(scores)
         merged = total.mean(dim=2) if self.is_last else F.relu(total.flatten(2))

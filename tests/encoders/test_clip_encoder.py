@@ -192,3 +192,10 @@ def test_the_released_shapes_have_the_released_sizes():
     # Parameter counts of OpenAI's models.
     expected = {"ViT-B/32": 151277313, "ViT-B/16": 149620737, "ViT-L/14": 427616513}
     assert sizes == expected
+
+
+def test_a_number_recomputes_that_many_visual_blocks(encoder):
+    encoder.set_gradient_checkpointing(2)
+    assert (encoder.vision.gradient_checkpointing, encoder.text.gradient_checkpointing) == (2, False)
+    encoder.set_gradient_checkpointing(False)
+    assert encoder.vision.gradient_checkpointing == 0

@@ -84,10 +84,15 @@ class ClipEncoder(nn.Module):
         """Shift tokens in time inside these visual blocks (from 0), and in no other."""
         self.vision.set_token_shift(blocks)
 
-    def set_gradient_checkpointing(self, is_on: bool = True) -> None:
-        """Recompute each block in the backward pass of training: less memory, a third slower."""
-        self.vision.gradient_checkpointing = is_on
-        self.text.gradient_checkpointing = is_on
+    def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
+        """Recompute blocks in the backward pass of training: less memory, up to a third slower.
+
+        A number recomputes that many of the first visual blocks only, for memory in between.
+        """
+        if blocks is True or blocks is False:
+            self.text.gradient_checkpointing = blocks
+            blocks = len(self.vision.blocks) if blocks else 0
+        self.vision.gradient_checkpointing = blocks
 
     def freeze_embeddings(self) -> None:
         """Freeze what the field freezes: everything before the first block of either tower.

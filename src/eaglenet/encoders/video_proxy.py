@@ -146,7 +146,7 @@ class VideoProxies(nn.Module):
     ) -> tuple[Float[Tensor, "videos proxies width"], Float[Tensor, "videos frames patches width"]]:
         """Last hidden states of the proxies (class token first) and of the patches."""
         proxies, patches = self.embed(tower, frames, mask)
-        is_checkpointed = tower.gradient_checkpointing and tower.training
+        is_checkpointed = tower.gradient_checkpointing > 0 and tower.training
         for block in tower.blocks:
             step = functools.partial(proxy_block, block)  # type: ignore[arg-type]
             if is_checkpointed and torch.is_grad_enabled():

@@ -95,7 +95,7 @@ class VisionTower(nn.Module):
         )
         self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.projection = nn.Linear(config.width, dim, bias=False)
-        self.gradient_checkpointing = False
+        self.gradient_checkpointing = 0
 
     def embed(
         self, pixels: Shaped[Tensor, "images 3 height width"]
@@ -134,7 +134,7 @@ class VisionTower(nn.Module):
             tokens = run_block(
                 block,
                 tokens,
-                is_checkpointed=self.gradient_checkpointing and self.training,
+                is_checkpointed=index < self.gradient_checkpointing and self.training,
                 num_frames=num_frames,
                 frame_mask=frame_mask,
                 num_queries=num_queries,

@@ -1,5 +1,6 @@
 """Energy-aware matching: energies, Langevin sampler, replay buffer, loss."""
 
+from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES, Energy
 from eaglenet.energy.matching_loss import energy_matching_loss
 from eaglenet.energy.replay_buffer import ReplayBuffer
@@ -7,6 +8,7 @@ from eaglenet.energy.sampler import noise_deviation, sample
 
 __all__ = [
     "ENERGIES",
+    "ChainRunner",
     "Energy",
     "ReplayBuffer",
     "energy_matching_loss",

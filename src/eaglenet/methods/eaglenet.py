@@ -12,10 +12,10 @@ from torch import Tensor
 
 from eaglenet.energy import (
     ENERGIES,
+    ChainRunner,
     ReplayBuffer,
     energy_matching_loss,
     noise_deviation,
-    sample,
 )
 from eaglenet.errors import ConfigError
 from eaglenet.layers.frame_pooling import FramePooling
@@ -92,6 +92,7 @@ class EagleNet(Method):
             else None
         )
         self.energy, self.replay = None, None
+        self.run_chain = ChainRunner()
         if config.energy is not None:
             # The MLP's output bias only learns through the magnitude penalty.
             bias = config.energy_bias and (config.energy != "mlp" or config.energy_penalty > 0)
@@ -105,7 +106,11 @@ class EagleNet(Method):
                 fresh_fraction=config.fresh_fraction,
                 rows=config.replay_rows,
             )
-        self.loss = SigmoidLoss() if config.loss == "sigmoid" else SoftmaxLoss()
+        self.loss = (
+            SigmoidLoss(temperature=config.initial_temperature, bias=config.initial_bias)
+            if config.loss == "sigmoid"
+            else SoftmaxLoss()
+        )
         generator = torch.Generator().manual_seed(config.noise_seed)
         bank = draw_noise(
             config.num_candidates, config.dim, prior=config.prior, generator=generator
@@ -267,7 +272,7 @@ class EagleNet(Method):
         if self.energy is None or self.replay is None:
             raise ConfigError("this model has no energy; build it with energy='bilinear'")
         chain = self.replay.draw(len(sentence), generator=generator) if start is None else start
-        chain = sample(
+        chain = self.run_chain(
             self.energy,
             *chain,
             steps=config.langevin_steps,

@@ -74,6 +74,8 @@ class EagleNetConfig:
 
     # Losses
     loss: Literal["sigmoid", "softmax"] = "sigmoid"
+    initial_temperature: float = 4.77  # of the sigmoid loss, with its bias: right for trained CLIP,
+    initial_bias: float = -12.93  # far too sharp for towers that know nothing yet
     support_weight: float = 0.8
     energy_weight: float = 1.0
 
