@@ -124,3 +124,23 @@ def test_plain_batches_may_hold_two_captions_of_one_video():
 def test_impossible_settings_are_refused_before_training(options, message):
     with pytest.raises(ConfigError, match=message):
         PairSampler(OWNERS, seed=0, **options)
+
+
+def test_neighbours_meet_in_one_batch_and_couples_are_shuffled():
+    owners = torch.arange(14).repeat_interleave(3)
+    sampler = PairSampler(owners, 4, seed=0, drop_last=False, one_caption=True, neighbours=True)
+    for epoch in (0, 1):
+        batches = [owners[batch].tolist() for batch in sampler.epoch_batches(epoch)]
+        assert sorted(sum(batches, [])) == list(range(14))
+        assert all({video ^ 1 for video in batch} == set(batch) for batch in batches)
+    assert joined(sampler.epoch_batches(0)) != joined(sampler.epoch_batches(1))
+
+
+def test_neighbours_with_an_odd_number_of_videos_lose_none():
+    sampler = PairSampler(OWNERS, 4, 0, drop_last=False, one_caption=True, neighbours=True)
+    assert sorted(OWNERS[joined(sampler.epoch_batches(0))].tolist()) == list(range(9))
+
+
+def test_neighbours_need_one_caption_a_video():
+    with pytest.raises(ConfigError, match="one_caption"):
+        PairSampler(OWNERS, 4, 0, neighbours=True)

@@ -188,6 +188,19 @@ def test_a_missing_demo_model_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert eaglenet.load("demo").name == "eaglenet"
 
 
+def test_the_name_demo_means_the_packaged_model_even_beside_a_folder_of_that_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    packaged, own = tmp_path / "packaged", tmp_path / "own"
+    eaglenet.save(build(), packaged / "demo")
+    eaglenet.save(build(num_candidates=7), own / "demo")
+    monkeypatch.setattr(folder_module, "PACKAGED", packaged)
+    monkeypatch.chdir(own)
+    assert eaglenet.load("demo").config.num_candidates != 7
+    for path in ("./demo", Path("demo"), str(own / "demo")):
+        assert eaglenet.load(path).config.num_candidates == 7
+
+
 def test_the_config_is_readable(tmp_path: Path) -> None:
     method = build()
     eaglenet.save(method, tmp_path)

@@ -13,6 +13,7 @@ import typer
 from eaglenet.errors import EagleNetError
 
 COMMAND_MODULES: tuple[str, ...] = (
+    "demo",
     "data",
     "convert",
     "metrics",

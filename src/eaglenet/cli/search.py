@@ -52,6 +52,7 @@ def search(
         Path | None, typer.Option(help="Write each result as a trimmed video here.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write the results as a PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find moments with words, a picture or a video."""
@@ -95,6 +96,10 @@ def search(
         from eaglenet.search.page import write_page
 
         write_page(html, engine, titles, found)
+    if picture is not None:
+        from eaglenet.search.contact_sheet import write_contact_sheet
+
+        write_contact_sheet(picture, engine, titles, found)
     if as_json:
         rows = [
             {
@@ -109,8 +114,9 @@ def search(
         _show_table(title, hits)
     for name in saved.values():
         print(f"saved {name}")
-    if html is not None:
-        print(f"wrote {html}")
+    for written in (html, picture):
+        if written is not None:
+            print(f"wrote {written}")
 
 
 def _as_plain(hit: Hit, saved: dict[str, str]) -> dict[str, Any]:

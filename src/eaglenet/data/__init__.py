@@ -14,6 +14,5 @@ __all__ = [
     "msrvtt",
     "msvd",
     "synthetic",
-    "synthetic",
     "vatex",
 ]

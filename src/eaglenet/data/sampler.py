@@ -30,6 +30,8 @@ class PairSampler:
             of each caption once.
         distinct_videos: no batch holds two captions of one video. Without it such pairs may
             meet, and ``PairBatch.positives`` marks both as right.
+        neighbours: videos 2k and 2k + 1 always come next to each other, with an even batch size in
+            one batch: for data whose hard negatives are neighbours. Needs ``one_caption``.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class PairSampler:
         *,
         one_caption: bool = False,
         distinct_videos: bool = False,
+        neighbours: bool = False,
         rank: int = 0,
         world: int = 1,
     ) -> None:
@@ -50,6 +53,7 @@ class PairSampler:
         self.drop_last = drop_last
         self.one_caption = one_caption
         self.distinct_videos = distinct_videos
+        self.neighbours = neighbours
         self.rank = rank
         self.world = world
         self.epoch = 0
@@ -75,6 +79,11 @@ class PairSampler:
             raise ConfigError(
                 f"{self.num_drawn} {kind} cannot fill one batch of {self.batch_size}: "
                 f"an epoch would be empty; lower the batch size or set drop_last=False"
+            )
+        if self.neighbours and not self.one_caption:
+            raise ConfigError(
+                "neighbours keeps pairs of videos together, one caption each: set one_caption=True "
+                '(training.captions="one")'
             )
         if self.distinct_videos and not self.one_caption:
             largest = int(torch.bincount(self.video_of_text).max())
@@ -141,6 +150,7 @@ class PairSampler:
             "drop_last": self.drop_last,
             "one_caption": self.one_caption,
             "distinct_videos": self.distinct_videos,
+            "neighbours": self.neighbours,
             "num_texts": len(self.video_of_text),
             "pairs": hashlib.sha256(owners).hexdigest()[:16],
         }
@@ -157,6 +167,10 @@ class PairSampler:
             first = torch.ones_like(run, dtype=torch.bool)
             first[1:] = run[1:] != run[:-1]
             chosen = order[by_video[first]]
+            if self.neighbours:
+                couples = torch.randperm((len(chosen) + 1) // 2, generator=generator)
+                places = (2 * couples[:, None] + torch.arange(2)).flatten()
+                return chosen[places[places < len(chosen)]]
             order = chosen[torch.randperm(len(chosen), generator=generator)]
         elif self.distinct_videos:
             order = self._spread(order, generator)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,11 +108,13 @@ def render_world(
     *,
     seed: int = 0,
     size: int = FRAME_SIZE,
-) -> Split:
+    progress: Callable[[int, int], None] | None = None,
+) -> DemoSplit:
     """Write a split as H.264 files with a ``captions.jsonl``, and give its records.
 
     Several splits may share a folder. Files that are already there are kept, so an interrupted
-    call goes on where it stopped; a folder of another seed or size is refused.
+    call goes on where it stopped; a folder of another seed or size is refused. ``progress`` is
+    called with (clips that are there, clips in all).
     """
     check_split_name("demo", split, SPLITS)
     folder = Path(folder)
@@ -122,8 +124,10 @@ def render_world(
     missing = [scene for scene in scenes if not _video_path(folder, scene).exists()]
     with ThreadPoolExecutor(workers or min(4, os.cpu_count() or 1)) as pool:
         # Encoding runs outside Python's lock, so threads are enough.
-        for _ in pool.map(lambda scene: _write_scene(folder, scene, size), missing):
-            pass
+        written = pool.map(lambda scene: _write_scene(folder, scene, size), missing)
+        for there, _ in enumerate(written, len(scenes) - len(missing) + 1):
+            if progress is not None:
+                progress(there, len(scenes))
     _write_captions(folder, split, scenes)
     logger.info("%s: %d clips written, %d were there", folder, len(missing), len(scenes))
     return _demo_records(scenes, split, folder)

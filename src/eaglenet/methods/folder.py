@@ -55,17 +55,27 @@ def save(method: Method, folder: str | Path) -> None:
     _replace(folder / CONFIG, lambda path: path.write_text(text, "utf-8"))
 
 
+def is_packaged(name_or_folder: str | Path) -> bool:
+    """Is this the name of a model that comes with the package? A path, even ``./demo``, is not."""
+    return (
+        isinstance(name_or_folder, str)
+        and name_or_folder.isidentifier()
+        and (PACKAGED / name_or_folder / CONFIG).is_file()
+    )
+
+
 def load(name_or_folder: str | Path) -> Method:
     """A model in eval mode, with its tokenizer.
 
     Args:
-        name_or_folder: ``demo`` (the small model of the package), a folder written by
-            :func:`save` or by training, or a CLIP folder, file or hub id, which gives the zero-shot
-            model: the mean of CLIP's frames against CLIP's sentence.
+        name_or_folder: ``demo`` (the small model of the package, even where a folder of that name
+            lies about: write ``./demo`` for it), a folder written by :func:`save` or by training,
+            or a CLIP folder, file or hub id, which gives the zero-shot model: the mean of CLIP's
+            frames against CLIP's sentence.
     """
     folder = Path(name_or_folder).expanduser()
     packaged = PACKAGED / str(name_or_folder)
-    if not folder.is_dir() and (packaged / CONFIG).is_file():
+    if is_packaged(name_or_folder):
         folder = packaged
     for place in (folder, folder / "model"):
         description = _read_description(place)

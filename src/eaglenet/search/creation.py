@@ -12,6 +12,7 @@ import torch
 
 from eaglenet.errors import ModelNotFoundError, StoreError
 from eaglenet.methods.base import Method
+from eaglenet.methods.folder import is_packaged
 from eaglenet.search.layout import FeatureLayout
 from eaglenet.search.locking import writer_lock
 from eaglenet.search.manifest import NAME, Manifest, Splitting, model_identity
@@ -66,7 +67,9 @@ def describe(
         prepared = prepare_for_store(method, features) if prepare else None
     place = Path(model).expanduser()
     # A folder that happens to be called like a packaged model or a hub id is not a model.
-    is_model = any((place / part / "config.json").is_file() for part in (".", "model"))
+    is_model = not is_packaged(model) and any(
+        (place / part / "config.json").is_file() for part in (".", "model")
+    )
     return Manifest(
         model=os.path.abspath(place) if is_model or place.is_file() else model,
         identity=model_identity(method),

@@ -67,6 +67,8 @@ class TrainingConfig:
 
     epochs: one epoch shows every caption once (``captions="all"``) or every video once with a
         random caption (``captions="one"``).
+    neighbours: keep videos 2k and 2k + 1 in one batch (``captions="one"``): in the demo world they
+        differ only in time, and nothing but meeting each other teaches a model what comes first.
     batch_size: pairs in one contrastive batch, over all processes and pieces together.
     lr_encoder, lr_head: peak rates of the towers and of everything else. 1e-6 for CLIP in fp32;
         the 1e-7 of the released code is meant for its fp16 weights and freezes fp32 ones.
@@ -98,6 +100,7 @@ class TrainingConfig:
     compile: bool = False
     freeze: Freeze = "none"
     captions: Captions = "all"
+    neighbours: bool = False
     deterministic: bool = True
     seed: int = 0
     select: Select = "val"

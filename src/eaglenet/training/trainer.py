@@ -85,6 +85,7 @@ class Trainer:
             self.config.batch_size,
             self.config.seed,
             one_caption=self.config.captions == "one",
+            neighbours=self.config.neighbours,
             rank=world.rank,
             world=world.size,
         )

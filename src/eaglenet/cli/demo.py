@@ -1,0 +1,206 @@
+"""`eaglenet demo`: everything once, offline, in minutes: render, evaluate, index, search, draw."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eaglenet.errors import UsageError
+
+if TYPE_CHECKING:
+    from eaglenet.data.synthetic import DemoSplit, Scene
+    from eaglenet.methods.base import Method
+    from eaglenet.types import Hit
+
+MAX_WORDS = 32
+RESULTS = 3
+Progress = Callable[[int, int], None]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo")(demo)
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for all of it.")] = Path(
+        "demo"
+    ),
+    clips: Annotated[int, typer.Option(min=8, help="Clips of the test world to render.")] = 240,
+    model: Annotated[str, typer.Option(help="The shipped model, or one trained here.")] = "demo",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+) -> None:
+    """Render the demo world, evaluate the shipped model, index, search, draw the results.
+
+    Needs no network. What is already in the folder is not made again.
+    """
+    from eaglenet.data.synthetic import render_world
+    from eaglenet.methods.folder import load
+
+    started = time.perf_counter()
+    # The reports below count what was left out; the loader need not say it too.
+    logging.getLogger("eaglenet.data.loader").setLevel(logging.ERROR)
+    say: Callable[[str], None] = (lambda text: None) if as_json else print
+    method = load(model)
+    with _bars(quiet=as_json) as announce:
+        world = render_world(output / "world", "test", clips, progress=announce("rendering clips"))
+        say(f"world:  {len(world)} H.264 clips and {len(world.texts)} sentences in {output}/world")
+        scores = _evaluate(method, world, output, announce("decoding frames"))
+        say(f"\n{scores}\n")
+        indexed = _index(method, model, world, output, announce("indexing"))
+        say(f"store:  {indexed['clips']} clips in {output}/store ({indexed['indexed']} new)\n")
+    asked = choose_sentences(world)
+    answers = _search(method, asked, output, len(world))
+    for line in _answer_lines(asked, answers):
+        say(line)
+    seconds = time.perf_counter() - started
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "clips": len(world),
+                    "evaluation": scores.to_dict(),
+                    "store": indexed,
+                    "answers": [
+                        {
+                            "sentence": sentence,
+                            "right": right,
+                            "hits": [asdict(hit) for hit in hits],
+                        }
+                        for (sentence, right), hits in zip(asked, answers, strict=True)
+                    ],
+                    "picture": str(output / "results.png"),
+                    "page": str(output / "results.html"),
+                    "seconds": round(seconds, 1),
+                }
+            )
+        )
+        return
+    say(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n")
+    say(NEXT_STEPS.format(output=output, sentence=asked[0][0]))
+
+
+NEXT_STEPS = """Next:
+  eaglenet search "{sentence}" --store {output}/store
+  eaglenet serve --store {output}/store          a page to search in, on this machine only
+  eaglenet train demo --output runs/demo         train the model yourself, in minutes
+The same with your own videos (a CLIP folder or hub name as the model; demo knows shapes only):
+  eaglenet index FOLDER --store mystore --model openai/clip-vit-base-patch32
+  eaglenet search "a dog on a beach" --store mystore --picture results.png"""
+
+
+def choose_sentences(world: DemoSplit) -> list[tuple[str, str]]:
+    """Three sentences and the files that they are about, by position and not by how well they do.
+
+    One motion; two things in order; and the same two things in the other order, which only a model
+    that sees time can tell apart.
+    """
+    single = _first(world, "single")
+    ordered = _first(world, "sequence")
+    twin = next(scene for scene in world.scenes if scene.scene_id == ordered.twin_id)
+    return [(scene.captions[0], f"{scene.scene_id}.mp4") for scene in (single, ordered, twin)]
+
+
+def _first(world: DemoSplit, kind: str) -> Scene:
+    for scene in world.scenes:
+        if scene.kind == kind and scene.twin_id is not None:
+            return scene
+    raise UsageError(f"no clip of kind {kind!r} in {len(world)} clips; ask for more with --clips")
+
+
+def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress | None) -> Any:
+    """Every sentence against every clip, from the decoded files."""
+    import torch
+
+    from eaglenet.data.batches import CachedPairs
+    from eaglenet.data.frame_cache import FrameCache
+    from eaglenet.training.distributed import World
+    from eaglenet.training.rounds import evaluate_source
+    from eaglenet.training.sources import cached_source
+
+    folder = output / "frames" / f"{len(world)}-clips"
+    cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)
+    pairs = CachedPairs(world, cache, method.tokenizer, max_words=MAX_WORDS)
+    return evaluate_source(method, cached_source(pairs), World(device=torch.device("cpu")))
+
+
+def _index(
+    method: Method, model: str, world: DemoSplit, output: Path, progress: Progress | None
+) -> dict[str, Any]:
+    from eaglenet.search.indexing import IndexOptions, index_videos
+
+    def report(state: Any) -> None:
+        if progress is not None:
+            progress(state.done + state.skipped, state.total)
+
+    paths = [video.path for video in world.videos if video.path is not None]
+    # One process: the clips are three seconds long, and starting workers takes longer than they.
+    done = index_videos(
+        paths,
+        output / "store",
+        model,
+        options=IndexOptions(workers=0),
+        on_progress=report,
+        method=method,
+    )
+    return asdict(done)
+
+
+def _search(
+    method: Method, asked: list[tuple[str, str]], output: Path, num_clips: int
+) -> list[list[Hit]]:
+    from eaglenet.search.contact_sheet import write_contact_sheet
+    from eaglenet.search.engine import Engine
+    from eaglenet.search.page import write_page
+
+    engine = Engine.open(output / "store", method)
+    sentences = [sentence for sentence, _ in asked]
+    # Few clips: rank them all exactly.
+    found = engine.search_many(sentences, RESULTS, shortlist=num_clips)
+    right = {number: name for number, (_, name) in enumerate(asked)}
+    write_contact_sheet(output / "results.png", engine, sentences, found, right)
+    write_page(output / "results.html", engine, sentences, found)
+    return found
+
+
+def _answer_lines(asked: list[tuple[str, str]], answers: list[list[Hit]]) -> Iterator[str]:
+    for (sentence, right), hits in zip(asked, answers, strict=True):
+        yield f'"{sentence}"'
+        for hit in hits:
+            name = Path(hit.path).name
+            mark = "right" if name == right else "wrong"
+            best = f"best at {hit.moment.best:.1f} s"
+            yield f"  {hit.rank}. {mark:5}  {hit.score:.3f}  {name}, {best}"
+        yield ""
+
+
+@contextmanager
+def _bars(quiet: bool) -> Iterator[Callable[[str], Progress | None]]:
+    """A function title -> progress callback; bars on standard error, none when ``quiet``."""
+    if quiet:
+        yield lambda title: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        def announce(title: str) -> Progress:
+            task = bars.add_task(title, total=None, visible=False)
+
+            def progress(done: int, total: int) -> None:
+                bars.update(task, completed=done, total=total, visible=done < total)
+
+            return progress
+
+        yield announce
