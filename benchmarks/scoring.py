@@ -1,0 +1,341 @@
+"""Seconds to score all pairs of 1,000 texts and 1,000 videos, features in, matrix out.
+
+    python benchmarks/scoring.py                      # all parts but the large one
+    python benchmarks/scoring.py --large              # 10,000 x 10,000 with top_k = 10 too
+    python benchmarks/scoring.py --parts rerank       # 100 videos for one query on two CPU cores
+    python benchmarks/scoring.py --quick              # the script's health on a CPU, in seconds
+
+EagleNet with random weights on random features. Slow sides score a smaller block, and their time
+is extrapolated in proportion to the pairs (marked ~). `released loop` is our own straightforward
+re-creation of the authors' loop (released_scoring.py), which exists for their configuration only.
+Differences are to the reference in fp32. Needs torch and triton alone (PYTHONPATH=src).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import environment, save_result, timed
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.methods.eaglenet import EagleNet, build
+from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.scoring import choose, score_all
+from eaglenet.types import TextFeatures, VideoFeatures
+from released_scoring import ReleasedScoring
+
+PARTS = ("table", "growth", "rerank")
+PRESETS: dict[str, Callable[..., EagleNetConfig]] = {
+    "released": lambda **changes: EagleNetConfig.released("msrvtt-b16", **changes),
+    "paper": EagleNetConfig.paper,
+    "released didemo": lambda **changes: EagleNetConfig.released("didemo", **changes),
+}
+SIDES = ("released loop", "reference", "factorised", "kernel")
+# Texts and videos of the block that a side scores, on a GPU and on a CPU; None: all of them.
+BLOCKS: dict[str, tuple[int | None, int | None]] = {
+    "released loop": (64, 8),
+    "reference": (128, 16),
+    "factorised": (256, 32),
+    "kernel": (None, 16),
+}
+CHECKED = 64
+"""Texts and videos over which differences are taken."""
+
+
+def make_method(config: EagleNetConfig, device: str) -> EagleNet:
+    """A model whose every weight is shaken: fresh ones are identities and zeros."""
+    torch.manual_seed(0)
+    widths = FeatureConfig(config.dim, config.dim, config.dim, identity=True)
+    method = build(config, FeatureEncoder(widths)).eval()
+    with torch.no_grad():
+        for parameter in method.parameters():
+            scale = parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 3.0
+            parameter += 0.3 * torch.randn(parameter.shape) / scale
+    return method.to(device)
+
+
+def make_features(
+    config: EagleNetConfig, texts: int, videos: int, device: str
+) -> tuple[TextFeatures, VideoFeatures]:
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (videos, config.num_frames, config.dim)
+    frames = torch.randn(shape, generator=generator, device=device)
+    mask = torch.ones(shape[:2], dtype=torch.bool, device=device)
+    sentence = torch.randn(texts, config.dim, generator=generator, device=device)
+    return TextFeatures(sentence), VideoFeatures(frames, mask)
+
+
+def multiply_adds(config: EagleNetConfig, side: str) -> float:
+    """Of one pair, without what is done once a video or once a text; L = 2."""
+    dim, heads, frames = config.dim, config.num_heads, config.num_frames
+    texts = 1 + config.num_candidates
+    head = dim if config.head_size == "full" else dim // heads
+    inner = heads * head
+    residual = head if config.shared_residual else inner
+    around = frames * dim * 2 + dim * dim + frames * dim * 2  # radius, pooling, its last product
+    nodes = texts + frames
+    if side == "released loop":
+        first = nodes * dim * (3 * inner + residual) + 3 * nodes * nodes * inner
+        last = nodes * inner * (3 * heads * dim + dim) + 3 * nodes * nodes * heads * dim
+        return first + last + around + 2 * (frames + 1) * dim * dim  # keys, values, query, output
+    with_frames = config.edge_weights == "activated"
+    projected = inner * (2 if with_frames else 1) + residual
+    around += dim * dim if side == "reference" else 0  # the pooling's query
+    products = texts * dim * (projected + 4 * heads)
+    messages = texts * (texts + frames) * inner + (frames * texts * inner if with_frames else 0)
+    return products + messages + (nodes if with_frames else texts) * inner * heads + around
+
+
+def ceiling(device: str, size: int) -> float:
+    """TFLOP/s of a square bf16 product (fp32 on a CPU): what a device gives at best."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / timed(lambda: left @ right, device, repeats=10).best / 1e12
+
+
+def side_function(
+    side: str, method: EagleNet, precision: str
+) -> Callable[[TextFeatures, VideoFeatures], Tensor]:
+    if side != "released loop":
+        return lambda text, video: score_all(method, text, video, backend=side, precision=precision)
+    loop = ReleasedScoring(method).eval()
+
+    @torch.no_grad()
+    def score(text: TextFeatures, video: VideoFeatures) -> Tensor:
+        with torch.autocast(text.sentence.device.type, torch.bfloat16, precision == "bf16"):
+            return loop.score_all(text, video, method.noise)
+
+    return score
+
+
+def table(options: argparse.Namespace, peak_rate: float) -> list[dict[str, Any]]:
+    rows = []
+    for preset in options.presets:
+        config = PRESETS[preset](energy=None, **options.changes)
+        method = make_method(config, options.device)
+        text, video = make_features(config, options.texts, options.videos, options.device)
+        few = text[:CHECKED], video[:CHECKED]
+        expected = score_all(method, *few, backend="reference").cpu()
+        for precision in options.precisions:
+            group = []
+            for side in options.sides:
+                if side == "released loop" and preset == "paper":
+                    continue
+                score = side_function(side, method, precision)
+                row = measure(score, text, video, side, options)
+                rate = 2e-12 * multiply_adds(config, side) * row["pairs"] / row["seconds"]
+                row |= {
+                    "preset": preset,
+                    "precision": precision,
+                    "difference": float((score(*few).cpu() - expected).abs().max()),
+                    "multiply_adds": multiply_adds(config, side),
+                    "tflops": rate,
+                    "of_ceiling": rate / peak_rate,
+                }
+                group.append(row)
+            print_rows(group)
+            rows += group
+    return rows
+
+
+def measure(
+    score: Callable[[TextFeatures, VideoFeatures], Tensor],
+    text: TextFeatures,
+    video: VideoFeatures,
+    side: str,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """Seconds for all pairs, from a block of them where a side is slow."""
+    on_gpu = options.device == "cuda"
+    block = BLOCKS[side][0 if on_gpu else 1] or max(len(text), len(video))
+    queries, gallery = text[:block], video[:block]
+    score(queries, gallery)
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    timing = timed(
+        lambda: score(queries, gallery), options.device, repeats=options.repeats, warmup=0
+    )
+    pairs = len(text) * len(video)
+    part = len(queries) * len(gallery)
+    return {
+        "side": side,
+        "seconds": timing.median * pairs / part,
+        "extrapolated": part < pairs,
+        "pairs": pairs,
+        "pairs_scored": part,
+        "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
+    }
+
+
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    first = rows[0]
+    base = next((row["seconds"] for row in rows if row["side"] == "released loop"), None)
+    slow = next((row["seconds"] for row in rows if row["side"] == "reference"), None)
+    print(f"\n{first['preset']}, {first['precision']}: {first['pairs']:,} pairs")
+    print(
+        f"  {'side':14} {'seconds':>10} {'x released':>10} {'x reference':>11} {'difference':>10} "
+        f"{'peak GiB':>8} {'M madd/pair':>11} {'TFLOP/s':>8} {'of ceiling':>10}"
+    )
+    for row in rows:
+        seconds = f"{'~' if row['extrapolated'] else ''}{row['seconds']:.3f}"
+        faster = [f"{other / row['seconds']:.1f}x" if other else "-" for other in (base, slow)]
+        peak = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"
+        print(
+            f"  {row['side']:14} {seconds:>10} {faster[0]:>10} {faster[1]:>11} "
+            f"{row['difference']:10.1e} {peak:>8} {row['multiply_adds'] / 1e6:11.1f} "
+            f"{row['tflops']:8.2f} {row['of_ceiling']:10.1%}"
+        )
+
+
+def growth(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """How the automatic choice's cost grows with one size at a time; released preset."""
+    on_gpu = options.device == "cuda"
+    count = options.texts if on_gpu else min(options.texts, 32)
+    base = {"texts": count, "videos": count, "frames": 12, "candidates": 20}
+    steps = {
+        "texts": (count // 2, count, 2 * count),
+        "videos": (count // 2, count, 2 * count),
+        "frames": (6, 12, 24, 64),
+        "candidates": (10, 20, 40),
+    }
+    precision = "bf16" if on_gpu else "fp32"
+    print(f"\ncost over one size, others {base}, released, {precision}")
+    print(f"  {'size':12} {'value':>7} {'seconds':>9} {'us/pair':>9} {'peak GiB':>9}")
+    rows = []
+    for name, values in steps.items():
+        for value in values:
+            sizes = {**base, name: value}
+            changes = {"num_frames": sizes["frames"], "num_candidates": sizes["candidates"]}
+            config = PRESETS["released"](energy=None, **{**options.changes, **changes})
+            method = make_method(config, options.device)
+            features = make_features(config, sizes["texts"], sizes["videos"], options.device)
+            score_all(method, *features, precision=precision)
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats()
+            timing = timed(
+                lambda m=method, f=features: score_all(m, *f, precision=precision),
+                options.device,
+                repeats=2,
+                warmup=0,
+            )
+            peak = torch.cuda.max_memory_allocated() if on_gpu else None
+            each = timing.median / sizes["texts"] / sizes["videos"] * 1e6
+            rows.append({**sizes, "seconds": timing.median, "peak_bytes": peak})
+            shown = "-" if peak is None else f"{peak / 2**30:.2f}"
+            print(f"  {name:12} {value:7} {timing.median:9.4f} {each:9.3f} {shown:>9}")
+    return rows
+
+
+def large(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A streamed top-k at two sizes: beside the features, memory is the same."""
+    config = PRESETS["released"](energy=None, **options.changes)
+    method = make_method(config, options.device)
+    rows = []
+    print("\nstreamed top 10, released, bf16")
+    for count in options.large_sizes:
+        features = make_features(config, count, count, options.device)
+        on_gpu = options.device == "cuda"
+        held = torch.cuda.memory_allocated() if on_gpu else 0
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        timing = timed(
+            lambda f=features: score_all(method, *f, precision="bf16", top_k=10),
+            options.device,
+            repeats=1,
+            warmup=0,
+        )
+        beside = torch.cuda.max_memory_allocated() - held if on_gpu else None
+        rows.append({"count": count, "seconds": timing.median, "bytes_beside_features": beside})
+        shown = "-" if beside is None else f"{beside / 2**30:.3f} GiB"
+        print(f"  {count:,} x {count:,}: {timing.median:.2f} s, {shown} beside the features")
+    return rows
+
+
+@torch.no_grad()
+def rerank(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One query against 100 videos whose own part is ready, on two CPU threads."""
+    torch.set_num_threads(2)
+    rows = []
+    print("\n1 query x 100 videos on 2 CPU threads, fp32, per-video part prepared")
+    for preset in ("released", "paper"):
+        config = PRESETS[preset](energy=None, **options.changes)
+        method = make_method(config, "cpu")
+        text, video = make_features(config, 1, 100, "cpu")
+        scorer = choose(method, video)
+        prepared = scorer.prepare(video)
+        timing = timed(lambda s=scorer, p=prepared, t=text: s.score(t, p), repeats=20)
+        difference = float((scorer.score(text, prepared) - method.score(text, video)).abs().max())
+        kept = sum(value.element_size() * value[0].numel() for value in prepared.values())
+        rows.append(
+            {
+                "preset": preset,
+                "seconds": timing.median,
+                "best": timing.best,
+                "difference": difference,
+                "bytes_per_video": kept,
+            }
+        )
+        print(
+            f"  {preset:10} median {timing.median * 1e3:.1f} ms, best {timing.best * 1e3:.1f} ms, "
+            f"difference {difference:.1e}, {kept / 1024:.0f} KiB a video"
+        )
+    return rows
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    where = environment()
+    print(f"{where['gpu'] or where['cpu']}, torch {torch.__version__}, commit {where['commit']}")
+    results: dict[str, Any] = {}
+    if "table" in options.parts:
+        size = 8192 if options.device == "cuda" else 1024
+        results["ceiling_tflops"] = peak_rate = ceiling(options.device, size)
+        print(f"ceiling: {peak_rate:.2f} TFLOP/s, a product of {size} x {size} matrices")
+        results["table"] = table(options, peak_rate)
+    if "growth" in options.parts:
+        results["growth"] = growth(options)
+    if options.large:
+        results["large"] = large(options)
+    if "rerank" in options.parts:
+        results["rerank"] = rerank(options)
+    return results
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu", choices=["cuda", "cpu"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS))
+    parser.add_argument("--sides", nargs="+", default=None, choices=SIDES)
+    parser.add_argument("--precisions", nargs="+", default=None, choices=["bf16", "fp32"])
+    parser.add_argument("--texts", type=int, default=1000)
+    parser.add_argument("--videos", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--large", action="store_true", help="10,000 x 10,000 with top_k = 10")
+    parser.add_argument("--quick", action="store_true", help="narrow features, few pairs")
+    parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
+    options = parser.parse_args()
+    uses_gpu = options.device == "cuda"
+    options.sides = options.sides or [side for side in SIDES if uses_gpu or side != "kernel"]
+    options.precisions = options.precisions or (["bf16", "fp32"] if uses_gpu else ["fp32"])
+    options.changes, options.large_sizes = {}, (2000, 10000)
+    if options.quick:
+        options.changes, options.large_sizes = {"dim": 64}, (20, 40)
+        options.texts, options.videos, options.repeats = 18, 20, 1
+    results = run(options)
+    settings = {key: value for key, value in vars(options).items() if key != "output"}
+    name = "scoring-quick" if options.quick else "scoring"
+    path = save_result(name, {"settings": settings, **results}, options.output)
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

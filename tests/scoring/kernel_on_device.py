@@ -1,0 +1,53 @@
+"""Compares the compiled kernels with the reference on a CUDA device; prints JSON.
+
+A script of its own, because the tests run Triton's interpreter in their process:
+``PYTHONPATH=src python tests/scoring/kernel_on_device.py`` needs torch and triton alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scoring_cases import RELEASED, largest_difference, model, texts, videos
+
+from eaglenet.scoring import score_all
+
+MARGIN = 3e-3
+CASES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "released": RELEASED,
+    "released, masked": {**RELEASED, "mask_frames": True},
+    "released, 64 frames": {**RELEASED, "num_frames": 64},
+    "gat": {"graph": "gat", "edge_weights": "activated", "head_size": "split"},
+    "gat raw, one head": {"graph": "gat", "num_heads": 1, "frame_edges": False},
+    "five candidates, two heads": {**RELEASED, "num_candidates": 5, "num_heads": 2},
+}
+NUM_TEXTS, NUM_VIDEOS = 200, 131  # tails in both directions of a tile
+
+
+def compare(options: dict[str, Any]) -> dict[str, float]:
+    """Largest differences, and the share of clear winners that half precision finds too."""
+    full = {"dim": 512, "num_frames": 12, "num_candidates": 20, "num_heads": 4, **options}
+    method = model(**full).to("cuda")
+    text = texts(NUM_TEXTS, dim=512).to("cuda")
+    video = videos(NUM_VIDEOS, frames=full["num_frames"], dim=512).to("cuda")
+    expected = score_all(method, text, video, backend="reference")
+    exact = score_all(method, text, video, backend="kernel", tile_texts=64, tile_videos=50)
+    half = score_all(method, text, video, backend="kernel", precision="bf16")
+    best = expected.topk(2, dim=1)
+    is_clear = best.values[:, 0] - best.values[:, 1] > MARGIN
+    same = (half.argmax(dim=1) == best.indices[:, 0])[is_clear]
+    return {
+        "fp32": largest_difference(exact, expected),
+        "bf16": largest_difference(half, expected),
+        "clear": int(is_clear.sum()),
+        "same_top_1": float(same.float().mean()) if len(same) else 1.0,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: compare(options) for name, options in CASES.items()}, indent=2))
