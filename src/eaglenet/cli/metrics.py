@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 def metrics(
     scores_file: Annotated[
-        Path, typer.Argument(metavar="SIM.npy", help="Scores [texts, videos]; higher is better.")
+        Path, typer.Argument(metavar="SIM.npy", help="Scores, texts x videos; higher is better.")
     ],
     video_of_text: Annotated[
         Path | None,
