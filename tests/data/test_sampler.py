@@ -131,7 +131,7 @@ def test_neighbours_meet_in_one_batch_and_couples_are_shuffled():
     sampler = PairSampler(owners, 4, seed=0, drop_last=False, one_caption=True, neighbours=True)
     for epoch in (0, 1):
         batches = [owners[batch].tolist() for batch in sampler.epoch_batches(epoch)]
-        assert sorted(sum(batches, [])) == list(range(14))
+        assert sorted(video for batch in batches for video in batch) == list(range(14))
         assert all({video ^ 1 for video in batch} == set(batch) for batch in batches)
     assert joined(sampler.epoch_batches(0)) != joined(sampler.epoch_batches(1))
 
