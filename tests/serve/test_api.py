@@ -121,6 +121,9 @@ def test_wrong_methods_and_bodies_have_the_same_shape(client: TestClient) -> Non
     refused = client.delete("/api/search")
     assert refused.json()["error"]["code"] == "method_not_allowed"
     assert refused.headers["allow"] == "GET, POST"
+    for name, value in {"k": "5", "group": "yes", "min_duration": True, "after": 0}.items():
+        body = {"queries": ["red"], name: value}
+        assert client.post("/api/search", json=body).status_code == 422, name
     for content in (b"{", b"[" * 60_000, b"\xff\xfe", b'{"queries": ["\\ud800"]}', b"null"):
         answer = client.post(
             "/api/search", content=content, headers={"content-type": "application/json"}

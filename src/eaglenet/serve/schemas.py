@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 from eaglenet.search.filters import Filters
 from eaglenet.serve.batching import SearchOptions
@@ -20,9 +20,11 @@ from eaglenet.serve.settings import (
     MAX_TAGS,
 )
 
+# Spelled out, because dialects of patterns do not agree on what else is a space. Queries of other
+# invisible signs find nothing.
 Sentence = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=r"\S"),
+    StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=r"[^ \t\r\n]"),
 ]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -30,8 +32,15 @@ Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 def _iso_date(value: object) -> object:
     """Numbers would be read as seconds since 1970, which the document does not offer."""
-    if isinstance(value, str) and not re.match(r"\d{4}-\d{2}-\d{2}", value, re.ASCII):
+    if not isinstance(value, str) or not re.match(r"\d{4}-\d{2}-\d{2}", value, re.ASCII):
         raise ValueError("write a date like 2026-05-31 or 2026-05-31T18:30")
+    return value
+
+
+def _json_number(value: object) -> object:
+    """In JSON 24.0 is a whole number, but "24" and true are none."""
+    if isinstance(value, str | bool):
+        raise ValueError("a number is expected")
     return value
 
 
@@ -80,7 +89,15 @@ class QueryParameters(TextParameters):
 
 
 class SeveralQueries(TextParameters):
+    """JSON has numbers and truth values of its own, so text is not taken for them."""
+
     queries: list[Sentence] = Field(min_length=1, max_length=MAX_QUERIES)
+    k: Annotated[int, BeforeValidator(_json_number)] = Field(
+        24, ge=1, le=MAX_RESULTS, description="Number of results"
+    )
+    min_duration: Annotated[Seconds, Strict()] | None = Field(None, description="Seconds")
+    max_duration: Annotated[Seconds, Strict()] | None = Field(None, description="Seconds")
+    group: Annotated[bool, Strict()] = Field(False, description="One result a file")
 
 
 class MomentBody(BaseModel):
