@@ -3,11 +3,13 @@
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Kernels run under Triton's interpreter where there is no GPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+import torch
 from jaxtyping import install_import_hook
 
-# Triton reads the source of its kernels, so that one module stays unwrapped.
+# Triton reads the source of its kernels, so scoring stays unwrapped.
 CHECKED = [
     "eaglenet.types",
     "eaglenet.layers",
@@ -17,9 +19,5 @@ CHECKED = [
     "eaglenet.methods",
     "eaglenet.evaluation",
 ]
-hook = install_import_hook(CHECKED, "beartype.beartype")
-hook.install() if hasattr(hook, "install") else None
-
-import torch
-
+install_import_hook(CHECKED, "beartype.beartype")
 torch.set_num_threads(1)
