@@ -63,16 +63,18 @@ class FactorisedScorer(Scorer):
 
     def __init__(self, plan: Plan, precision: Precision) -> None:
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        self.plan = _cast(plan, self.dtype)
+        self.plan = plan
+        self.fast = replace(plan, graph=_cast(plan.graph, self.dtype))
         on_device = plan.noise.is_cuda
         self.tile_texts = 32 if on_device else 8
         self.tile_videos = 256 if on_device else 128
 
     def prepare(self, video: VideoFeatures) -> Prepared:
-        return factorised.prepare(self.plan, video.to(video.frames.device, self.dtype))
+        full = video.to(video.frames.device, torch.float32)
+        return factorised.rounded(factorised.prepare(self.plan, full), self.dtype)
 
     def score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
-        return factorised.score_tile(self.plan, text.sentence.to(self.dtype), prepared).float()
+        return factorised.score_tile(self.fast, text.sentence.float(), prepared)
 
 
 class KernelScorer(Scorer):

@@ -2,6 +2,9 @@
 
 What depends on the video alone is computed once per video (:func:`prepare`) and can be kept in an
 index; :func:`score_tile` does what is left for a pair. See ``docs/fast_scoring.md``.
+
+A plan's graph may be in half precision: then the large products are, and everything that costs
+little (radius, attention weights, pooling, cosine) stays in float32.
 """
 
 from __future__ import annotations
@@ -40,6 +43,14 @@ def prepare(plan: Plan, video: VideoFeatures) -> Prepared:
     elif plan.graph.frame_vectors is not None:
         prepared["term"] = nodes @ plan.graph.frame_vectors
     return prepared
+
+
+def rounded(prepared: Prepared, dtype: torch.dtype) -> Prepared:
+    """A video's part with its messages in ``dtype``; the small terms stay as they are."""
+    return {
+        name: value.to(dtype) if name in ("message", "base") else value
+        for name, value in prepared.items()
+    }
 
 
 def _prepare_pooling(plan: Plan, frames: Tensor, mask: Tensor) -> Prepared:
@@ -88,10 +99,10 @@ def _frame_messages(
         target = nodes @ _given(layer.frame_frame_target)
         source = nodes @ _given(layer.frame_frame_source)
         edges = F.leaky_relu(
-            target.unsqueeze(-2) + source.unsqueeze(-3), graph.negative_slope
+            (target.unsqueeze(-2) + source.unsqueeze(-3)).float(), graph.negative_slope
         )  # [..., to, from, heads]
         edges = edges.masked_fill(~mask[..., None, :, None], -1.0e30)
-        weights = edges.softmax(dim=-2)
+        weights = edges.softmax(dim=-2).to(nodes.dtype)
         values = (nodes @ layer.frame_frame).unflatten(-1, (graph.num_heads, -1))
         base = torch.einsum("...ijh,...jhk->...ihk", weights, values).flatten(-2)
         normaliser = edges.logsumexp(dim=-2)
@@ -131,7 +142,10 @@ def radius(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
 def graph_weights(plan: Plan, sentence: Tensor, spread: Tensor, prepared: Prepared) -> Tensor:
     """Softmax weights of the text nodes, eqs. 5-9: ``[videos, texts, 1 + candidates]``."""
     graph, mask = plan.graph, prepared["mask"]
-    text = torch.addcmul(sentence[:, None], spread[:, :, None], plan.noise)
+    centre, width, noise = (
+        value.to(graph.text_vectors.dtype) for value in (sentence, spread, plan.noise)
+    )
+    text = torch.addcmul(centre[:, None], width[:, :, None], noise)
     if not graph.layers:
         terms = (text @ graph.text_vectors).float()
         return _edge_weights(graph, terms, prepared.get("term"), mask)
@@ -175,7 +189,8 @@ def _heads(
     videos, texts, nodes, _ = text.shape
     flat = (text.flatten(0, 2) @ layer.joined).view(videos * texts, nodes, -1)
     projected, crossed, own, attention = layer.parts_of(flat)
-    attention = attention.view(videos, texts, nodes, 4, -1).permute(3, 4, 0, 1, 2).contiguous()
+    attention = attention.view(videos, texts, nodes, 4, -1).permute(3, 4, 0, 1, 2)
+    attention = attention.float().contiguous()
     target, source, cross_target, cross_source = attention  # [h, v, t, n] each
 
     within = _edges(graph, target, source)
@@ -194,7 +209,7 @@ def _heads(
     for head in range(graph.num_heads):
         columns = slice(head * width, (head + 1) * width)
         values = projected[..., columns]
-        weights = within[head].flatten(0, 1)
+        weights = within[head].flatten(0, 1).to(text.dtype)
         if own is None:
             text_out = torch.bmm(weights, values)
         else:
@@ -203,14 +218,17 @@ def _heads(
         message = side["message"][..., columns].flatten(0, -3)  # [v or v * t, f, k]
         groups = message.shape[0]
         text_out.view(groups, -1, width).baddbmm_(
-            across[head].reshape(groups, -1, across.shape[-1]), message
+            across[head].reshape(groups, -1, across.shape[-1]).to(text.dtype), message
         )
         frame_out = None
         if back is not None:
-            frame_out = torch.bmm(back[head].flatten(0, 1), crossed[..., columns])
+            frame_out = torch.bmm(back[head].flatten(0, 1).to(text.dtype), crossed[..., columns])
             frame_out = frame_out.view(videos, texts, -1, width)
             base = _with_texts(side["base"][..., columns], axis=1)
-            frame_out = frame_out + base if share is None else frame_out.addcmul_(base, share[head])
+            if share is None:
+                frame_out = frame_out.add_(base)
+            else:
+                frame_out = frame_out.addcmul_(base, share[head].to(text.dtype))
             frame_out = frame_out.relu_()
         yield text_out.view(videos, texts, nodes, width).relu_(), frame_out
 
