@@ -31,7 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
         "edge_weights": "activated",
         "frame_position": False,
     },
-    "one head, three times 16 wide": {"num_heads": 3, "dim": 48, "head_size": "split"},
+    "three heads of 16": {"num_heads": 3, "dim": 48, "head_size": "split"},
     "one candidate": {**RELEASED, "num_candidates": 1, "num_heads": 1},
 }
 MORE_CASES: dict[str, dict[str, Any]] = {
@@ -73,6 +73,11 @@ def test_the_precise_kernel_agrees(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["paper", "released", "gat"])
 def test_the_half_precision_kernel_stays_near(name: str) -> None:
     assert difference(CASES[name], "bf16") < HALF
+
+
+def test_the_half_precision_kernel_stays_near_for_wide_features() -> None:
+    """From 128 dimensions on the pooling is in half precision too."""
+    assert difference({**RELEASED, "dim": 128, "num_heads": 4}, "bf16") < HALF
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from eaglenet.scoring.plan import Plan
 
 MAX_NODES = 64
 MAX_FRAMES = 128
+NARROW = 128
+"""Below this width rounding errors of a cosine do not average out, and float32 costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class FusedScorer:
         self.score_width = _power_of_two(4 * self.heads)
         self.vector_width = _power_of_two(self.heads)
         self.dtype = torch.float32 if precise else torch.bfloat16
+        # Of everything outside the graph: radius, enriched text and pooling.
+        self.outer = torch.float32 if plan.noise.shape[1] < NARROW else self.dtype
         columns = torch.cat(
             [
                 layer.text_text_target,
@@ -97,10 +101,10 @@ class FusedScorer:
             if graph.frame_vectors is None
             else _padded(graph.frame_vectors, self.vector_width).to(self.dtype)
         )
-        self.noise = plan.noise.to(self.dtype).contiguous()
+        self.noise = plan.noise.to(self.outer).contiguous()
         self.radius = plan.radius.contiguous()
-        self.linear = pooling.linear.to(self.dtype).contiguous()
-        self.middle = (pooling.middle_weight.to(self.dtype), pooling.middle_bias.to(self.dtype))
+        self.linear = pooling.linear.to(self.outer).contiguous()
+        self.middle = (pooling.middle_weight.to(self.outer), pooling.middle_bias.to(self.outer))
 
     def _right_side(self, weight: Tensor) -> Tensor:
         """``[w_high; w_high; w_low]`` for rows ``[x_high | x_low | x_high]``, or ``w_high``."""
@@ -114,9 +118,9 @@ class FusedScorer:
             "mask": prepared["mask"],
             "message": prepared["message"].to(self.dtype).contiguous(),
             "source": prepared["source"].float().contiguous(),
-            "key": prepared["key"].to(self.dtype).contiguous(),
+            "key": prepared["key"].to(self.outer).contiguous(),
             "key_bias": prepared["key_bias"].float().contiguous(),
-            "value": prepared["value"].to(self.dtype).contiguous(),
+            "value": prepared["value"].to(self.outer).contiguous(),
         }
         if "base" in prepared:
             arranged["base"] = prepared["base"].to(self.dtype).contiguous()
@@ -142,9 +146,9 @@ class FusedScorer:
         cosine = cosine.masked_fill(~prepared["mask"][:, None], 0.0)
         weight = self.radius[: cosine.shape[-1]]
         if self.plan.radius_bias is None:
-            return torch.matmul(cosine, weight).exp_().to(self.dtype)
+            return torch.matmul(cosine, weight).exp_().to(self.outer)
         flat = torch.addmm(self.plan.radius_bias, cosine.flatten(0, 1), weight)
-        return flat.exp_().to(self.dtype).view(*cosine.shape[:2], -1)
+        return flat.exp_().to(self.outer).view(*cosine.shape[:2], -1)
 
     def candidates(self, text: Tensor, spread: Tensor) -> Tensor:
         """Text nodes ``[pairs * nodes, dim]``, three parts side by side if precise."""
@@ -250,7 +254,7 @@ class FusedScorer:
         logits = torch.bmm(query, prepared["key"].transpose(1, 2)).float()
         logits += prepared["key_bias"][:, None]
         logits = logits.masked_fill(~prepared["mask"][:, None], -1.0e30)
-        attended = torch.bmm(logits.softmax(dim=-1).to(self.dtype), prepared["value"])
+        attended = torch.bmm(logits.softmax(dim=-1).to(self.outer), prepared["value"])
         attended = F.layer_norm(attended, (dim,), *self.middle, pooling.epsilon)
         moved = torch.matmul(attended, self.linear)
         output = torch.empty(videos, texts, device=spread.device)
