@@ -97,6 +97,7 @@ class TrainingConfig:
     accumulate: int = 1
     accumulation: Accumulation = "whole"
     checkpointing: bool = False
+    checkpointed_blocks: int = 0  # with checkpointing: the first visual blocks only; 0: all blocks
     compile: bool = False
     freeze: Freeze = "none"
     captions: Captions = "all"
@@ -114,7 +115,8 @@ class TrainingConfig:
         for name in ("epochs", "batch_size", "accumulate", "eval_every", "log_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 1 or more")
-        for name in ("lr_encoder", "lr_head", "weight_decay", "clip_norm", "patience"):
+        amounts = ("lr_encoder", "lr_head", "weight_decay", "clip_norm", "patience")
+        for name in (*amounts, "checkpointed_blocks"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
         if not 0.0 <= self.warmup < 1.0:

@@ -111,7 +111,7 @@ class Trainer:
         if self.config.checkpointing:
             if not hasattr(encoder, "set_gradient_checkpointing"):
                 raise ConfigError("training.checkpointing: this encoder has no blocks to recompute")
-            encoder.set_gradient_checkpointing(True)
+            encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
         if self.config.compile:
