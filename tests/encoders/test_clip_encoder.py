@@ -1,6 +1,7 @@
 """How the encoder behaves in training and in use; its values are proven beside transformers."""
 
 import copy
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import torch
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.pretrained import save_clip
 from eaglenet.encoders.vision import PatchEmbedding
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.types import Clips, Tokens
@@ -200,3 +202,20 @@ def test_a_number_recomputes_that_many_visual_blocks(encoder):
     assert not encoder.text.gradient_checkpointing
     encoder.set_gradient_checkpointing(False)
     assert encoder.vision.gradient_checkpointing == 0
+
+
+def test_frame_positions_tell_equal_frames_apart(clips, tmp_path):
+    config = dataclasses.replace(
+        CONFIG, vision=dataclasses.replace(CONFIG.vision, frame_positions=FRAMES)
+    )
+    still = dataclasses.replace(clips, frames=clips.frames[:, :1].expand(-1, FRAMES, -1, -1, -1))
+    plain = ClipEncoder(CONFIG).eval().encode_video(still).frames
+    torch.testing.assert_close(plain[:, 0], plain[:, 2])
+    encoder = ClipEncoder(config).eval()
+    placed = encoder.encode_video(still).frames
+    assert (placed[:, 0] - placed[:, 2]).abs().max() > 1e-3
+    longer = torch.cat([still.frames, still.frames], dim=1)
+    with pytest.raises(ConfigError, match="frame_positions"):
+        encoder.encode_frames(longer)
+    with pytest.raises(ConfigError, match="frame positions"):
+        save_clip(encoder, None, tmp_path)

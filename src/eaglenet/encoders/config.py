@@ -18,7 +18,11 @@ CLIP_LOGIT_SCALE = math.log(100.0)
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """The image tower; defaults are ViT-B/32."""
+    """The image tower; defaults are ViT-B/32.
+
+    frame_positions: most frames a video may have for a tower that knows which frame it looks at;
+        0, as in CLIP: every frame is a picture by itself.
+    """
 
     image_size: int = 224
     patch_size: int = 32
@@ -28,6 +32,7 @@ class VisionConfig:
     mlp_width: int = 3072
     activation: Activation = "quick_gelu"
     norm_eps: float = 1e-5
+    frame_positions: int = 0
 
     def __post_init__(self) -> None:
         _check_tower("vision", self)

@@ -17,7 +17,7 @@ from eaglenet.encoders.hub_config import config_from_hub, config_to_hub, preproc
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.encoders.weight_names import from_hub, to_hub
-from eaglenet.errors import CheckpointError, ModelNotFoundError
+from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 
 
 def load_clip(
@@ -44,6 +44,11 @@ def load_clip(
 
 def save_clip(encoder: ClipEncoder, tokenizer: Tokenizer | None, folder: str | Path) -> None:
     """Write a folder that :func:`load_clip` and transformers' ``CLIPModel`` read."""
+    if encoder.config.vision.frame_positions:
+        raise ConfigError(
+            "CLIP's format has no place for frame positions; keep this tower in a model folder "
+            "(eaglenet.save)"
+        )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = to_hub(encoder.state_dict(), encoder.config)

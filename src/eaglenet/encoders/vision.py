@@ -82,6 +82,11 @@ class VisionTower(nn.Module):
         self.patch_embedding = PatchEmbedding(config, mean, std)
         self.class_embedding = nn.Parameter(torch.zeros(config.width))
         self.positional_embedding = nn.Parameter(torch.zeros(config.num_tokens, config.width))
+        self.frame_embedding = (
+            nn.Parameter(torch.zeros(config.frame_positions, config.width))
+            if config.frame_positions
+            else None
+        )
         self.ln_pre = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.blocks = nn.ModuleList(
             ResidualBlock(
@@ -122,10 +127,12 @@ class VisionTower(nn.Module):
     ) -> Float[Tensor, "images tokens dim"]:
         """Projected tokens: the class token alone, or with ``patches`` all, class token first.
 
-        ``images`` are videos times ``num_frames``, in order; only token shift looks at that, and
-        at ``frame_mask``: which frames are real.
+        ``images`` are videos times ``num_frames``, in order; only token shift and frame positions
+        look at that, and only token shift at ``frame_mask``: which frames are real.
         """
         tokens = self.embed(pixels)
+        if self.frame_embedding is not None:
+            tokens = place_in_time(tokens, self.frame_embedding, num_frames)
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
             # Nothing but the class token is read after the last block: its other outputs, 6% of
@@ -156,7 +163,23 @@ class VisionTower(nn.Module):
     def initialise(self, generator: torch.Generator) -> None:
         deviation = self.config.width**-0.5
         weights: list[Any] = [self.class_embedding, self.positional_embedding]
+        weights += [] if self.frame_embedding is None else [self.frame_embedding]
         weights += [self.patch_embedding.projection.weight, self.projection.weight]
         for weight in weights:
             nn.init.normal_(weight, std=deviation, generator=generator)
         initialise_blocks(self.blocks, generator)
+
+
+def place_in_time(
+    tokens: Float[Tensor, "images tokens channels"],
+    positions: Float[Tensor, "positions channels"],
+    num_frames: int,
+) -> Float[Tensor, "images tokens channels"]:
+    """Add to all tokens of a frame where in its video it is."""
+    if num_frames > len(positions):
+        raise ConfigError(
+            f"videos of {num_frames} frames, the tower has positions for {len(positions)}; sample "
+            "fewer frames or build it with larger frame_positions"
+        )
+    videos = tokens.unflatten(0, (-1, num_frames))
+    return (videos + positions[:num_frames, None]).flatten(0, 1)

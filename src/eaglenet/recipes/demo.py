@@ -19,7 +19,15 @@ MAX_WORDS = 24
 DIM = 64
 TOWERS = ClipConfig(
     dim=DIM,
-    vision=VisionConfig(image_size=32, patch_size=8, width=64, layers=3, heads=4, mlp_width=256),
+    vision=VisionConfig(
+        image_size=32,
+        patch_size=8,
+        width=64,
+        layers=3,
+        heads=4,
+        mlp_width=256,
+        frame_positions=FRAMES.num_frames,
+    ),
     text=TextConfig(
         vocabulary_size=690, context_length=32, width=64, layers=2, heads=4, mlp_width=256
     ),
@@ -75,6 +83,11 @@ def demo_experiment(method: str) -> Experiment:
     )
 
 
+def without_shift() -> Experiment:
+    """The demo's EagleNet with frames that do not see their neighbours."""
+    return demo_experiment("eaglenet").override(["method_config.token_shift=false"])
+
+
 def register() -> None:
     source = "The demo world, small towers from random weights."
     add_recipe("demo", partial(demo_experiment, "eaglenet"), source)
@@ -84,5 +97,10 @@ def register() -> None:
         "demo/mean",
         partial(demo_experiment, "clip4clip"),
         "Mean pooling (CLIP4Clip meanP) on the demo world.",
+    )
+    add_recipe(
+        "demo/without-shift",
+        without_shift,
+        "EagleNet on the demo world without token shift: what its graph alone knows of order.",
     )
     register_tables("demo/", partial(demo_experiment, "eaglenet"), "the demo world")
