@@ -42,10 +42,15 @@ def demo(
 
     Needs no network. What is already in the folder is not made again.
     """
+    import torch
+
     from eaglenet.data.synthetic import render_world
     from eaglenet.methods.folder import load
 
     started = time.perf_counter()
+    # The model's tensors are small: on a busy machine threads waiting for each other take longer
+    # than the work (17 s with one thread, 118 s with two, both cores shared with other programs).
+    torch.set_num_threads(1)
     # The reports below count what was left out; the loader need not say it too.
     logging.getLogger("eaglenet.data.loader").setLevel(logging.ERROR)
     say: Callable[[str], None] = (lambda text: None) if as_json else print

@@ -34,7 +34,7 @@ TOWERS = ClipConfig(
 )
 CLIPS = {"train": 6000, "val": 200}
 TRAINING = TrainingConfig(
-    epochs=14,
+    epochs=10,
     batch_size=64,
     lr_encoder=2e-3,
     lr_head=2e-3,
