@@ -27,13 +27,15 @@ SAMPLED_VALUES = 4096
 def model_identity(method: Method) -> str:
     """Hash of the method's name, its configuration and its weights.
 
+    Of the configuration only what differs from the defaults counts: an option that a later version
+    adds must not make every store refuse its own model.
     Of a large tensor ``SAMPLED_VALUES`` evenly spaced values are taken: training moves them all,
     and opening a store must not read gigabytes.
     """
     digest = hashlib.sha256(method.name.encode())
     config = getattr(method, "config", None)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        digest.update(json.dumps(asdict(config), sort_keys=True, default=str).encode())
+        digest.update(json.dumps(_changed(config), sort_keys=True, default=str).encode())
     for name, tensor in sorted(method.state_dict().items()):
         flat = tensor.detach().reshape(-1)
         step = max(1, flat.numel() // SAMPLED_VALUES)
@@ -41,6 +43,16 @@ def model_identity(method: Method) -> str:
         # Single precision: the same weights kept in half precision are another model.
         digest.update(flat[::step].to("cpu", torch.float32).contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]
+
+
+def _changed(config: Any) -> dict[str, Any]:
+    """The fields of a configuration that are not at their default."""
+    values = asdict(config)
+    return {
+        spec.name: values[spec.name]
+        for spec in dataclasses.fields(config)
+        if spec.default is dataclasses.MISSING or getattr(config, spec.name) != spec.default
+    }
 
 
 @dataclass(frozen=True)
