@@ -156,7 +156,7 @@ def test_a_moment_is_found_previewed_and_played(
     keep(page, "page_player.png", tmp_path)
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog:not([open])", state="attached")
-    assert page.evaluate("document.querySelector('#video').getAttribute('src')") is None
+    wait_until(page, "document.querySelector('#video').getAttribute('src') === null")
     assert tab.problems == []
     assert tab.outside == []
     tab.context.close()
@@ -169,21 +169,21 @@ def test_everything_can_be_done_with_keys(browser: object, address: str) -> None
     page.wait_for_selector("#welcome:not([hidden])")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.id") == "query"
+    wait_until(page, "document.activeElement.id === 'query'")
     page.keyboard.type("a blue square")
     page.keyboard.press("Enter")
     page.wait_for_selector("button.card")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     rank = "document.activeElement.querySelector('.rank')?.textContent"
-    assert page.evaluate(rank) == "2"
+    wait_until(page, f"{rank} === '2'")
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open]")
     page.keyboard.press("n")
-    assert not page.is_disabled("#previous")
+    wait_until(page, "!document.querySelector('#previous').disabled")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog:not([open])", state="attached")
-    assert page.evaluate(rank) == "3"
+    wait_until(page, f"{rank} === '3'")  # the page gives the focus back after the dialog closed
     page.keyboard.press("s")
     wait_until(page, "document.querySelector('#status').textContent.includes('similar')")
     assert "similar=" in page.url
