@@ -181,5 +181,5 @@ def place_in_time(
             f"videos of {num_frames} frames, the tower has positions for {len(positions)}; sample "
             "fewer frames or build it with larger frame_positions"
         )
-    videos = tokens.unflatten(0, (-1, num_frames))
+    videos = tokens.reshape(-1, num_frames, *tokens.shape[1:])
     return (videos + positions[:num_frames, None]).flatten(0, 1)
