@@ -9,7 +9,6 @@ little (radius, attention weights, pooling, cosine) stays in float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -58,14 +57,13 @@ def _prepare_pooling(plan: Plan, frames: Tensor, mask: Tensor) -> Prepared:
     normed = F.layer_norm(
         frames, frames.shape[-1:], pooling.norm_weight, pooling.norm_bias, pooling.epsilon
     )
-    keys = normed @ pooling.key / math.sqrt(frames.shape[-1])
-    folded = keys @ pooling.query.T
-    values = (normed @ pooling.value + pooling.value_bias) @ pooling.output + pooling.output_bias
+    dim = frames.shape[-1]
+    key, value, constant = (normed @ pooling.frame).split([dim, dim, 1], dim=-1)
     return {
-        "key": folded * pooling.norm_weight,
-        "key_bias": folded @ pooling.norm_bias + keys @ pooling.query_bias,
+        "key": key.contiguous(),
+        "key_bias": constant.squeeze(-1).contiguous(),
         # Of a video without any real frame the reference pools nothing but the bias.
-        "value": torch.where(mask[..., None], values, pooling.output_bias),
+        "value": torch.where(mask[..., None], value + pooling.value_bias, pooling.output_bias),
     }
 
 
