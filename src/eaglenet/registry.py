@@ -10,6 +10,9 @@ from eaglenet.errors import UnknownNameError
 
 Entry = TypeVar("Entry")
 
+MOST_LISTED = 20
+"""Names an error lists; an error has to fit on a few lines."""
+
 
 class Registry(Generic[Entry]):
     """An ordered table of named entries of one kind.
@@ -39,9 +42,14 @@ class Registry(Generic[Entry]):
         if name not in self._entries:
             close = difflib.get_close_matches(name, self._entries, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            known = ", ".join(self._entries) or "none"
-            raise UnknownNameError(f"unknown {self.kind} {name!r}{hint} (known: {known})")
+            raise UnknownNameError(f"unknown {self.kind} {name!r}{hint} (known: {self._listed()})")
         return self._entries[name]
+
+    def _listed(self) -> str:
+        """The names, or the first of very many."""
+        shown = ", ".join(list(self._entries)[:MOST_LISTED]) or "none"
+        more = len(self._entries) - MOST_LISTED
+        return f"{shown} and {more} more" if more > 0 else shown
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from eaglenet.errors import ModelNotFoundError
@@ -36,7 +38,9 @@ def find_hub_folder(name: str) -> Path:
     from huggingface_hub import constants
 
     def fetch(file: str, *, is_local: bool) -> Path:
-        return Path(huggingface_hub.hf_hub_download(identifier, file, local_files_only=is_local))
+        with _quiet_hub():
+            path = huggingface_hub.hf_hub_download(identifier, file, local_files_only=is_local)
+        return Path(path)
 
     places = [Path(name), Path(constants.HF_HUB_CACHE)]
     try:
@@ -50,6 +54,18 @@ def find_hub_folder(name: str) -> Path:
         lines = str(error).splitlines() or [type(error).__name__]
         cause = f"the hub answered: {lines[0]}"
         raise ModelNotFoundError(_not_found(name, places, cause)) from error
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Its retries are not shown line by line: the error that follows says all of it."""
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        hub.setLevel(level)
 
 
 def _fetch_files(fetch: Callable[[str], Path]) -> Path:
