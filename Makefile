@@ -34,8 +34,8 @@ browser: ## install Debian's Chromium for the page test (skipped where there is 
 	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no Chromium found and none could be installed: the page test will be skipped"
 
-test: check browser ## checks, then the default tests (offline, CPU)
-	$(BIN)/pytest -n 2
+test: check browser ## checks, then the default tests (offline, CPU); pictures of the page in out/pictures
+	EAGLENET_KEEP_PICTURES=out/pictures $(BIN)/pytest -n 2
 
 test-all: check browser ## the slow tests too
 	$(BIN)/pytest -n 2 -m "not gpu and not download"
