@@ -34,7 +34,7 @@ TRAINING = TrainingConfig(
     checkpoint_every=0,
     select_by="Rsum",
 )
-# These read more of a tower than frames and sentences. Their recipes are there, so that a comparison
+# These read more of a tower than frames and sentences. Their recipes exist so that a comparison
 # on features can say why they cannot run on them.
 NEED_TOWERS = frozenset({"clipvip", "ts2net", "tvproxynet"})
 # Narrow heads, as in the released code: a quarter of the memory, so that batches can be larger.
