@@ -203,3 +203,13 @@ def test_a_figure_marks_right_in_green_and_wrong_in_red() -> None:
     assert png[True] != png[False]
     with pytest.raises(UsageError, match="no example"):
         qualitative_figure([])
+
+
+def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path) -> None:
+    for method in ("one", "two"):
+        for seed in range(2):
+            folder = tmp_path / method / f"seed-{seed}"
+            folder.parent.mkdir(exist_ok=True)
+            make_run(folder, seed=seed)
+    runs, broken = read_runs([tmp_path])
+    assert (len(runs), broken) == (4, [])

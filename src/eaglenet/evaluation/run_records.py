@@ -60,7 +60,7 @@ class RecipeGroup:
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:
-    """Every run under the given folders; a folder that is not a run may hold runs one level down.
+    """Every run under the given folders; a folder that is not a run may hold runs (three levels).
 
     Folders in which nothing can be read are given with the reason.
     """
@@ -168,8 +168,17 @@ def _is_run(folder: Path) -> bool:
     )
 
 
-def _runs_below(folder: Path) -> list[Path]:
-    return [place for place in folder.iterdir() if place.is_dir() and _is_run(place)]
+def _runs_below(folder: Path, depth: int = 3) -> list[Path]:
+    """Run folders in a folder or its folders: a comparison keeps OUT/METHOD/seed-N."""
+    found = []
+    for place in sorted(folder.iterdir()):
+        if not place.is_dir():
+            continue
+        if _is_run(place):
+            found.append(place)
+        elif depth > 1:
+            found += _runs_below(place, depth - 1)
+    return found
 
 
 def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dict[str, Any]:
