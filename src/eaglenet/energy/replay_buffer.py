@@ -9,20 +9,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 ChainStart = Literal["independent", "joint"]
+FreshRows = Literal["symmetric", "released"]
 
 
 class ReplayBuffer(nn.Module):
     """The newest ``size`` samples, part of the state dict, so that a resumed run continues them.
 
-    A chain starts at a stored row with probability ``1 - fresh_fraction``, else at U[-1, 1).
+    A chain starts at a stored row with probability ``1 - fresh_fraction``, else at fresh noise.
     Rows never written are never served: ``written`` counts the rows that hold a sample, and an
     empty buffer serves fresh noise only. Everything stays on the device and nothing waits for it.
 
     rows: ``independent`` draws text and frames apart (paper algorithm 1), ``joint`` takes both from
         the same row, as the released code does.
 
-    Paper: the released code fills the buffer with zeros and serves them, and draws later fresh
-    rows from U[0, 1); both are faults and have no option here.
+    fresh: ``symmetric`` draws from U[-1, 1) always; ``released`` only as long as nothing is stored,
+        and from U[0, 1) later.
+
+    Paper: the released code fills the buffer with zeros and serves them; that has no option here.
     """
 
     texts: Tensor
@@ -38,8 +41,10 @@ class ReplayBuffer(nn.Module):
         *,
         fresh_fraction: float = 0.05,
         rows: ChainStart = "independent",
+        fresh: FreshRows = "symmetric",
     ) -> None:
         super().__init__()
+        self.fresh = fresh
         self.size = size
         self.fresh_fraction = fresh_fraction
         self.rows = rows
@@ -57,8 +62,8 @@ class ReplayBuffer(nn.Module):
         frame_rows, frame_fresh = (
             (text_rows, text_fresh) if self.rows == "joint" else self._choose(num_pairs, generator)
         )
-        texts = _fresh(self.texts, num_pairs, generator)
-        frames = _fresh(self.frames, num_pairs, generator)
+        texts = self._fresh(self.texts, num_pairs, generator)
+        frames = self._fresh(self.frames, num_pairs, generator)
         texts = torch.where(text_fresh[:, None], texts, self.texts[text_rows])
         frames = torch.where(frame_fresh[:, None, None], frames, self.frames[frame_rows])
         return texts, frames
@@ -87,8 +92,9 @@ class ReplayBuffer(nn.Module):
         rows = torch.minimum(rows, (self.written - 1).clamp_min(0))
         return rows, (chance < self.fresh_fraction) | (self.written == 0)
 
-
-def _fresh(rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    shape = (count, *rows.shape[1:])
-    unit = torch.rand(shape, device=rows.device, dtype=rows.dtype, generator=generator)
-    return 2 * unit - 1
+    def _fresh(self, rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+        shape = (count, *rows.shape[1:])
+        unit = torch.rand(shape, device=rows.device, dtype=rows.dtype, generator=generator)
+        if self.fresh == "symmetric":
+            return 2 * unit - 1
+        return torch.where(self.written == 0, 2 * unit - 1, unit)

@@ -105,6 +105,7 @@ class EagleNet(Method):
                 config.dim,
                 fresh_fraction=config.fresh_fraction,
                 rows=config.replay_rows,
+                fresh=config.replay_fresh,
             )
         self.loss = (
             SigmoidLoss(temperature=config.initial_temperature, bias=config.initial_bias)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_type_hints
 
 from eaglenet.energy.energies import EnergyPooling
-from eaglenet.energy.replay_buffer import ChainStart
+from eaglenet.energy.replay_buffer import ChainStart, FreshRows
 from eaglenet.energy.sampler import NoiseScale
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.layers.stochastic_text import Prior, SupportMode
@@ -70,6 +70,7 @@ class EagleNetConfig:
     noise_scale: NoiseScale = "variance"  # what langevin_noise is
     replay_size: int = 500
     replay_rows: ChainStart = "independent"
+    replay_fresh: FreshRows = "symmetric"
     fresh_fraction: float = 0.05
 
     # Losses
@@ -126,6 +127,7 @@ _RELEASED = EagleNetConfig(
     energy_in_batch=True,
     noise_scale="std",
     replay_rows="joint",
+    replay_fresh="released",
 )
 
 RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {

@@ -81,6 +81,7 @@ def released_training(dataset: str) -> TrainingConfig:
         optimizer="bert_adam",
         schedule="released",
         precision="fp16_weights",
+        positives="own_pair",
         freeze="embeddings",
         select="test",
         **options,

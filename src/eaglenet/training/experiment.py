@@ -14,7 +14,7 @@ from eaglenet.methods import METHODS
 from eaglenet.training.optimizer import Freeze, OptimizerName
 from eaglenet.training.schedule import ScheduleName
 from eaglenet.training.settings import from_plain, override, to_plain
-from eaglenet.training.step import Accumulation, Precision
+from eaglenet.training.step import Accumulation, Positives, Precision
 from eaglenet.types import FrameSpec
 
 EncoderKind = Literal["pretrained", "clip", "features"]
@@ -96,6 +96,9 @@ class TrainingConfig:
     precision: Precision = "auto"
     accumulate: int = 1
     accumulation: Accumulation = "whole"
+    positives: Positives = (
+        "same_video"  # or own_pair: captions of one video are negatives (released)
+    )
     checkpointing: bool = False
     checkpointed_blocks: int = 0  # with checkpointing: the first visual blocks only; 0: all blocks
     compile: bool = False

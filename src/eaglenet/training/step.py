@@ -17,14 +17,17 @@ from eaglenet.types import Losses, PairBatch, TextFeatures, VideoFeatures
 
 Precision = Literal["auto", "bf16", "fp32", "fp16_weights"]
 Accumulation = Literal["whole", "split"]
+Positives = Literal["same_video", "own_pair"]
 HALF_TYPES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step is computed; none of it changes what is computed beyond rounding.
+    """How a step is computed. All but ``accumulation`` and ``positives`` only changes rounding.
 
     accumulate: number of pieces the batch is encoded in.
+    positives: which pairs are right: all captions of a video, or (released code) a caption's own
+        pair alone, so that two captions of one video are negatives of each other.
     accumulation: ``whole`` keeps the whole contrastive batch; ``split`` averages the losses of the
         pieces, each with its own smaller matrix (the released DiDeMo setting: 16 of 64 pairs).
     """
@@ -32,6 +35,7 @@ class StepOptions:
     precision: Precision = "auto"
     accumulate: int = 1
     accumulation: Accumulation = "whole"
+    positives: Positives = "same_video"
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
@@ -71,7 +75,9 @@ def training_losses(
         return backward_in_pieces(
             split_batch(batch, options.accumulate),
             lambda piece: encode_pairs(method, piece, options.precision),
-            lambda text, video: _joined_losses(method, text, video, batch.video_ids, world, seed),
+            lambda text, video: _joined_losses(
+                method, text, video, batch.video_ids, world, options, seed
+            ),
         )
     return _backward(method, batch, options, world, seed, 1.0)
 
@@ -85,7 +91,7 @@ def _backward(
     scale: float,
 ) -> Losses:
     text, video = encode_pairs(method, batch, options.precision)
-    losses = _joined_losses(method, text, video, batch.video_ids, world, seed)
+    losses = _joined_losses(method, text, video, batch.video_ids, world, options, seed)
     (losses.total * scale).backward()
     detached = {name: value.detach() for name, value in losses.terms.items()}
     return Losses(detached, dict(losses.weights))
@@ -111,9 +117,12 @@ def _joined_losses(
     video: VideoFeatures,
     video_ids: Tensor,
     world: World,
+    options: StepOptions,
     seed: int,
 ) -> Losses:
     joined_ids = gather_tensor(video_ids, world)
+    if options.positives == "own_pair":
+        joined_ids = torch.arange(len(joined_ids), device=joined_ids.device)
     positives = joined_ids[:, None] == joined_ids[None, :]
     joined_text, joined_video = gather(text, world), gather(video, world)
     torch.manual_seed(2 * seed + 1)

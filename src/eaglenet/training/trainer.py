@@ -91,7 +91,10 @@ class Trainer:
         )
         self.num_steps = self.config.epochs * len(self.sampler)
         self.options = StepOptions(
-            self.config.precision, self.config.accumulate, self.config.accumulation
+            self.config.precision,
+            self.config.accumulate,
+            self.config.accumulation,
+            self.config.positives,
         )
         self.optimizer = self._prepare_method()
         self.position = Position()

@@ -1,0 +1,35 @@
+"""The names a user imports, and what importing costs."""
+
+import subprocess
+import sys
+
+import eaglenet
+
+PUBLIC = {
+    "METHODS", "Clips", "FrameSpec", "Hit", "Method", "Moment", "TextFeatures", "Tokens",
+    "VideoFeatures", "__version__", "load", "open", "save",
+}  # fmt: skip
+HEAVY = ("torch", "av", "lancedb", "fastapi", "typer", "transformers", "triton", "matplotlib")
+
+
+def test_the_public_names_are_these_and_all_can_be_had():
+    assert set(eaglenet.__all__) == PUBLIC
+    assert all(getattr(eaglenet, name) is not None for name in eaglenet.__all__)
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, eaglenet; print([name for name in sys.argv[1:] if name in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code, *HEAVY], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "[]"
+
+
+def test_model_and_training_code_imports_without_decoder_store_or_command_line():
+    code = (
+        "import sys\n"
+        "for name in ('av', 'lancedb', 'typer', 'fastapi', 'matplotlib', 'einops'):\n"
+        "    sys.modules[name] = None\n"
+        "import eaglenet.methods, eaglenet.scoring, eaglenet.training.runs, eaglenet.recipes\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
