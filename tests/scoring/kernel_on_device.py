@@ -50,4 +50,8 @@ def compare(options: dict[str, Any]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: compare(options) for name, options in CASES.items()}, indent=2))
+    found = {}
+    for name, options in CASES.items():
+        found[name] = compare(options)
+        print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
+    print(json.dumps(found, indent=2))

@@ -50,6 +50,17 @@ def test_training_lowers_the_loss_and_beats_chance(features, tmp_path):
     assert run.result["metrics"]["t2v"]["R@1"] > 30  # 10 videos: chance is 10
 
 
+def test_coarse_epochs_come_first_train_the_towers_alone_and_are_not_evaluated(features, tmp_path):
+    experiment = tiny_experiment(features, coarse_epochs=2, checkpoint_every=0)
+    run = train(experiment, tmp_path, device="cpu")
+    steps = [record for record in read_log(tmp_path) if record["event"] == "step"]
+    coarse = ["coarse" in record for record in steps]
+    each = len(steps) // 3
+    assert coarse == [True] * 2 * each + [False] * each
+    assert "enriched" in steps[-1]
+    assert [record["epoch"] for record in run.result["history"]] == [3]
+
+
 def test_the_selected_model_scores_as_it_did_in_training(finished):
     again = evaluate_run(finished.folder, split="val", device="cpu")
     assert again.metrics.to_dict()["t2v"] == finished.result["metrics"]["t2v"]
@@ -174,6 +185,7 @@ def test_patience_ends_a_run_that_no_longer_improves(features, tmp_path):
     [
         (["data.root=/nowhere"], DatasetError, "no such folder"),
         (["data.root="], DatasetError, "data.root is not set"),
+        (["training.coarse_epochs=3"], ConfigError, "coarse_epochs is 3 of 3"),
         (["training.batch_size=4000"], ConfigError, "4000"),
         (["encoder.config.text_dim=10"], ConfigError, "the features are 9 wide"),
         (["method_config.num_frames=3"], ConfigError, "method_config.num_frames=5"),

@@ -1,4 +1,6 @@
-"""Which pairs a training step counts as right."""
+"""Which pairs a training step counts as right, and what it trains on."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,18 +15,18 @@ PAIRS, FRAMES, DIM = 4, 3, 8
 SAME_VIDEO = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
-@pytest.mark.parametrize(
-    ("positives", "expected"),
-    [("same_video", torch.tensor(SAME_VIDEO).bool()), ("own_pair", torch.eye(PAIRS).bool())],
-)
-def test_two_captions_of_a_video_are_both_right_unless_the_released_way_is_asked_for(
-    positives, expected, monkeypatch
-):
-    spec = METHODS["clip4clip"]
-    encoder = FeatureEncoder(FeatureConfig(DIM, DIM, DIM))
-    method = spec.build(spec.config_class(num_frames=FRAMES), encoder)
+def build(name):
+    spec = METHODS[name]
+    config = spec.config_class(num_frames=FRAMES)
+    if hasattr(config, "dim"):
+        config = replace(config, dim=DIM)
+    torch.manual_seed(0)
+    return spec.build(config, FeatureEncoder(FeatureConfig(DIM, DIM, DIM)))
+
+
+def make_batch():
     generator = torch.Generator().manual_seed(0)
-    batch = PairBatch(
+    return PairBatch(
         TextFeatures(torch.randn(PAIRS, DIM, generator=generator)),
         VideoFeatures(
             torch.randn(PAIRS, FRAMES, DIM, generator=generator),
@@ -32,6 +34,16 @@ def test_two_captions_of_a_video_are_both_right_unless_the_released_way_is_asked
         ),
         torch.tensor([7, 7, 2, 5]),
     )
+
+
+@pytest.mark.parametrize(
+    ("positives", "expected"),
+    [("same_video", torch.tensor(SAME_VIDEO).bool()), ("own_pair", torch.eye(PAIRS).bool())],
+)
+def test_two_captions_of_a_video_are_both_right_unless_the_released_way_is_asked_for(
+    positives, expected, monkeypatch
+):
+    method, batch = build("clip4clip"), make_batch()
     seen = []
     original = method.losses
 
@@ -42,3 +54,21 @@ def test_two_captions_of_a_video_are_both_right_unless_the_released_way_is_asked
     monkeypatch.setattr(method, "losses", watched)
     training_losses(method, batch, StepOptions(positives=positives), World())
     assert torch.equal(seen[0], expected)
+
+
+def test_the_coarse_objective_is_the_softmax_loss_of_mean_frames_and_leaves_the_head_alone():
+    method, batch = build("xpool"), make_batch()
+    right = torch.tensor(SAME_VIDEO).bool()
+    losses = training_losses(method, batch, StepOptions(objective="coarse"), World())
+    unit = torch.nn.functional.normalize
+    sentences = unit(method.encoder.text(batch.texts.sentence), dim=-1)
+    frames = unit(method.encoder.frames(batch.videos.frames), dim=-1)
+    logits = method.encoder.logit_scale.exp() * sentences @ unit(frames.mean(dim=1), dim=-1).T
+    expected = 0.0
+    for rows, wanted in ((logits, right), (logits.T, right.T)):
+        for row, is_right in zip(rows, wanted, strict=True):
+            expected -= row.log_softmax(0)[is_right].mean().item() / (2 * PAIRS)
+    assert losses.total.item() == pytest.approx(expected, rel=1e-5)
+    inside = {parameter for parameter in method.encoder.parameters() if parameter.requires_grad}
+    for parameter in method.parameters():
+        assert (parameter.grad is not None) == (parameter in inside)

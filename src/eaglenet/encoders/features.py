@@ -152,7 +152,7 @@ class FeatureEncoder(nn.Module):
         )
 
     def encode_video(self, videos: VideoFeatures, *, patches: bool = False) -> VideoFeatures:
-        """Adapted frames, padded ones included; ``patches`` needs patch features to be there."""
+        """Adapted frames, zeros where padded; ``patches`` needs patch features to be there."""
         if not isinstance(videos, VideoFeatures):
             raise UsageError(f"a feature encoder reads VideoFeatures, got {type(videos).__name__}")
         if patches and videos.patches is None:
@@ -162,13 +162,25 @@ class FeatureEncoder(nn.Module):
             )
         videos = videos.to(self.device, self.dtype)
         return VideoFeatures(
-            frames=self.frames(videos.frames),
+            frames=self._adapt_frames(videos.frames, videos.mask),
             mask=self._thinned(videos.mask),
             patches=_adapt(self.frames, videos.patches),
             video=_adapt(self.frames, videos.video),
             tokens=_adapt(self.frames, videos.tokens),
             tokens_mask=videos.tokens_mask,
         )
+
+    def _adapt_frames(
+        self, frames: Float[Tensor, "videos frames width"], mask: Bool[Tensor, "videos frames"]
+    ) -> Float[Tensor, "videos frames dim"]:
+        if self.frames.linear is None:
+            return self.frames(frames)  # type: ignore[no-any-return]
+        if mask.is_cuda:
+            # Counting the real frames would wait for the device; the products cost less.
+            everything: Tensor = self.frames(frames)
+            return everything.masked_fill(~mask[..., None], 0.0)
+        adapted: Tensor = self.frames(frames[mask])
+        return adapted.new_zeros(*mask.shape, self.dim).masked_scatter(mask[..., None], adapted)
 
     def _thinned(self, mask: Bool[Tensor, "videos frames"]) -> Bool[Tensor, "videos frames"]:
         """The mask with some frames left out in training: no method may count on one of them."""

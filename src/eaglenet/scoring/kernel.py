@@ -64,7 +64,7 @@ def _dot(left, right, accumulator, PRECISE: tl.constexpr, OPERAND: tl.constexpr)
     return tl.dot(left_high, right_high, accumulator)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_texts"])
 def make_candidates(
     text, radius, noise, candidates,
     num_texts,
@@ -95,7 +95,7 @@ def make_candidates(
     tl.store(places, value.to(tl.bfloat16), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_texts"])
 def graph_weights(
     projections, scores,
     frame_values, frame_base, frame_source, frame_target, frame_normaliser, frame_mask,
@@ -219,7 +219,7 @@ def graph_weights(
     tl.store(output + row, weight / tl.sum(weight, axis=0), mask=is_node)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_texts"])
 def enrich(
     text, radius, noise, weights, enriched, query,
     num_texts, epsilon,

@@ -67,6 +67,8 @@ class TrainingConfig:
 
     epochs: one epoch shows every caption once (``captions="all"``) or every video once with a
         random caption (``captions="one"``).
+    coarse_epochs: so many of the first epochs train the towers alone, with the softmax loss of the
+        coarse vectors (`training.step.coarse_losses`): for towers that do not start from CLIP.
     neighbours: keep videos 2k and 2k + 1 in one batch (``captions="one"``): in the demo world they
         differ only in time, and nothing but meeting each other teaches a model what comes first.
     batch_size: pairs in one contrastive batch, over all processes and pieces together.
@@ -85,6 +87,7 @@ class TrainingConfig:
     """
 
     epochs: int = 5
+    coarse_epochs: int = 0
     batch_size: int = 64
     lr_encoder: float = 1e-6
     lr_head: float = 1e-4
@@ -119,9 +122,14 @@ class TrainingConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 1 or more")
         amounts = ("lr_encoder", "lr_head", "weight_decay", "clip_norm", "patience")
-        for name in (*amounts, "checkpointed_blocks"):
+        for name in (*amounts, "checkpointed_blocks", "coarse_epochs"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
+        if self.coarse_epochs >= self.epochs:
+            raise ConfigError(
+                f"training.coarse_epochs is {self.coarse_epochs} of {self.epochs} epochs in all; "
+                "the method itself needs at least one"
+            )
         if not 0.0 <= self.warmup < 1.0:
             raise ConfigError(f"training.warmup is {self.warmup}; expected a share from 0 to 1")
         if self.accumulate > self.batch_size:

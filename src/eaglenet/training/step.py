@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.errors import NonFiniteError
+from eaglenet.losses.softmax import cross_entropy
 from eaglenet.methods.base import Method
 from eaglenet.training.cached_batch import backward_in_pieces, split_batch
 from eaglenet.training.distributed import World, gather, gather_tensor
@@ -18,24 +20,27 @@ from eaglenet.types import Losses, PairBatch, TextFeatures, VideoFeatures
 Precision = Literal["auto", "bf16", "fp32", "fp16_weights"]
 Accumulation = Literal["whole", "split"]
 Positives = Literal["same_video", "own_pair"]
+Objective = Literal["method", "coarse"]
 HALF_TYPES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step is computed. All but ``accumulation`` and ``positives`` only changes rounding.
+    """How a step is computed. ``precision`` and ``accumulate`` only change rounding.
 
     accumulate: number of pieces the batch is encoded in.
     positives: which pairs are right: all captions of a video, or (released code) a caption's own
         pair alone, so that two captions of one video are negatives of each other.
     accumulation: ``whole`` keeps the whole contrastive batch; ``split`` averages the losses of the
         pieces, each with its own smaller matrix (the released DiDeMo setting: 16 of 64 pairs).
+    objective: the method's own losses, or :func:`coarse_losses`.
     """
 
     precision: Precision = "auto"
     accumulate: int = 1
     accumulation: Accumulation = "whole"
     positives: Positives = "same_video"
+    objective: Objective = "method"
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
@@ -47,6 +52,20 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
         return torch.autocast(device.type, torch.float16)
     wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda")
     return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
+
+
+@contextmanager
+def fast_products(device: torch.device, precision: Precision) -> Iterator[None]:
+    """TF32 for the fp32 products of the head, where the towers run in half precision anyway."""
+    if device.type != "cuda" or precision == "fp32":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def encode_pairs(
@@ -68,6 +87,13 @@ def training_losses(
     ``seed`` sets the default generators once for encoding and once for the losses, so that the
     noise of the losses does not depend on how the batch was shared or cut for encoding.
     """
+    with fast_products(batch.video_ids.device, options.precision):
+        return _training_losses(method, batch, options, world, seed)
+
+
+def _training_losses(
+    method: Method, batch: PairBatch, options: StepOptions, world: World, seed: int
+) -> Losses:
     torch.manual_seed(2 * seed)
     if options.accumulate > 1 and options.accumulation == "split":
         return _backward_split(method, batch, options, world, seed)
@@ -126,7 +152,23 @@ def _joined_losses(
     positives = joined_ids[:, None] == joined_ids[None, :]
     joined_text, joined_video = gather(text, world), gather(video, world)
     torch.manual_seed(2 * seed + 1)
+    if options.objective == "coarse":
+        return coarse_losses(method, joined_text, joined_video, positives)
     return method.losses(joined_text, joined_video, positives)
+
+
+def coarse_losses(
+    method: Method, text: TextFeatures, video: VideoFeatures, positives: Tensor
+) -> Losses:
+    """Softmax loss of the cosines of coarse vectors, at the encoder's own temperature.
+
+    It brings towers that never met into one space before a head learns on top of them: the part
+    that CLIP's training plays in the paper.
+    """
+    scale = method.encoder.logit_scale.detach().exp()  # type: ignore[attr-defined]
+    logits = scale * method.coarse_vectors(text) @ method.coarse_vectors(video).T
+    loss = (cross_entropy(logits, positives) + cross_entropy(logits.T, positives.T)) / 2
+    return Losses({"coarse": loss}, {"coarse": 1.0})
 
 
 def _widened(features: Any) -> Any:

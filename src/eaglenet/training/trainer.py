@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,10 @@ class Trainer:
         step = self.position.step
         self.optimizer.zero_grad(set_to_none=True)
         seed = self.config.seed * SEED_STRIDE + step * self.config.accumulate
-        losses = training_losses(self.method, batch, self.options, self.world, seed=seed)
+        options = self.options
+        if step < self.config.coarse_epochs * len(self.sampler):
+            options = replace(options, objective="coarse")
+        losses = training_losses(self.method, batch, options, self.world, seed=seed)
         average_gradients(self.method.parameters(), self.world)
         clip_norm = self.config.clip_norm or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.method.parameters(), clip_norm)
@@ -198,7 +201,9 @@ class Trainer:
     def _finish_epoch(self, epoch: int) -> None:
         self._flush()
         broadcast_state(self.method, self.world, buffers_only=True)
-        if epoch % self.config.eval_every == 0 or self.position.step >= self.num_steps:
+        is_due = epoch % self.config.eval_every == 0 or self.position.step >= self.num_steps
+        # Until its own epochs begin, the method's head is untrained.
+        if is_due and epoch > self.config.coarse_epochs:
             self._evaluate(epoch)
         self.position.evaluated = self.position.step
         self._checkpoint()
