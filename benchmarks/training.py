@@ -91,7 +91,7 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
     if "recomputed" in side:
         method.encoder.set_gradient_checkpointing(3)  # type: ignore[attr-defined]
     if "compiled" in side:
-        method.encoder.compile()  # type: ignore[attr-defined]
+        method.compile()
     groups = parameter_groups(method, lr_encoder=1e-6, lr_head=1e-4, weight_decay=0.2)
     optimizer = build_optimizer(groups, "adamw")
     batch = make_batch(config, options)

@@ -127,13 +127,8 @@ def test_killed_at_random_moments_and_resumed_the_losses_are_bit_identical(
         torch.testing.assert_close(value, expected[name], rtol=0, atol=0, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("victim", "call"), [("write_checkpoint", 3), ("save_model", 1), ("evaluate_source", 2)]
-)
-def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
-    finished, features, tmp_path, victim, call
-):
-    experiment = tiny_experiment(features)
+def _killed_and_resumed(experiment, folder, victim, call):
+    """A run that died at the n-th call of a function of the trainer, and was started again."""
 
     def killed_run():
         original = getattr(trainer_module, victim)
@@ -146,10 +141,34 @@ def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
             return original(*arguments, **options)
 
         setattr(trainer_module, victim, killer)
-        train(experiment, tmp_path / "run", device="cpu")
+        train(experiment, folder, device="cpu")
 
     assert wait(start(killed_run)) == -9
-    run = train(experiment, tmp_path / "run", device="cpu")
+    return train(experiment, folder, device="cpu")
+
+
+@pytest.mark.parametrize("call", [2, 4])
+def test_killed_in_its_coarse_epochs_or_after_a_run_resumes_bit_identically(
+    features, tmp_path, call
+):
+    experiment = tiny_experiment(features, coarse_epochs=2, coarse_batch_size=30)
+    whole = train(experiment, tmp_path / "whole", device="cpu")
+    run = _killed_and_resumed(experiment, tmp_path / "run", "write_checkpoint", call)
+    steps = logged_losses(run.folder)
+    assert steps == logged_losses(whole.folder)
+    # 90 captions: three batches of 30 in a coarse epoch, five of 16 in the last one.
+    assert ["coarse" in step for step in steps] == [True] * 6 + [False] * 5
+    assert run.result["history"] == whole.result["history"]
+
+
+@pytest.mark.parametrize(
+    ("victim", "call"), [("write_checkpoint", 3), ("save_model", 1), ("evaluate_source", 2)]
+)
+def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
+    finished, features, tmp_path, victim, call
+):
+    experiment = tiny_experiment(features)
+    run = _killed_and_resumed(experiment, tmp_path / "run", victim, call)
     assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
     assert run.result["history"] == finished.result["history"]
     evaluations = [record for record in read_log(run.folder) if record["event"] == "evaluation"]

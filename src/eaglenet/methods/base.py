@@ -84,6 +84,10 @@ class Method(nn.Module, ABC):
         scores = torch.einsum("td,vfd->tvf", sentence, frames)
         return scores.masked_fill(~video.mask[None], float("-inf"))
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile in place what a training step spends its time in; here the encoder."""
+        self.encoder.compile(*args, **kwargs)  # type: ignore[attr-defined]
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device

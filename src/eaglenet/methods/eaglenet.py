@@ -118,6 +118,13 @@ class EagleNet(Method):
         )
         self.register_buffer("noise", bank)
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the encoder, the graph and the pooling in place."""
+        super().compile(*args, **kwargs)
+        self.pooling.compile(*args, **kwargs)
+        if self.graph is not None:
+            self.graph.compile(*args, **kwargs)
+
     def reseed(self, seed: int) -> None:
         """Draw another evaluation bank; the model's own is the one of ``config.noise_seed``."""
         config = self.config

@@ -69,6 +69,8 @@ class TrainingConfig:
         random caption (``captions="one"``).
     coarse_epochs: so many of the first epochs train the towers alone, with the softmax loss of the
         coarse vectors (`training.step.coarse_losses`): for towers that do not start from CLIP.
+    coarse_batch_size: pairs in a batch of those epochs; 0 for ``batch_size``. That loss needs
+        little memory, and its batches can be larger.
     neighbours: keep videos 2k and 2k + 1 in one batch (``captions="one"``): in the demo world they
         differ only in time, and nothing but meeting each other teaches a model what comes first.
     batch_size: pairs in one contrastive batch, over all processes and pieces together.
@@ -88,6 +90,7 @@ class TrainingConfig:
 
     epochs: int = 5
     coarse_epochs: int = 0
+    coarse_batch_size: int = 0
     batch_size: int = 64
     lr_encoder: float = 1e-6
     lr_head: float = 1e-4
@@ -122,7 +125,7 @@ class TrainingConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 1 or more")
         amounts = ("lr_encoder", "lr_head", "weight_decay", "clip_norm", "patience")
-        for name in (*amounts, "checkpointed_blocks", "coarse_epochs"):
+        for name in (*amounts, "checkpointed_blocks", "coarse_epochs", "coarse_batch_size"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
         if self.coarse_epochs >= self.epochs:

@@ -80,16 +80,11 @@ class Trainer:
         self.method = method.to(world.device)
         self.train, self.selection = train, selection
         self.folder, self.world = folder, world
-        self.sampler = PairSampler(
-            train.video_of_text,
-            self.config.batch_size,
-            self.config.seed,
-            one_caption=self.config.captions == "one",
-            neighbours=self.config.neighbours,
-            rank=world.rank,
-            world=world.size,
-        )
-        self.num_steps = self.config.epochs * len(self.sampler)
+        self.coarse_sampler = self._sampler(self.config.coarse_batch_size or self.config.batch_size)
+        self.sampler = self._sampler(self.config.batch_size)
+        self.coarse_steps = self.config.coarse_epochs * len(self.coarse_sampler)
+        own_epochs = self.config.epochs - self.config.coarse_epochs
+        self.num_steps = self.coarse_steps + own_epochs * len(self.sampler)
         self.options = StepOptions(
             self.config.precision,
             self.config.accumulate,
@@ -107,6 +102,25 @@ class Trainer:
             Logbook(folder, tensorboard=tensorboard, progress=progress) if world.is_main else None
         )
 
+    def _sampler(self, batch_size: int) -> PairSampler:
+        return PairSampler(
+            self.train.video_of_text,
+            batch_size,
+            self.config.seed,
+            one_caption=self.config.captions == "one",
+            neighbours=self.config.neighbours,
+            rank=self.world.rank,
+            world=self.world.size,
+        )
+
+    def _place(self) -> tuple[PairSampler, int, int]:
+        """Where the next step lies: which batches, whole epochs before it, batches of its own."""
+        step = self.position.step
+        if step < self.coarse_steps:
+            return (self.coarse_sampler, *divmod(step, len(self.coarse_sampler)))
+        epoch, start = divmod(step - self.coarse_steps, len(self.sampler))
+        return self.sampler, self.config.coarse_epochs + epoch, start
+
     def _prepare_method(self) -> torch.optim.Optimizer:
         frozen = freeze_parameters(self.method, self.config.freeze)
         logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
@@ -118,7 +132,7 @@ class Trainer:
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
         if self.config.compile:
-            encoder.compile()
+            self.method.compile()
         broadcast_state(self.method, self.world)
         groups = parameter_groups(
             self.method,
@@ -132,17 +146,15 @@ class Trainer:
     def fit(self) -> Position:
         """Train to the end (or until patience is lost); gives where the run stands then."""
         self._log({"event": "start", "num_steps": self.num_steps})
-        each = len(self.sampler)
         self.method.train()
         while True:
-            at_boundary = self.position.step % each == 0
-            if at_boundary and self.position.evaluated < self.position.step:
-                self._finish_epoch(self.position.step // each)
+            sampler, epoch, start = self._place()
+            if start == 0 and self.position.evaluated < self.position.step:
+                self._finish_epoch(epoch)
             if self.position.step >= self.num_steps or self._lost_patience():
                 break
-            epoch, start = divmod(self.position.step, each)
             self._log_started = time.perf_counter()
-            for batch in epoch_batches(self.train, self.sampler, epoch, start, self.world):
+            for batch in epoch_batches(self.train, sampler, epoch, start, self.world):
                 self._step(batch)
         self._log({"event": "end", "best_epoch": self.position.best_epoch})
         if self.logbook is not None:
@@ -154,7 +166,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         seed = self.config.seed * SEED_STRIDE + step * self.config.accumulate
         options = self.options
-        if step < self.config.coarse_epochs * len(self.sampler):
+        if step < self.coarse_steps:
             options = replace(options, objective="coarse")
         losses = training_losses(self.method, batch, options, self.world, seed=seed)
         average_gradients(self.method.parameters(), self.world)
@@ -249,9 +261,9 @@ class Trainer:
         barrier(self.world, "waiting for rank 0 to write a checkpoint")
 
     def _sampler_state(self) -> dict[str, Any]:
-        epoch, step = divmod(self.position.step, len(self.sampler))
-        self.sampler.seek(epoch, step)
-        return self.sampler.state_dict()
+        sampler, epoch, start = self._place()
+        sampler.seek(epoch, start)
+        return sampler.state_dict()
 
     def _resume(self) -> None:
         state = latest_checkpoint(self.folder / "checkpoints")
@@ -260,7 +272,7 @@ class Trainer:
                 cut_log(self.folder, -1, -1)
             return
         self.position = Position(**state["position"])
-        self.sampler.load_state_dict(state["sampler"])
+        self._place()[0].load_state_dict(state["sampler"])
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
         _restore_random(state["random"], self.world.device)
