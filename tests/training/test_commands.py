@@ -16,6 +16,8 @@ SMALL = [
     "data.val_videos=10",
     f"data.frames.num_frames={FRAMES}",
     "training.epochs=1",
+    "training.coarse_epochs=1",
+    "training.coarse_batch_size=16",
     "training.batch_size=16",
 ]
 EAGLENET = ["method_config.dim=8", "method_config.num_candidates=2", "method_config.num_frames=5"]

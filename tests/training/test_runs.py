@@ -51,7 +51,7 @@ def test_training_lowers_the_loss_and_beats_chance(features, tmp_path):
 
 
 def test_coarse_epochs_come_first_train_the_towers_alone_and_are_not_evaluated(features, tmp_path):
-    experiment = tiny_experiment(features, coarse_epochs=2, checkpoint_every=0)
+    experiment = tiny_experiment(features, epochs=1, coarse_epochs=2, checkpoint_every=0)
     run = train(experiment, tmp_path, device="cpu")
     steps = [record for record in read_log(tmp_path) if record["event"] == "step"]
     coarse = ["coarse" in record for record in steps]
@@ -151,7 +151,7 @@ def _killed_and_resumed(experiment, folder, victim, call):
 def test_killed_in_its_coarse_epochs_or_after_a_run_resumes_bit_identically(
     features, tmp_path, call
 ):
-    experiment = tiny_experiment(features, coarse_epochs=2, coarse_batch_size=30)
+    experiment = tiny_experiment(features, epochs=1, coarse_epochs=2, coarse_batch_size=30)
     whole = train(experiment, tmp_path / "whole", device="cpu")
     run = _killed_and_resumed(experiment, tmp_path / "run", "write_checkpoint", call)
     steps = logged_losses(run.folder)
@@ -204,7 +204,7 @@ def test_patience_ends_a_run_that_no_longer_improves(features, tmp_path):
     [
         (["data.root=/nowhere"], DatasetError, "no such folder"),
         (["data.root="], DatasetError, "data.root is not set"),
-        (["training.coarse_epochs=3"], ConfigError, "coarse_epochs is 3 of 3"),
+        (["training.coarse_epochs=-1"], ConfigError, "coarse_epochs is -1"),
         (["training.batch_size=4000"], ConfigError, "4000"),
         (["encoder.config.text_dim=10"], ConfigError, "the features are 9 wide"),
         (["method_config.num_frames=3"], ConfigError, "method_config.num_frames=5"),

@@ -67,7 +67,7 @@ class TrainingConfig:
 
     epochs: one epoch shows every caption once (``captions="all"``) or every video once with a
         random caption (``captions="one"``).
-    coarse_epochs: so many of the first epochs train the towers alone, with the softmax loss of the
+    coarse_epochs: so many epochs before those train the towers alone, with the softmax loss of the
         coarse vectors (`training.step.coarse_losses`): for towers that do not start from CLIP.
     coarse_batch_size: pairs in a batch of those epochs; 0 for ``batch_size``. That loss needs
         little memory, and its batches can be larger.
@@ -128,11 +128,6 @@ class TrainingConfig:
         for name in (*amounts, "checkpointed_blocks", "coarse_epochs", "coarse_batch_size"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
-        if self.coarse_epochs >= self.epochs:
-            raise ConfigError(
-                f"training.coarse_epochs is {self.coarse_epochs} of {self.epochs} epochs in all; "
-                "the method itself needs at least one"
-            )
         if not 0.0 <= self.warmup < 1.0:
             raise ConfigError(f"training.warmup is {self.warmup}; expected a share from 0 to 1")
         if self.accumulate > self.batch_size:

@@ -80,11 +80,11 @@ class Trainer:
         self.method = method.to(world.device)
         self.train, self.selection = train, selection
         self.folder, self.world = folder, world
-        self.coarse_sampler = self._sampler(self.config.coarse_batch_size or self.config.batch_size)
-        self.sampler = self._sampler(self.config.batch_size)
+        self.sampler = self.coarse_sampler = self._sampler(self.config.batch_size)
+        if self.config.coarse_epochs and self.config.coarse_batch_size:
+            self.coarse_sampler = self._sampler(self.config.coarse_batch_size)
         self.coarse_steps = self.config.coarse_epochs * len(self.coarse_sampler)
-        own_epochs = self.config.epochs - self.config.coarse_epochs
-        self.num_steps = self.coarse_steps + own_epochs * len(self.sampler)
+        self.num_steps = self.coarse_steps + self.config.epochs * len(self.sampler)
         self.options = StepOptions(
             self.config.precision,
             self.config.accumulate,
