@@ -121,9 +121,11 @@ class EagleNet(Method):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the encoder, the graph and the pooling in place."""
         super().compile(*args, **kwargs)
-        self.pooling.compile(*args, **kwargs)
+        # With the generator's own numbers, so that a compiled step drops what a plain one drops.
+        own_noise = {"options": {"fallback_random": True}, **kwargs}
+        self.pooling.compile(*args, **own_noise)
         if self.graph is not None:
-            self.graph.compile(*args, **kwargs)
+            self.graph.compile(*args, **own_noise)
 
     def reseed(self, seed: int) -> None:
         """Draw another evaluation bank; the model's own is the one of ``config.noise_seed``."""
