@@ -258,3 +258,23 @@ def test_rendering_goes_on_where_it_stopped_and_splits_share_a_folder(tmp_path) 
 
 def test_the_world_is_registered_as_the_dataset_demo() -> None:
     assert DATASETS["demo"].splits == ("train", "val", "test")
+
+
+def test_unmentioned_events_fill_one_half_of_a_clip_and_no_sentence():
+    plain, busy = World(0).scenes("val", 20), World(0, unmentioned=2).scenes("val", 20)
+    assert [scene.captions for scene in plain] == [scene.captions for scene in busy]
+    halves = set()
+    for scene, twin in zip(busy[::2], busy[1::2], strict=True):
+        assert scene.unmentioned == twin.unmentioned
+        assert len(scene.drawn) == len(scene.spans()) == len(scene.events) + 2
+        told, untold = scene.spans()[: len(scene.events)], scene.spans()[len(scene.events) :]
+        first, second = (untold, told) if scene.unmentioned_first else (told, untold)
+        assert max(end for _, end in first) == min(start for start, _ in second) == 0.5
+        halves.add(scene.unmentioned_first)
+    assert halves == {True, False}
+    # What is seen in the untold half does not depend on what is told.
+    scene = next(s for s in busy if s.unmentioned_first and s.kind == "sequence")
+    twin = next(s for s in busy if s.scene_id == scene.twin_id)
+    half = len(render(scene, SIZE)) // 2
+    assert np.array_equal(render(scene, SIZE)[:half], render(twin, SIZE)[:half])
+    assert not np.array_equal(render(scene, SIZE)[half:], render(twin, SIZE)[half:])

@@ -79,10 +79,15 @@ def demo_split(
     val: int = COUNTS["val"],
     test: int = COUNTS["test"],
     seed: int = 0,
+    unmentioned: int = 0,
 ) -> DemoSplit:
-    """A split without files, for :func:`render_clips`; the counts are those of each split."""
+    """A split without files, for :func:`render_clips`; the counts are those of each split.
+
+    ``unmentioned`` events of each clip are in no sentence.
+    """
     check_split_name("demo", split, SPLITS)
-    scenes = World(seed).scenes(split, {"train": train, "val": val, "test": test}[split])
+    world = World(seed, unmentioned=unmentioned)
+    scenes = world.scenes(split, {"train": train, "val": val, "test": test}[split])
     return _demo_records(scenes, split, folder=None)
 
 

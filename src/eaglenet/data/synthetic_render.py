@@ -104,12 +104,12 @@ def _draw(scenes: Sequence[Scene], frames: NDArray[np.int64], size: int) -> NDAr
     background = np.array([scene.background for scene in scenes], dtype=np.uint8)
     canvas = np.empty((len(scenes), len(frames), size, size, 3), dtype=np.uint8)
     canvas[:] = background[:, None, None, None, :]
-    for number in range(max(len(scene.events) for scene in scenes)):
+    for number in range(max(len(scene.drawn) for scene in scenes)):
         for shape in SHAPES:
             rows = [
                 row
                 for row, scene in enumerate(scenes)
-                if number < len(scene.events) and scene.events[number].shape == shape
+                if number < len(scene.drawn) and scene.drawn[number].shape == shape
             ]
             if rows:
                 _draw_events(canvas, scenes, rows, number, times)
@@ -124,7 +124,7 @@ def _draw_events(
     times: NDArray[np.float64],
 ) -> None:
     """Draw event ``number`` of the scenes ``rows``, all of one shape, where it is visible."""
-    events = [scenes[row].events[number] for row in rows]
+    events = [scenes[row].drawn[number] for row in rows]
     spans = np.array([scenes[row].spans()[number] for row in rows])
     progress = np.clip((times - spans[:, :1]) / (spans[:, 1:] - spans[:, :1]), 0, 1)
     path = np.array([event.path for event in events])  # [events, ends, xy]

@@ -11,6 +11,9 @@ twins that differ only in time:
 A sentence names colour, shape, size and motion of every event and their order, so it fits one clip
 of a split and no other. Splits share no clip. One in twenty colour-shape-motion combinations is
 kept for ``val`` and one for ``test``: about half of the clips there show one never trained on.
+
+``World(seed, unmentioned=n)`` adds to each clip n events that no sentence names, in one half of it:
+what a text has to leave out, as in real videos.
 """
 
 from __future__ import annotations
@@ -114,24 +117,40 @@ class Scene:
     background: tuple[int, int, int]
     captions: tuple[str, ...]
     twin_id: str | None
+    unmentioned: tuple[Event, ...] = ()
+    unmentioned_first: bool = False
+
+    @property
+    def drawn(self) -> tuple[Event, ...]:
+        """Everything there is to see; :meth:`spans` goes with it."""
+        return self.events + self.unmentioned
 
     @property
     def key(self) -> tuple[tuple[str, str, str, str], ...]:
         return tuple(event.key for event in self.events)
 
     def spans(self) -> tuple[tuple[float, float], ...]:
-        """Start and end of each event, as fractions of the clip."""
-        if len(self.events) == 1:
-            return ((0.0, 1.0),)
+        """Start and end of each drawn event, as fractions of the clip."""
         middle = self.boundary / NUM_FRAMES
-        return ((0.0, middle), (middle, 1.0))
+        told = ((0.0, 1.0),) if len(self.events) == 1 else ((0.0, middle), (middle, 1.0))
+        if not self.unmentioned:
+            return told
+        count = len(self.unmentioned)
+        untold = tuple((number / count, (number + 1) / count) for number in range(count))
+        shift, other = (0.5, 0.0) if self.unmentioned_first else (0.0, 0.5)
+        return tuple((start / 2 + shift, end / 2 + shift) for start, end in told) + tuple(
+            (start / 2 + other, end / 2 + other) for start, end in untold
+        )
 
 
 class World:
     """All clips of one seed. ``scenes(split, count)`` always begins with the same ones."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, unmentioned: int = 0) -> None:
+        if unmentioned < 0:
+            raise UsageError(f"{unmentioned} unmentioned events asked for; expected 0 or more")
         self.seed = seed
+        self.unmentioned = unmentioned
 
     def scenes(self, split: str, count: int) -> list[Scene]:
         """``count`` distinct clips, twins next to each other.
@@ -152,7 +171,19 @@ class World:
                 scenes += pair
         if len(scenes) < count:
             scenes.append(self._draw_still(np.random.default_rng([self.seed, 99]), split, count))
+        if self.unmentioned:
+            scenes = [self._distracted(scene, number // 2) for number, scene in enumerate(scenes)]
         return scenes
+
+    def _distracted(self, scene: Scene, couple: int) -> Scene:
+        """The clip with events that nobody mentions; twins get the same ones."""
+        place = SPLITS.index(scene.split)
+        generator = np.random.default_rng([self.seed, place, self.unmentioned, couple])
+        others = tuple(
+            _draw_event(generator, SEQUENCE_MOTIONS, lane=None) for _ in range(self.unmentioned)
+        )
+        is_first = bool(generator.integers(2))
+        return replace(scene, unmentioned=others, unmentioned_first=is_first)
 
     def home(self, combination: tuple[str, str, str]) -> str:
         """The one split a combination is kept for, or ``train``: used in every split."""
