@@ -166,3 +166,21 @@ def test_methods_that_need_towers_say_that_they_cannot_run_on_features(method):
 def test_an_unknown_recipe_suggests_a_near_one():
     with pytest.raises(UnknownNameError, match="did you mean 'msrvtt-b16'"):
         build_recipe("msrvtt-b61")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("msrvtt-b32/xpool", {"dropout": 0.3}),
+        ("msvd-b32/xpool", {"dropout": 0.4}),
+        ("msrvtt-b16/tmass", {"support_weight": 0.8, "num_frames": 12}),
+        ("didemo-b16/tmass", {"support_weight": 0.0, "num_frames": 12, "dropout": 0.4}),
+        ("msrvtt-b32/tvproxynet", {"text_sign": 1.0, "leader_sign": 1.0, "num_read": 4}),
+        ("msrvtt-b16/tvproxynet", {"text_sign": -1.0, "leader_sign": -1.0, "num_read": 4}),
+        ("didemo-b16/tvproxynet", {"num_read": 1, "proxy_weight": 1.0, "num_frames": 32}),
+        ("didemo-b32/drl", {"num_frames": 64}),
+    ],
+)
+def test_compared_methods_have_their_authors_settings_on_each_dataset(name, expected):
+    config = build_recipe(name).method_config
+    assert {field: getattr(config, field) for field in expected} == expected

@@ -23,17 +23,26 @@ FIELD_SAMPLING: Mapping[str, Any] = {"sampling": "per_second", "short": "mask"}
 
 
 @dataclass(frozen=True)
+class Change:
+    """What an original does differently on one dataset."""
+
+    training: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    num_frames: int | None = None
+    max_words: int | None = None
+
+
+@dataclass(frozen=True)
 class PeerSettings:
-    """What an original says of its training; ``didemo`` are the changes for long videos."""
+    """What an original says of its training; ``changes`` by dataset, or by dataset and tower."""
 
     training: Mapping[str, Any]
     datasets: tuple[str, ...] = ("msrvtt", "didemo", "msvd", "vatex")
-    config: Mapping[str, Any] = field(default_factory=dict)
     frames: Mapping[str, Any] = field(default_factory=dict)
     max_words: int = 32
-    didemo: Mapping[str, Any] = field(default_factory=dict)
-    didemo_frames: int = 64
-    didemo_words: int = 64
+    changes: Mapping[str, Change] = field(
+        default_factory=lambda: {"didemo": Change(num_frames=64, max_words=64)}
+    )
 
 
 R0: Mapping[str, Any] = {"batch_size": 128, "lr_encoder": 1e-6, "freeze": "embeddings"}
@@ -43,11 +52,17 @@ SETTINGS: dict[str, PeerSettings] = {
     "xpool": PeerSettings(
         {"batch_size": 32, "lr_head": 3e-5},
         datasets=("msrvtt", "msvd"),
+        changes={"msvd": Change(training={"lr_head": 1e-5}, config={"dropout": 0.4})},
     ),
     "tmass": PeerSettings(
         {"batch_size": 32, "lr_head": 3e-5},
-        didemo={"lr_head": 1e-5},
-        didemo_frames=12,
+        changes={
+            "didemo": Change(
+                training={"lr_head": 1e-5},
+                config={"support_weight": 0.0, "dropout": 0.4},
+                max_words=64,
+            )
+        },
     ),
     "ts2net": PeerSettings(R0, frames=FIELD_SAMPLING),
     "clipvip": PeerSettings(
@@ -55,52 +70,50 @@ SETTINGS: dict[str, PeerSettings] = {
         datasets=("msrvtt", "didemo"),
         frames={"resize": "stretch"},
         max_words=50,
-        didemo={"epochs": 20},
-        didemo_frames=12,
-        didemo_words=50,
+        changes={"didemo": Change(training={"epochs": 20})},
     ),
     "tvproxynet": PeerSettings(
         {**VIDEO_EPOCHS, "epochs": 120, "lr_head": 2e-6},
         datasets=("msrvtt", "didemo"),
         frames={"resize": "stretch"},
         max_words=50,
-        didemo={"epochs": 20, "batch_size": 24, "lr_encoder": 2e-6, "lr_head": 4e-6},
-        didemo_frames=32,
-        didemo_words=70,
+        changes={
+            "msrvtt-b16": Change(config={"text_sign": -1.0, "leader_sign": -1.0}),
+            "didemo": Change(
+                training={"epochs": 20, "batch_size": 24, "lr_encoder": 2e-6, "lr_head": 4e-6},
+                config={"num_read": 1, "proxy_weight": 1.0},
+                num_frames=32,
+                max_words=70,
+            ),
+        },
     ),
     "video_colbert": PeerSettings(R0, frames=FIELD_SAMPLING),
     "drl": PeerSettings(R0, datasets=("msrvtt", "didemo", "msvd"), frames=FIELD_SAMPLING),
-    "ucofia": PeerSettings({**R0, "epochs": 15}, frames=FIELD_SAMPLING),
-    "prost": PeerSettings(R0, frames=FIELD_SAMPLING),
-    "glscl": PeerSettings(R0, datasets=("msrvtt", "didemo"), frames=FIELD_SAMPLING),
 }
 
 
 def peer_experiment(method: str, dataset: str, tower: str) -> Experiment:
     """A compared method with its authors' settings."""
     settings = SETTINGS[method]
-    is_long = dataset == "didemo"
-    frames = settings.didemo_frames if is_long else 12
-    training = {**settings.training, **(settings.didemo if is_long else {})}
+    change = settings.changes.get(f"{dataset}-{tower}", settings.changes.get(dataset, Change()))
+    frames = change.num_frames or 12
     return Experiment(
         name=f"{dataset}-{tower}/{method}",
         method=method,
-        method_config=method_config(method, dim=DIM, num_frames=frames, **settings.config),
+        method_config=method_config(method, dim=DIM, num_frames=frames, **change.config),
         encoder=EncoderChoice("pretrained", TOWERS[tower]),
         data=DataChoice(
             dataset,
             frames=FrameSpec(num_frames=frames, **settings.frames),
-            max_words=settings.didemo_words if is_long else settings.max_words,
+            max_words=change.max_words or settings.max_words,
         ),
-        training=TrainingConfig(**training),
+        training=TrainingConfig(**{**settings.training, **change.training}),
         notes="Settings of the original; 1e-6 for CLIP where it trained fp16 weights at 1e-7.",
     )
 
 
 def register() -> None:
     for method, settings in SETTINGS.items():
-        if method not in METHODS:
-            continue
         for dataset in settings.datasets:
             for tower in TOWERS:
                 add_recipe(
