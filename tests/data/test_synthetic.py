@@ -254,6 +254,8 @@ def test_rendering_goes_on_where_it_stopped_and_splits_share_a_folder(tmp_path) 
     assert not loaded.missing
     with pytest.raises(DatasetError, match="another folder"):
         render_world(tmp_path, "val", 2, seed=5, size=32)
+    with pytest.raises(DatasetError, match="another folder"):
+        render_world(tmp_path, "val", 2, unmentioned=1, size=32)
 
 
 def test_the_world_is_registered_as_the_dataset_demo() -> None:

@@ -112,20 +112,23 @@ def render_world(
     workers: int | None = None,
     *,
     seed: int = 0,
+    unmentioned: int = 0,
     size: int = FRAME_SIZE,
     progress: Callable[[int, int], None] | None = None,
 ) -> DemoSplit:
     """Write a split as H.264 files with a ``captions.jsonl``, and give its records.
 
     Several splits may share a folder. Files that are already there are kept, so an interrupted
-    call goes on where it stopped; a folder of another seed or size is refused. ``progress`` is
+    call goes on where it stopped; a folder of another world or size is refused. ``progress`` is
     called with (clips that are there, clips in all).
     """
     check_split_name("demo", split, SPLITS)
     folder = Path(folder)
-    scenes = World(seed).scenes(split, count if count is not None else COUNTS[split])
+    world = World(seed, unmentioned=unmentioned)
+    scenes = world.scenes(split, count if count is not None else COUNTS[split])
     (folder / "videos").mkdir(parents=True, exist_ok=True)
-    _claim(folder, {"seed": seed, "size": size, "frames": NUM_FRAMES, "fps": FRAMES_PER_SECOND})
+    settings = {"seed": seed, "size": size, "frames": NUM_FRAMES, "fps": FRAMES_PER_SECOND}
+    _claim(folder, settings | ({"unmentioned": unmentioned} if unmentioned else {}))
     missing = [scene for scene in scenes if not _video_path(folder, scene).exists()]
     with ThreadPoolExecutor(workers or min(4, os.cpu_count() or 1)) as pool:
         # Encoding runs outside Python's lock, so threads are enough.
@@ -139,10 +142,15 @@ def render_world(
 
 
 def load(
-    root: Path | str, split: str = "test", *, count: int | None = None, seed: int = 0
+    root: Path | str,
+    split: str = "test",
+    *,
+    count: int | None = None,
+    seed: int = 0,
+    unmentioned: int = 0,
 ) -> Split:
     """The demo world under ``root``; clips that are not there yet are rendered first."""
-    return render_world(root, split, count, seed=seed)
+    return render_world(root, split, count, seed=seed, unmentioned=unmentioned)
 
 
 def demo_tokenizer_folder() -> Path:
@@ -212,6 +220,7 @@ DATASETS.add(
         options={
             "count": "number of clips; twins that differ only in time stay together",
             "seed": "another seed is another world",
+            "unmentioned": "events of each clip that no sentence names",
         },
     ),
 )
