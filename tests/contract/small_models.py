@@ -33,8 +33,9 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
     "ts2net": {
         "default": {"num_layers": 2, "num_samples": 50},
         "one-block": {"num_layers": 1, "num_shifted_blocks": 1, "num_tokens": 2, "num_heads": 1},
+        "sampled": {"num_layers": 1, "num_samples": 7, "sigma": 0.5, "hard_selection": False},
     },
-    "clipvip": {"default": {}, "two-proxies": {"num_proxies": 2}},
+    "clipvip": {"default": {}, "two-proxies": {"num_proxies": 2, "num_positions": 3}},
     "tvproxynet": {
         "theta": {},
         "linear": {"dash": "linear", "num_read": 1, "text_sign": -1.0, "leader_sign": -1.0},
@@ -65,10 +66,18 @@ class Case:
         return f"{self.method}-{self.variant}-{self.encoder}"
 
 
-def clip_config() -> ClipConfig:
+def clip_config(frame_positions: int = 0) -> ClipConfig:
     return ClipConfig(
         dim=DIM,
-        vision=VisionConfig(image_size=32, patch_size=8, width=24, layers=3, heads=2, mlp_width=48),
+        vision=VisionConfig(
+            image_size=32,
+            patch_size=8,
+            width=24,
+            layers=3,
+            heads=2,
+            mlp_width=48,
+            frame_positions=frame_positions,
+        ),
         text=TextConfig(
             vocabulary_size=100, context_length=40, width=DIM, layers=2, heads=2, mlp_width=64
         ),
@@ -76,8 +85,11 @@ def clip_config() -> ClipConfig:
 
 
 def make_encoder(kind: str) -> ClipEncoder | FeatureEncoder:
+    """``clip``; ``placed``, towers with frame positions as the demo's have; or ``features``."""
     if kind == "clip":
         return ClipEncoder(clip_config(), seed=1)
+    if kind == "placed":
+        return ClipEncoder(clip_config(frame_positions=ROOM), seed=1)
     return FeatureEncoder(FeatureConfig(text_dim=9, frame_dim=11, dim=DIM), seed=1)
 
 
@@ -116,10 +128,18 @@ def all_cases() -> list[Case]:
     return cases
 
 
-def make_texts(kind: str, count: int = TEXTS, seed: int = 2) -> Tokens | TextFeatures:
+def make_texts(
+    kind: str, count: int = TEXTS, seed: int = 2, *, words: bool = False
+) -> Tokens | TextFeatures:
+    """The first text is one word shorter than the others; ``words`` gives features words too."""
     generator = torch.Generator().manual_seed(seed)
     if kind == "features":
-        return TextFeatures(torch.randn(count, 9, generator=generator))
+        sentence = torch.randn(count, 9, generator=generator)
+        if not words:
+            return TextFeatures(sentence)
+        mask = torch.ones(count, WORDS, dtype=torch.bool)
+        mask[0, -1] = False
+        return TextFeatures(sentence, torch.randn(count, WORDS, 9, generator=generator), mask)
     ids = torch.randint(1, 99, (count, WORDS), generator=generator)
     mask = torch.ones(count, WORDS, dtype=torch.bool)
     ids[:, -1] = 99  # the end token has the largest id
@@ -160,7 +180,12 @@ def pad_videos(videos: Clips | VideoFeatures, extra: int) -> Clips | VideoFeatur
 
 
 def pad_texts(texts: Tokens | TextFeatures, extra: int) -> Tokens | TextFeatures:
-    if isinstance(texts, TextFeatures):
-        return texts
+    """The same texts with ``extra`` more pads; padded word features hold noise."""
     pad = torch.nn.functional.pad
+    if isinstance(texts, TextFeatures):
+        if texts.words is None or texts.words_mask is None:
+            return texts
+        words, mask = pad(texts.words, (0, 0, 0, extra)), pad(texts.words_mask, (0, extra))
+        noise = 10 * torch.randn(words.shape, generator=torch.Generator().manual_seed(6))
+        return TextFeatures(texts.sentence, torch.where(mask[..., None], words, noise), mask)
     return Tokens(pad(texts.ids, (0, extra)), pad(texts.mask, (0, extra)))

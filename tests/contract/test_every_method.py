@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS, Method, folder
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.types import TextFeatures, Tokens, VideoFeatures
 
 CASES = all_cases()
 # float32 towers sum in another order for another batch shape.
@@ -66,9 +66,9 @@ def scores_of(case: Case) -> Tensor:
     return method_of(case).score(*encode(case))
 
 
-def seeded_loss(method: Method, case: Case) -> Tensor:
+def seeded_loss(method: Method, case: Case, *, words: bool = False) -> Tensor:
     """The loss of five pairs, two of one video, with the same draws at every call."""
-    texts, videos = make_texts(case.encoder, VIDEOS), make_videos(case.encoder)
+    texts, videos = make_texts(case.encoder, VIDEOS, words=words), make_videos(case.encoder)
     video_ids = torch.tensor([0, 1, 2, 3, 3])
     positives = video_ids[:, None] == video_ids[None, :]
     torch.manual_seed(5)
@@ -132,6 +132,35 @@ def test_padding_does_not_change_a_score(case: Case) -> None:
     torch.testing.assert_close(padded, scores_of(case), **CLOSE)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.encoder == "features"], ids=str)
+@torch.no_grad()
+def test_padded_word_features_do_not_change_a_score(case: Case) -> None:
+    texts, (_, video) = make_texts("features", words=True), encode(case)
+    method = method_of(case)
+    scores = method.score(method.encode_text(texts), video)
+    padded = method.score(method.encode_text(pad_texts(texts, 2)), video)
+    torch.testing.assert_close(padded, scores, **CLOSE)
+
+
+@every_case
+@torch.no_grad()
+def test_features_of_separate_batches_can_be_joined(case: Case) -> None:
+    """As evaluation and accumulated steps do, whatever the longest text of a batch is."""
+    method, videos = method_of(case), make_videos(case.encoder)
+    if case.encoder == "features":
+        texts = make_texts(case.encoder)
+    else:
+        ids = torch.randint(1, 99, (TEXTS, 38), generator=torch.Generator().manual_seed(7))
+        lengths = torch.tensor([[38], [5], [36]])
+        mask = torch.arange(38)[None] < lengths
+        ids = ids.scatter(1, lengths - 1, 99) * mask
+        texts = Tokens(ids, mask)
+    text = TextFeatures.concatenate([method.encode_text(texts[row]) for row in range(TEXTS)])
+    video = VideoFeatures.concatenate([method.encode_video(videos[v]) for v in range(VIDEOS)])
+    whole = method.score(*encode(case, texts, videos))
+    torch.testing.assert_close(method.score(text, video), whole, **CLOSE)
+
+
 @masked_cases
 @torch.no_grad()
 def test_a_video_without_a_real_frame_never_gives_nan(case: Case) -> None:
@@ -148,15 +177,44 @@ def _without_frames(case: Case) -> object:
     return videos
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.encoder == "clip"], ids=str)
+with_placed_towers = pytest.mark.parametrize(
+    "case",
+    [
+        *CASES,
+        *(Case(c.method, c.variant, "placed") for c in CASES if c.encoder == "clip"),
+    ],
+    ids=str,
+)
+
+
+@with_placed_towers
 def test_every_parameter_gets_a_gradient(case: Case) -> None:
+    """On features that have words: to DRL a sentence without words is one word, of weight 1."""
     method = make_method(case).train()
-    seeded_loss(method, case).backward()
+    seeded_loss(method, case, words=True).backward()
     trained = {name: p for name, p in method.named_parameters() if p.requires_grad}
+    frozen = {name for name, p in method.named_parameters() if not p.requires_grad}
+    # The loss has a temperature of its own, and CLIP-ViP's tower frame positions of its own.
+    assert frozen <= {"encoder.logit_scale", "encoder.vision.frame_embedding"}
     assert trained
     without = [name for name, p in trained.items() if p.grad is None or not p.grad.any()]
     assert without == []
     assert all(p.grad.isfinite().all() for p in trained.values() if p.grad is not None)
+
+
+@with_placed_towers
+def test_no_gradient_is_rounding_alone(case: Case) -> None:
+    """A bias that a softmax cancels has a gradient of 1e-16 and would pass for a trained one."""
+    method = make_method(case).double().train()
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for parameter in method.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter += 0.1 * noise
+    seeded_loss(method, case, words=True).backward()
+    sizes = {name: p.grad.norm() for name, p in method.named_parameters() if p.grad is not None}
+    largest = max(sizes.values())
+    assert [name for name, size in sizes.items() if size < 1e-11 * largest] == []
 
 
 @every_case

@@ -93,6 +93,14 @@ def test_the_gradient_is_the_mean_of_indicator_times_noise() -> None:
     torch.testing.assert_close(gradient[0].tolist(), expected)
 
 
+def test_one_bank_of_draws_serves_every_row() -> None:
+    """Two draws by hand: the first lifts item 0 over item 1, the second leaves the order."""
+    noise = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
+    scores = torch.tensor([[0.0, 1.0, 0.5], [0.0, 9.0, 0.5]])
+    soft = perturbed_top_k(scores, 1, sigma=1.0, noise=noise)
+    assert soft.tolist() == [[[0.5, 0.5, 0.0]], [[0.0, 1.0, 0.0]]]
+
+
 def test_the_class_token_is_always_kept_first() -> None:
     selection = TokenSelection(6, num_tokens=2).eval()
     tokens = torch.randn(4, 9, 6, generator=torch.Generator().manual_seed(0))

@@ -50,6 +50,15 @@ def test_the_scale_is_bounded_and_comes_back() -> None:
     assert loss.logit_scale.grad.abs() > 0
 
 
+def test_other_bounds_hold_on_both_sides() -> None:
+    loss = SoftmaxLoss(logit_scale=7.0, bounds=(0.0, math.log(200.0)))
+    assert_close(loss.scale().detach(), torch.tensor(200.0))
+    loss.logit_scale.data.fill_(-3.0)
+    loss.scale().backward()
+    assert loss.logit_scale.item() == 0.0
+    assert_close(loss.logit_scale.grad, torch.tensor(1.0))
+
+
 def test_evaluation_leaves_the_parameter_alone() -> None:
     loss = SoftmaxLoss(logit_scale=7.0).eval()
     assert float(loss.scale().detach()) < 100.1

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,7 @@ from reference.arithmetic import cosine, part, weights_of
 def make(**changes: object) -> CLIPViP:
     torch.manual_seed(0)
     spec = METHODS["clipvip"]
-    config = spec.config_class(**{"num_frames": 3, "num_proxies": 2, **changes})
+    config = spec.config_class(**{"num_frames": 3, "num_positions": 3, "num_proxies": 2, **changes})
     method = shake(spec.build(config, small_clip()))
     assert isinstance(method, CLIPViP)
     return method
@@ -96,6 +98,45 @@ def test_frame_positions_are_stretched_over_the_real_frames() -> None:
         stretched = F.interpolate(table, size=count, mode="linear")[0].T
         got = proxies.frame_embedding(torch.ones(1, count, dtype=torch.bool))[0]
         torch.testing.assert_close(got, stretched)
+
+
+def test_the_table_has_twelve_rows_of_zero_whatever_the_number_of_frames() -> None:
+    spec = METHODS["clipvip"]
+    method = spec.build(spec.config_class(num_frames=32), small_clip())
+    assert isinstance(method, CLIPViP)
+    assert method.proxies.frame_positions.shape == (12, 12)
+    assert not method.proxies.frame_positions.any()
+    assert method.proxies.added.shape == (3, 12)
+
+
+def test_the_logit_scale_stays_between_one_and_two_hundred() -> None:
+    method = make().train()
+    for start, kept in ((-1.0, 1.0), (4.6, 99.484), (7.0, 200.0)):
+        method.loss.logit_scale.data.fill_(start)
+        torch.testing.assert_close(method.loss.scale().item(), kept, rtol=1e-4, atol=0.0)
+
+
+def test_impossible_sizes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_proxies is 0"):
+        make(num_proxies=0)
+
+
+def test_only_the_first_blocks_are_recomputed_where_a_number_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from eaglenet.encoders import video_proxy
+
+    calls = []
+
+    def counting(function: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(function)
+        return function(*arguments)
+
+    monkeypatch.setattr(video_proxy, "checkpoint", counting)
+    method = make().train()
+    method.encoder.set_gradient_checkpointing(1)
+    method.encode_video(small_clips(2, 3))
+    assert len(calls) == 1
 
 
 def test_checkpointed_blocks_give_the_same_gradients() -> None:

@@ -16,7 +16,7 @@ from double_precision import (
 )
 
 from eaglenet.errors import ConfigError
-from eaglenet.methods.tmass import TMASS
+from eaglenet.methods.tmass import TMASS, TMASSConfig
 from eaglenet.types import VideoFeatures
 from reference import tmass as reference
 from reference.arithmetic import contrastive, weights_of
@@ -76,6 +76,16 @@ def test_more_frames_than_the_radius_knows_are_refused() -> None:
     method = build("tmass", num_frames=3)
     with pytest.raises(ConfigError, match="videos of 4 frames, the model was built for 3"):
         method.score(texts(), videos())
+
+
+def test_an_unknown_prior_and_no_draw_at_all_are_refused() -> None:
+    config = TMASSConfig()
+    # Past the shape checker of the tests, which refuses it first.
+    object.__setattr__(config, "prior", "gaussian")
+    with pytest.raises(ConfigError, match="normal, uniform"):
+        config.__post_init__()
+    with pytest.raises(ConfigError, match="at least 1 draw"):
+        TMASSConfig(num_candidates=0)
 
 
 def test_the_bank_is_kept_with_the_model_and_set_by_its_seed() -> None:

@@ -102,7 +102,18 @@ def test_selection_is_hard_and_repeatable_in_evaluation() -> None:
     method = make().float()
     clips = small_clips(2, 3, size=24)
     assert torch.equal(method.encode_video(clips).tokens, method.encode_video(clips).tokens)  # type: ignore[arg-type]
-    sampled = make(hard_selection=False, sigma=0.5, num_samples=7).float()
+
+
+@torch.no_grad()
+def test_sampled_selection_in_evaluation_draws_what_its_seed_says() -> None:
+    settings = {"hard_selection": False, "sigma": 0.5, "num_samples": 7}
+    clips = small_clips(2, 3, size=24)
+    sampled, other = make(**settings).float(), make(noise_seed=1, **settings).float()
+    first = sampled.encode_video(clips).tokens
+    assert torch.equal(sampled.encode_video(clips).tokens, first)  # type: ignore[arg-type]
+    torch.testing.assert_close(sampled.encode_video(clips[1]).tokens, first[1:])  # type: ignore[index]
+    assert not torch.equal(other.encode_video(clips).tokens, first)  # type: ignore[arg-type]
+    sampled.train()
     assert not torch.equal(sampled.encode_video(clips).tokens, sampled.encode_video(clips).tokens)  # type: ignore[arg-type]
 
 
@@ -114,6 +125,11 @@ def test_features_without_tokens_and_patches_are_refused() -> None:
 def test_more_shifted_blocks_than_blocks_are_refused() -> None:
     with pytest.raises(ConfigError, match="the vision tower has 3 blocks"):
         make(num_shifted_blocks=4)
+
+
+def test_keeping_more_patches_than_there_are_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a frame has 9 patches; choose 1 to 9"):
+        make(num_tokens=10)
 
 
 def test_long_videos_get_positions_for_every_selected_token() -> None:

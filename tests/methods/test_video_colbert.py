@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 from double_precision import EXACT, VIDEOS, build, frames_of, matrix, texts, videos, words_of
-from small_towers import small_clip
+from small_towers import small_clip, small_clips
 
 from eaglenet.layers.late_interaction import mean_max_similarity
 from eaglenet.methods import METHODS
@@ -85,8 +85,21 @@ def test_queries_are_expanded_to_one_length_whatever_padding_they_came_with() ->
     assert features.words_mask.all()  # type: ignore[union-attr]
     pad = torch.nn.functional.pad
     wider = method.encode_text(Tokens(pad(TOKENS.ids, (0, 33)), pad(TOKENS.mask, (0, 33))))
-    torch.testing.assert_close(wider.words, features.words)
+    assert wider.words_mask.sum(dim=1).tolist() == [32, 32]  # type: ignore[union-attr]
+    torch.testing.assert_close(wider.words[:, :32], features.words)  # type: ignore[index]
     torch.testing.assert_close(wider.sentence, features.sentence)
+    video = method.encode_video(small_clips(3, 5))
+    torch.testing.assert_close(method.score(wider, video), method.score(features, video))
+
+
+@torch.no_grad()
+def test_batches_of_longer_texts_are_as_wide_as_each_other() -> None:
+    """Evaluation joins the features of batches: their width must not follow the longest text."""
+    method = expanding(num_query_tokens=3)
+    short = Tokens(torch.tensor([[5, 7, 59, 0]]), torch.tensor([[True, True, True, False]]))
+    parts = [method.encode_text(short), method.encode_text(TOKENS)]
+    joined = TextFeatures.concatenate(parts)
+    assert joined.words_mask.sum(dim=1).tolist() == [3, 3, 4]  # type: ignore[union-attr]
 
 
 @torch.no_grad()

@@ -80,6 +80,12 @@ def proxy_block(
     )
 
 
+def freeze_frame_embedding(tower: VisionTower) -> None:
+    """A tower's own frame positions, where it has any, are not read beside those of CLIP-ViP."""
+    if tower.frame_embedding is not None:
+        tower.frame_embedding.requires_grad_(False)
+
+
 @dataclass(frozen=True)
 class EncodedVideo:
     """Features of videos, and the proxies as they left the last block."""
@@ -95,7 +101,8 @@ class VideoProxies(nn.Module):
 
     Args:
         num_added: proxies beside the class token, which is the first proxy.
-        num_positions: rows of the frame table, which starts at zero.
+        num_positions: rows of the frame table, which starts at zero (CLIP-ViP: 12, stretched
+            linearly over more or fewer frames).
     """
 
     def __init__(self, width: int, *, num_added: int = 3, num_positions: int = 12) -> None:
@@ -146,9 +153,9 @@ class VideoProxies(nn.Module):
     ) -> tuple[Float[Tensor, "videos proxies width"], Float[Tensor, "videos frames patches width"]]:
         """Last hidden states of the proxies (class token first) and of the patches."""
         proxies, patches = self.embed(tower, frames, mask)
-        is_checkpointed = tower.gradient_checkpointing > 0 and tower.training
-        for block in tower.blocks:
+        for index, block in enumerate(tower.blocks):
             step = functools.partial(proxy_block, block)  # type: ignore[arg-type]
+            is_checkpointed = index < tower.gradient_checkpointing and tower.training
             if is_checkpointed and torch.is_grad_enabled():
                 proxies, patches = checkpoint(
                     step, proxies, patches, mask, use_reentrant=False, preserve_rng_state=False

@@ -58,15 +58,19 @@ def mean_max_similarity(
 
 
 class TokenWeights(nn.Module):
-    """How much each token of a set counts: softmax over the valid ones of a two-layer network."""
+    """How much each token of a set counts: softmax over the valid ones of a two-layer network.
+
+    The last layer has no bias: the softmax cancels it.
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.network = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
+        hidden = nn.Linear(dim, dim)
+        nn.init.zeros_(hidden.bias)
+        self.network = nn.Sequential(hidden, nn.ReLU(), nn.Linear(dim, 1, bias=False))
         for layer in self.network:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
 
     def forward(
         self, tokens: Float[Tensor, "sets tokens dim"], mask: Bool[Tensor, "sets tokens"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -19,4 +20,7 @@ def mean_pooling(
     A video without a valid frame gives the zero vector, so its scores are 0 and never NaN.
     """
     weights = frame_weights(mask, frames.dtype)[..., None]
-    return F.normalize((F.normalize(frames, dim=-1) * weights).sum(dim=1), dim=-1)
+    # The usual 1e-12 is 0 in half precision, where a padded frame of zeros would give NaN.
+    shortest = max(1e-12, torch.finfo(frames.dtype).tiny)
+    mean = (F.normalize(frames, dim=-1, eps=shortest) * weights).sum(dim=1)
+    return F.normalize(mean, dim=-1, eps=shortest)

@@ -125,8 +125,11 @@ class TemporalLSTM(nn.Module):
 class CrossEncoder(nn.Module):
     r"""Text and frames of one pair in one sequence (CLIP4Clip's tightTransf head).
 
-    .. math:: s = w_2\,\mathrm{QuickGELU}(W_1\,\mathrm{LN}(h_0) + b_1) + b_2, \quad
+    .. math:: s = w_2\,\mathrm{QuickGELU}(W_1\,\mathrm{LN}(h_0) + b_1), \quad
         h = T(\mathrm{dropout}([t; f_1 \dots f_M] + PE))
+
+    The last layer has no bias: one number more in every score changes no order, and the softmax of
+    the loss cancels it.
     """
 
     def __init__(
@@ -145,10 +148,10 @@ class CrossEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(dim, eps=1e-12)
         self.hidden = nn.Linear(dim, dim)
-        self.output = nn.Linear(dim, 1)
+        self.output = nn.Linear(dim, 1, bias=False)
+        nn.init.zeros_(self.hidden.bias)
         for layer in (self.hidden, self.output):
             nn.init.normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)
 
     def forward(
         self,

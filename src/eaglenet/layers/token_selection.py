@@ -53,6 +53,7 @@ def perturbed_top_k(
     num_samples: int = 500,
     sigma: float = 0.05,
     generator: torch.Generator | None = None,
+    noise: Float[Tensor, "samples items"] | None = None,
 ) -> Float[Tensor, "rows count items"]:
     r"""Differentiable top-k: the mean of one-hot choices under Gaussian noise.
 
@@ -60,17 +61,22 @@ def perturbed_top_k(
         \frac{\partial Y}{\partial x} = \mathbb{E}_Z[\mathrm{topk}(x + \sigma Z)\, Z^\top] / \sigma
 
     Slot ``j`` holds the chosen item of ``j``-th lowest position. ``generator`` None draws from
-    torch's own generator of the device, which a training run seeds and checkpoints.
+    torch's own generator of the device, which a training run seeds and checkpoints. ``noise`` is
+    one bank of draws for all rows; nothing is drawn then.
     """
-    noise = torch.randn(
-        scores.shape[0],
-        num_samples,
-        scores.shape[1],
-        dtype=scores.dtype,
-        device=scores.device,
-        generator=generator,
-    )
-    result: Tensor = _PerturbedTopK.apply(scores, noise, count, sigma)  # type: ignore[no-untyped-call]
+    num_rows, num_items = scores.shape
+    if noise is None:
+        draws = torch.randn(
+            num_rows,
+            num_samples,
+            num_items,
+            dtype=scores.dtype,
+            device=scores.device,
+            generator=generator,
+        )
+    else:
+        draws = noise.to(scores).expand(num_rows, -1, -1)
+    result: Tensor = _PerturbedTopK.apply(scores, draws, count, sigma)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -91,6 +97,8 @@ class TokenSelection(nn.Module):
     Args:
         hard_at_inference: plain top-k in eval mode. Paper: the released code samples there too,
             so its scores change from run to run.
+        noise_seed: of the draws in eval mode where that is off. They are one bank for all frames,
+            so that what is kept of a frame depends on the frame alone.
     """
 
     def __init__(
@@ -101,6 +109,7 @@ class TokenSelection(nn.Module):
         num_samples: int = 500,
         sigma: float = 0.05,
         hard_at_inference: bool = True,
+        noise_seed: int = 0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -120,6 +129,7 @@ class TokenSelection(nn.Module):
         self.num_samples = num_samples
         self.sigma = sigma
         self.hard_at_inference = hard_at_inference
+        self.noise_seed = noise_seed
         self.generator = generator
 
     def scores(self, tokens: Float[Tensor, "frames tokens dim"]) -> Float[Tensor, "frames patches"]:
@@ -128,6 +138,11 @@ class TokenSelection(nn.Module):
         context = local[:, :1].expand_as(local)
         joined = torch.cat([local, context], dim=-1)[:, 1:]
         return self.scorer(joined).squeeze(-1)  # type: ignore[no-any-return]
+
+    def _bank(self, num_items: int) -> Float[Tensor, "samples items"]:
+        """Drawn on the host in float64: the same numbers on every device, in every precision."""
+        generator = torch.Generator().manual_seed(self.noise_seed)
+        return torch.randn(self.num_samples, num_items, generator=generator, dtype=torch.float64)
 
     def forward(
         self, tokens: Float[Tensor, "frames tokens dim"]
@@ -145,6 +160,7 @@ class TokenSelection(nn.Module):
                 num_samples=self.num_samples,
                 sigma=self.sigma,
                 generator=self.generator,
+                noise=None if self.training else self._bank(scores.shape[1]),
             )
         kept = torch.einsum("fki,fid->fkd", choice.to(tokens.dtype), tokens[:, 1:])
         return torch.cat([tokens[:, :1], kept], dim=1)

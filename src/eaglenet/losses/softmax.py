@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 MAX_LOGIT_SCALE = math.log(100.0)
+PROXY_BOUNDS = (0.0, math.log(200.0))
+"""Between which CLIP-ViP, and TV-ProxyNet after it, hold the logit scale."""
 ROUNDING = 1e-4
 """Checkpoints of the field store ln 100 as 4.6052: so little above the bound is left alone."""
 
@@ -21,19 +23,30 @@ class SoftmaxLoss(nn.Module):
 
     The scale is bounded by pulling the parameter itself back before use, as the field does after
     each step: a clamp in the graph would leave it without a gradient once it is above the bound.
+
+    Args:
+        bounds: least and largest ``logit_scale``.
     """
 
-    def __init__(self, *, logit_scale: float = MAX_LOGIT_SCALE) -> None:
+    def __init__(
+        self,
+        *,
+        logit_scale: float = MAX_LOGIT_SCALE,
+        bounds: tuple[float, float] = (-math.inf, MAX_LOGIT_SCALE),
+    ) -> None:
         super().__init__()
+        self.bounds = bounds
         self.logit_scale = nn.Parameter(torch.tensor(logit_scale))
 
     def scale(self) -> Float[Tensor, ""]:
-        """``exp(logit_scale)``, at most 100."""
+        """``exp(logit_scale)``, at most 100 unless ``bounds`` say otherwise."""
+        least, largest = self.bounds
         if self.training:
-            bound = self.logit_scale.detach()
-            too_high = bound > MAX_LOGIT_SCALE + ROUNDING
-            self.logit_scale.data.copy_(torch.where(too_high, MAX_LOGIT_SCALE, bound))
-        return self.logit_scale.clamp(max=MAX_LOGIT_SCALE + ROUNDING).exp()
+            value = self.logit_scale.detach()
+            bounded = value.clamp(least, largest)
+            is_outside = (value - bounded).abs() > ROUNDING
+            self.logit_scale.data.copy_(torch.where(is_outside, bounded, value))
+        return self.logit_scale.clamp(least - ROUNDING, largest + ROUNDING).exp()
 
     def forward(
         self, scores: Float[Tensor, "texts videos"], positives: Bool[Tensor, "texts videos"]

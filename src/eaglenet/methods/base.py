@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.registry import Registry
 from eaglenet.types import (
     Clips,
@@ -71,9 +72,7 @@ class Method(nn.Module, ABC):
         """One unit vector each, for the vector store: the sentence, or the mean of unit frames."""
         if isinstance(features, TextFeatures):
             return F.normalize(features.sentence, dim=-1)
-        weights = features.mask.to(features.frames.dtype)[..., None]
-        frames = F.normalize(features.frames, dim=-1) * weights
-        return F.normalize(frames.sum(dim=1), dim=-1)
+        return mean_pooling(features.frames, features.mask)
 
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures

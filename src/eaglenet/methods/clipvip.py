@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_proxy import VideoProxies
+from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding
 from eaglenet.errors import ConfigError
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import (
     METHODS,
     Method,
@@ -33,10 +33,20 @@ class CLIPViPConfig:
     """Settings of CLIP-ViP.
 
     num_proxies: proxy tokens in all; the first is CLIP's class token.
+    num_positions: rows of the table of frame positions, stretched where a video has more or fewer
+        frames.
     """
 
     num_frames: int = 12
     num_proxies: int = 4
+    num_positions: int = 12
+
+    def __post_init__(self) -> None:
+        if min(self.num_proxies, self.num_positions) < 1:
+            raise ConfigError(
+                f"num_proxies is {self.num_proxies} and num_positions {self.num_positions}; "
+                "both must be 1 or more (the class token is the first proxy)"
+            )
 
 
 class CLIPViP(Method):
@@ -47,7 +57,7 @@ class CLIPViP(Method):
     score.
 
     Paper: starts from plain CLIP (the authors start from a checkpoint trained on 100 million
-    videos); the logit scale is bounded at 100 as for every method here, not at 200.
+    videos). The scale of the logits may grow to 200.
     """
 
     name = "clipvip"
@@ -60,9 +70,9 @@ class CLIPViP(Method):
         self.proxies = VideoProxies(
             encoder.vision.config.width,
             num_added=config.num_proxies - 1,
-            num_positions=config.num_frames,
+            num_positions=config.num_positions,
         )
-        self.loss = SoftmaxLoss()
+        self.loss = SoftmaxLoss(bounds=PROXY_BOUNDS)
 
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         return self.proxies.encode(self.encoder.vision, videos).features
@@ -98,6 +108,7 @@ def build(config: CLIPViPConfig, encoder: Encoder) -> CLIPViP:
             "clipvip changes the vision tower itself and cannot run on frozen features; "
             "give it a ClipEncoder, or choose clip4clip, xpool, tmass, drl or eaglenet"
         )
+    freeze_frame_embedding(encoder.vision)
     method = CLIPViP(encoder, config)
     adopt_logit_scale(encoder, method.loss)
     return method

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,15 @@ class TMASSConfig:
     num_candidates: int = 20
     noise_seed: int = 0
     support_weight: float = 0.8
+
+    def __post_init__(self) -> None:
+        if self.prior not in get_args(Prior):
+            known = ", ".join(get_args(Prior))
+            raise ConfigError(f"prior {self.prior!r} is unknown; choose one of {known}")
+        if self.num_candidates < 1:
+            raise ConfigError(
+                f"num_candidates is {self.num_candidates}; a pair needs at least 1 draw"
+            )
 
 
 class TMASS(Method):

@@ -43,7 +43,8 @@ class TS2NetConfig:
     num_shifted_blocks: how many of the last visual blocks see shifted tokens.
     num_tokens: patches kept of each frame beside its class token.
     num_samples, sigma: the noise of the differentiable top-k in training.
-    hard_selection: plain top-k in eval mode. Paper: the released code samples there too.
+    hard_selection: plain top-k in eval mode. Paper: the released code samples there too, with new
+        draws every time; where this is off, eval mode samples with the draws of ``noise_seed``.
     sharpness: factor on the frame similarities before their softmax.
     num_positions: None takes room for CLIP's 77 or for every selected token, whichever is more.
     """
@@ -54,6 +55,7 @@ class TS2NetConfig:
     num_samples: int = 500
     sigma: float = 0.05
     hard_selection: bool = True
+    noise_seed: int = 0
     sharpness: float = 4.0
     num_layers: int = 4
     num_heads: int | None = None
@@ -88,6 +90,7 @@ class TS2Net(Method):
             num_samples=config.num_samples,
             sigma=config.sigma,
             hard_at_inference=config.hard_selection,
+            noise_seed=config.noise_seed,
         )
         self.temporal = TemporalTransformer(
             encoder.dim,
@@ -160,6 +163,12 @@ def build(config: TS2NetConfig, encoder: Encoder) -> TS2Net:
         raise ConfigError(
             f"num_shifted_blocks is {config.num_shifted_blocks}, "
             f"but the vision tower has {num_blocks} blocks; choose at most that"
+        )
+    num_patches = encoder.vision.config.num_tokens - 1
+    if not 1 <= config.num_tokens <= num_patches:
+        raise ConfigError(
+            f"num_tokens is {config.num_tokens}, but a frame has {num_patches} patches; "
+            f"choose 1 to {num_patches}"
         )
     encoder.set_token_shift(tuple(range(num_blocks - config.num_shifted_blocks, num_blocks)))
     method = TS2Net(encoder, config)

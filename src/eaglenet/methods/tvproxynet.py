@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_proxy import VideoProxies
+from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding
 from eaglenet.errors import ConfigError
 from eaglenet.layers.proxy_decoder import ProxyDecoder
-from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import (
     METHODS,
     Method,
@@ -40,6 +40,7 @@ class TVProxyNetConfig:
 
     num_proxies: proxy tokens of the tower; num_read: how many of them the text reads (the
         authors: 4 for MSR-VTT, 1 for DiDeMo and ActivityNet).
+    num_positions: rows of the tower's table of frame positions, as in CLIP-ViP.
     text_sign, leader_sign: direction of the move, ``unit(text_sign t - leader_sign c)`` (the
         authors: 1, 1 for ViT-B/32 and -1, -1 for ViT-B/16 on MSR-VTT).
     dash: length of the move, one learned factor (``theta``) or one a dimension (``linear``).
@@ -51,6 +52,7 @@ class TVProxyNetConfig:
     num_frames: int = 12
     num_proxies: int = 4
     num_read: int = 4
+    num_positions: int = 12
     num_layers: int = 2
     dropout: float = 0.1
     text_sign: float = 1.0
@@ -66,6 +68,8 @@ class TVProxyNetConfig:
                 f"num_read is {self.num_read}, but there are {self.num_proxies} proxies; "
                 f"choose 1 to {self.num_proxies}"
             )
+        if self.num_positions < 1:
+            raise ConfigError(f"num_positions is {self.num_positions}; it must be 1 or more")
         if self.dash not in get_args(Dash):
             known = ", ".join(get_args(Dash))
             raise ConfigError(f"dash {self.dash!r} is unknown; choose one of {known}")
@@ -91,7 +95,7 @@ class TVProxyNet(Method):
         self.config = config
         width, dim = encoder.vision.config.width, encoder.dim
         self.proxies = VideoProxies(
-            width, num_added=config.num_proxies - 1, num_positions=config.num_frames
+            width, num_added=config.num_proxies - 1, num_positions=config.num_positions
         )
         self.proxy_projection = nn.Linear(width, dim, bias=False)
         self.leader = ProxyDecoder(
@@ -104,7 +108,7 @@ class TVProxyNet(Method):
             self.theta = nn.Parameter(torch.rand(()))
         else:
             self.dash = nn.Linear(config.num_read, dim)
-        self.loss = SoftmaxLoss()
+        self.loss = SoftmaxLoss(bounds=PROXY_BOUNDS)
 
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         encoded = self.proxies.encode(self.encoder.vision, videos)
@@ -192,6 +196,7 @@ def build(config: TVProxyNetConfig, encoder: Encoder) -> TVProxyNet:
             "tvproxynet reads the proxy tokens of a vision tower and cannot run on frozen "
             "features; give it a ClipEncoder, or choose clip4clip, xpool, tmass, drl or eaglenet"
         )
+    freeze_frame_embedding(encoder.vision)
     method = TVProxyNet(encoder, config)
     adopt_logit_scale(encoder, method.loss)
     return method

@@ -38,9 +38,9 @@ from eaglenet.types import (
 class VideoColBERTConfig:
     """Settings of Video-ColBERT.
 
-    num_query_tokens: every query is padded to this many tokens (at most what the text tower
-        takes), and the encoder's outputs at the pads take part as soft query expansion. 0 switches
-        the expansion off: real words alone.
+    num_query_tokens: every shorter query is padded to this many tokens (at most what the text
+        tower takes), and the encoder's outputs at the pads take part as soft query expansion. 0
+        switches the expansion off: real words alone.
     num_expansion_tokens: learned visual tokens that join the frames in the temporal transformer.
     frame_weight, video_weight: weights of the two sigmoid losses.
     """
@@ -58,10 +58,10 @@ class VideoColBERTConfig:
 class VideoColBERT(Method):
     r"""``s = MMS(words, frames) + MMS(words, video tokens)``, mean over words of the best token.
 
-    Query expansion is decided here and not by the caller: ``encode_text`` pads (or trims) the ids
-    to ``num_query_tokens`` and marks all those positions as words, so the padding a batch came with
-    never changes a score. With sentence features that hold no words, the sentence is the only word
-    and nothing is expanded.
+    Query expansion is decided here and not by the caller: ``encode_text`` marks the first
+    ``num_query_tokens`` positions of every query as words, pads or not, and no pad after them, so
+    the padding a batch came with never changes a score. With sentence features that hold no words,
+    the sentence is the only word and nothing is expanded.
 
     Paper: no code was released. Frames carry positions, expansion tokens none (they are learned
     themselves); the transformer has the residual of CLIP4Clip's seqTransf.
@@ -92,15 +92,13 @@ class VideoColBERT(Method):
         if not self.num_query_tokens:
             return self.encoder.encode_text(texts, words=True)
         lengths = texts.mask.sum(dim=1).clamp(min=self.num_query_tokens)
-        width = int(lengths.max())
-        missing = max(width - texts.ids.shape[1], 0)
-        padded = Tokens(
-            F.pad(texts.ids, (0, missing))[:, :width], F.pad(texts.mask, (0, missing))[:, :width]
-        )
-        positions = torch.arange(width, device=texts.ids.device)
+        # As wide as the ids, not as the longest text of this batch: batches are joined later.
+        missing = max(self.num_query_tokens - texts.ids.shape[1], 0)
+        padded = Tokens(F.pad(texts.ids, (0, missing)), F.pad(texts.mask, (0, missing)))
+        positions = torch.arange(padded.ids.shape[1], device=texts.ids.device)
         expanded = positions[None, :] < lengths[:, None]
         features = self.encoder.encode_text(padded, words=True)
-        return dataclasses.replace(features, words_mask=expanded)
+        return dataclasses.replace(features, words_mask=expanded.to(features.sentence.device))
 
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         features = dataclasses.replace(super().encode_video(videos), tokens=None)
