@@ -7,6 +7,7 @@ import pytest
 from eaglenet.data.annotation_files import (
     VideoFinder,
     find_file,
+    finder_for,
     read_csv,
     read_json,
     read_json_lines,
@@ -127,3 +128,10 @@ def test_links_to_folders_are_followed_and_loops_are_not(tmp_path, files):
     finder = VideoFinder([root])
     assert finder.find("v") is not None
     assert not finder.ambiguous(["v"])
+
+
+def test_one_folder_of_videos_may_be_given_without_a_list(tmp_path, files):
+    files.touch(tmp_path / "videos", "a.mp4")
+    (tmp_path / "annotations").mkdir()
+    finder = finder_for(tmp_path / "annotations", str(tmp_path / "videos"))
+    assert finder.find("a") == tmp_path / "videos" / "a.mp4"

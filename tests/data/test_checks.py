@@ -156,3 +156,29 @@ def test_file_names_that_are_not_utf8_are_told_without_a_crash(tmp_path):
     code, output = run("check", "folder", "--root", tmp_path, "--split", "train", "--json")
     assert code == 3
     assert len(json.loads(output)["splits"][0]["undecodable"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("hold_out=abc", "hold_out is 'abc'; expected a whole number"),
+        ("hold_out=1.5", "hold_out is 1.5; expected a whole number"),
+        ('train=["9k"]', "expected one of"),
+        ("test=1kA", "expected one of"),
+    ],
+)
+def test_an_option_of_another_type_is_named(tmp_path, files, setting, message):
+    with pytest.raises(UsageError, match=message):
+        run("check", "msrvtt", "--root", files.msrvtt(tmp_path), "--set", setting)
+
+
+@pytest.mark.parametrize("fractions", ["5", '["a","b","c"]', "0.8,0.1,0.1"])
+def test_fractions_that_are_no_numbers_are_named(root, fractions):
+    with pytest.raises(UsageError, match=r"expected numbers such as"):
+        run("check", "folder", "--root", root, "--set", f"fractions={fractions}")
+
+
+def test_frames_that_cannot_be_are_refused_before_a_cache_is_made(root, tmp_path):
+    with pytest.raises(UsageError, match="0 frames of 224 pixels"):
+        run("cache", "vatex", "--root", root, "--output", tmp_path / "cache", "--frames", 0)
+    assert not (tmp_path / "cache").exists()

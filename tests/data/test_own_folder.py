@@ -125,3 +125,33 @@ def test_a_caption_of_ten_thousand_characters_is_kept_whole(tmp_path):
     long = "x" * 10_000
     path = write_jsonl(tmp_path / "data.jsonl", {"video": "a.mp4", "caption": long})
     assert load(path, "all").texts == [long]
+
+
+def test_a_missing_file_is_never_another_one_of_the_same_name(tmp_path, files):
+    files.touch(tmp_path / "a", "clip.mp4")
+    files.touch(tmp_path / "moved", "lost.mp4", "one.mp4")
+    rows = [
+        {"video": name, "caption": "x"}
+        for name in ("a/clip.mp4", "b/clip.mp4", "old/lost.mp4", "c/one.mp4", "d/one.mp4")
+    ]
+    split = load(write_jsonl(tmp_path / "data.jsonl", *rows), "all")
+    found = {video.video_id: video.path for video in split.videos}
+    assert found == {
+        "a/clip.mp4": tmp_path / "a" / "clip.mp4",
+        "b/clip.mp4": None,
+        "old/lost.mp4": tmp_path / "moved" / "lost.mp4",
+        "c/one.mp4": None,
+        "d/one.mp4": None,
+    }
+
+
+def test_a_video_without_captions_is_counted_in_the_split_it_names(tmp_path):
+    path = write_jsonl(
+        tmp_path / "data.jsonl",
+        {"video": "a.mp4", "caption": "x", "split": "train"},
+        {"video": "b.mp4", "caption": "y", "split": "val"},
+        {"video": "c.mp4", "caption": "", "split": "val"},
+    )
+    assert [entry.video_id for entry in load(path, "val").left_out] == ["c.mp4"]
+    assert load(path, "val").protocol.name.endswith("(1 texts x 1 of 2 videos)")
+    assert load(path, "train").left_out == ()

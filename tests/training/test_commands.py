@@ -1,6 +1,8 @@
 """The training commands, as a user types them."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from tiny import FRAME_DIM, FRAMES, TEXT_DIM, write_features
@@ -143,6 +145,7 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
     [
         (["train", "msrvtt-b61", "--output", "x"], "did you mean"),
         (["ablate", "colour", "--output", "x"], "unknown table"),
+        (["ablate", "energy", "--world", "moon", "--output", "x"], "known: demo, features"),
         (["compare", "nonsense", "--output", "x"], "unknown recipe"),
         (["evaluate", "nowhere"], "not a run folder"),
     ],
@@ -150,3 +153,13 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
 def test_mistakes_are_named(arguments, message):
     with pytest.raises(EagleNetError, match=message):
         invoke(*arguments)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(features, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
+    command += ["train", "features/clip4clip", "--output", str(tmp_path / "file" / "run")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1
+    assert "check the path" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import sys
 import time
 
 import pytest
@@ -211,12 +212,38 @@ def test_patience_ends_a_run_that_no_longer_improves(features, tmp_path):
         (["data.val_videos=40"], UsageError, "hold out"),
         (["training.select=test"], UsageError, "test_root"),
         (["data.dataset=demo"], ConfigError, "reads stored features"),
+        (["data.options.bogus=1"], ConfigError, "no such option .known: test_root"),
+        (["training.lr_head=NaN"], ConfigError, "lr_head is nan"),
+        (["training.clip_norm=Infinity"], ConfigError, "clip_norm is inf"),
+        (["training.seed=99999999999999999999"], ConfigError, "seed is 99999999999999999999"),
+        (["training.checkpoint_every=-1"], ConfigError, "checkpoint_every is -1"),
+        (["encoder.kind=pretrained", "data.root=/nowhere"], DatasetError, "no such folder"),
     ],
 )
 def test_bad_input_stops_before_training(features, tmp_path, settings, error, message):
     with pytest.raises(error, match=message):
         train(tiny_experiment(features).override(settings), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_a_run_that_never_began_may_be_started_with_other_settings(features, tmp_path):
+    wrong = tiny_experiment(features, epochs=1).override(["data.root=/nowhere"])
+    with pytest.raises(DatasetError, match="no such folder"):
+        train(wrong, tmp_path / "run", device="cpu")
+    run = train(tiny_experiment(features, epochs=1), tmp_path / "run", device="cpu")
+    saved = json.loads((run.folder / "experiment.json").read_text())
+    assert saved["data"]["root"] == str(features)
+
+
+@pytest.mark.parametrize(("device", "message"), [("tpu", "unknown"), ("cuda:99", "GPU 99")])
+def test_a_device_that_is_not_there_is_named(features, tmp_path, device, message):
+    with pytest.raises(UsageError, match=message):
+        train(tiny_experiment(features), tmp_path / "run", device=device)
+
+
+def test_a_split_that_features_do_not_have_is_refused(finished):
+    with pytest.raises(UsageError, match="features has no split 'bogus'"):
+        evaluate_run(finished.folder, split="bogus", device="cpu")
 
 
 def test_a_folder_that_is_no_run_cannot_be_evaluated(tmp_path):
@@ -228,3 +255,17 @@ def test_tensorboard_is_written_only_when_asked_for(features, finished, tmp_path
     assert not (finished.folder / "tensorboard").exists()
     train(tiny_experiment(features, epochs=1), tmp_path, device="cpu", tensorboard=True)
     assert list((tmp_path / "tensorboard").iterdir())
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert {"step/total", "evaluation/t2v/R@1", "evaluation/v2t/R@10"} <= set(
+        board.Tags()["scalars"]
+    )
+
+
+def test_without_tensorboard_a_run_that_wants_it_stops_at_once(features, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UsageError, match="leave --tensorboard out"):
+        train(tiny_experiment(features), tmp_path / "run", device="cpu", tensorboard=True)
+    assert not (tmp_path / "run").exists()

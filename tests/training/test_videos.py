@@ -8,7 +8,7 @@ from tiny import tiny_experiment
 
 from eaglenet.data.synthetic import render_world
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.errors import DatasetError
+from eaglenet.errors import DatasetError, UsageError
 from eaglenet.methods.xpool import XPoolConfig
 from eaglenet.training.experiment import DataChoice, EncoderChoice
 from eaglenet.training.runs import evaluate_model, evaluate_run, train
@@ -76,6 +76,17 @@ def test_an_empty_split_stops_before_training(videos, tmp_path):
     with pytest.raises(DatasetError):
         train(experiment_on(videos, select="test"), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"bogus": 3}, "demo has no option 'bogus'"), ({"train": "many"}, "train is 'many'")],
+)
+def test_wrong_options_of_the_demo_world_are_named(tmp_path, options, message):
+    experiment = experiment_on("", "demo")
+    data = dataclasses.replace(experiment.data, options=options)
+    with pytest.raises(UsageError, match=message):
+        train(dataclasses.replace(experiment, data=data), tmp_path / "run", device="cpu")
 
 
 def test_the_demo_world_trains_without_files(tmp_path):

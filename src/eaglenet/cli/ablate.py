@@ -18,8 +18,10 @@ from eaglenet.cli.training_options import (
     print_table,
     progress_bars,
 )
+from eaglenet.errors import UsageError
 
 PAPER_COLUMNS = {"msrvtt-b16": "MSR-VTT", "didemo-b16": "DiDeMo"}
+WORLDS = ("demo", "features", *PAPER_COLUMNS)
 RECALLS = ("R@1", "R@5", "R@10")
 
 
@@ -52,6 +54,8 @@ def ablate(
     from eaglenet.training.runs import default_split
 
     rows_of_table = find_table(table)
+    if world not in WORLDS:
+        raise UsageError(f"unknown world {world!r}; known: {', '.join(WORLDS)}")
     changes = [*([f"data.root={root}"] if root else []), *(settings or [])]
     prefix = "" if world == "msrvtt-b16" else f"{world}/"
     trials = [

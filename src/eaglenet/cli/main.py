@@ -74,3 +74,13 @@ def main() -> None:
         # The reader (head, less) went away: not an error of ours.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        # A path that cannot be made or written, a full disk: the machine's fault, not a bug.
+        if os.environ.get("EAGLENET_DEBUG") or error.filename is None:
+            raise
+        print(
+            f"error: {error.filename}: {error.strerror}; check the path, its permissions and the "
+            "space on its disk",
+            file=sys.stderr,
+        )
+        sys.exit(1)

@@ -183,6 +183,8 @@ def is_video_name(name: str) -> bool:
     return not dot or not suffix or f".{suffix.lower()}" in VIDEO_SUFFIXES
 
 
-def finder_for(root: Path, video_folders: Sequence[Path | str] = ()) -> VideoFinder:
-    """Given folders first, then everything under ``root``."""
-    return VideoFinder([*(Path(folder) for folder in video_folders), root])
+def finder_for(root: Path, video_folders: Sequence[Path | str] | Path | str = ()) -> VideoFinder:
+    """Given folders (or the one given) first, then everything under ``root``."""
+    # The letters of one path are a sequence too, and its first one is the whole disk.
+    folders = [video_folders] if isinstance(video_folders, Path | str) else video_folders
+    return VideoFinder([*(Path(folder).expanduser() for folder in folders), root])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ def load(
     if split != "all":
         names = splits if splits else share_out(list(videos), fractions, seed)
         videos = {key: video for key, video in videos.items() if names.get(key) == split}
-        left_out = [] if splits or split != "train" else left_out
+        # A video without captions is shared out to no split; it is counted with the largest one.
+        left_out = [entry for entry in left_out if splits.get(entry.video_id, "train") == split]
     protocol = replace(OWN, name=f"{folder.name or 'own data'} {split}")
     return make_split("folder", split, protocol, list(videos.values()), left_out)
 
@@ -157,6 +159,7 @@ def merge(
     splits: dict[str, str] = {}
     listed: dict[str, None] = {}
     num_empty = 0
+    paths = locate_all({entry.video: None for entry in entries}, folder, finder)
     for entry in entries:
         span = entry.window
         key = entry.video if span is None else f"{entry.video}#{span[0]:g}-{span[1]:g}"
@@ -175,7 +178,7 @@ def merge(
         if captions:
             known = videos.get(key)
             if known is None:
-                known = VideoRecord(key, (), locate(entry.video, folder, finder), span)
+                known = VideoRecord(key, (), paths[entry.video], span)
             videos[key] = replace(known, captions=known.captions + captions)
     if splits and len(splits) < len(listed):
         absent = next(key for key in listed if key not in splits)
@@ -186,10 +189,21 @@ def merge(
     return videos, splits, left_out
 
 
-def locate(video: str, folder: Path, finder: VideoFinder) -> Path | None:
-    """As a path from the captions file or from the root of the disk, else by name anywhere."""
-    path = folder / video
-    return path if path.is_file() else finder.find(Path(video).name)
+def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[str, Path | None]:
+    """File of each name: as a path from the captions file or the root of the disk, else by its
+    last part anywhere.
+
+    A file that another name means is not taken: `b/clip.mp4` that is missing must not become
+    `a/clip.mp4`.
+    """
+    found = {name: folder / name if (folder / name).is_file() else None for name in names}
+    taken = {path.resolve() for path in found.values() if path is not None}
+    elsewhere = {name: finder.find(Path(name).name) for name, path in found.items() if path is None}
+    meant = Counter(elsewhere.values())
+    for name, path in elsewhere.items():
+        if path is not None and path.resolve() not in taken and meant[path] == 1:
+            found[name] = path
+    return found
 
 
 def share_out(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:

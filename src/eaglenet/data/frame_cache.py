@@ -28,7 +28,7 @@ from eaglenet.data.frame_journal import (
     write_header,
 )
 from eaglenet.data.records import Split, VideoRecord
-from eaglenet.errors import DatasetError
+from eaglenet.errors import DatasetError, UsageError
 from eaglenet.types import Clips, FrameSpec
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,11 @@ class FrameCache:
         A video whose file changed its size, or whose window is another, is decoded again. One
         that was skipped is tried again when its file has appeared, or with ``retry_skipped``.
         """
+        if spec.num_frames < 1 or spec.size < 1:
+            raise UsageError(
+                f"{spec.num_frames} frames of {spec.size} pixels were asked for; expected at least "
+                "1 of both"
+            )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):

@@ -10,6 +10,7 @@ import torch
 from eaglenet.data import DATASETS, Split
 from eaglenet.data.batches import CachedPairs
 from eaglenet.data.features import FeatureSplit, load_feature_folder
+from eaglenet.data.records import check_options, check_split_name
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
@@ -63,6 +64,15 @@ def build_tokenizer(source: str) -> Any:
     return Tokenizer.from_folder(Path(source))
 
 
+def check_data(data: DataChoice) -> None:
+    """Refuse a dataset that is not known or not there, before weights are fetched for it."""
+    if data.dataset == DEMO:
+        return
+    if data.dataset != FEATURES:
+        DATASETS[data.dataset]
+    _folder(data.root, data)
+
+
 def load_source(
     data: DataChoice, split: str, method: Method, *, cache: Path, device: torch.device
 ) -> Source:
@@ -100,6 +110,8 @@ def describe_data(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 def load_features(data: DataChoice, split: str, method: Method) -> FeatureSplit:
     """Training or held-out part of a features folder; ``test`` needs ``data.options.test_root``."""
+    check_split_name(FEATURES, split, ("train", "val", "test"))
+    _refuse_options(data, {"test_root"})
     if split == "test":
         root = data.options.get("test_root")
         if not root:
@@ -145,14 +157,17 @@ def _check_runs_on_features(method: Method) -> None:
 
 def _load_records(data: DataChoice, split: str) -> Split:
     spec = DATASETS[data.dataset]
-    known = {*spec.options, "video_folders"}
+    _refuse_options(data, {*spec.options, "video_folders"})
+    return spec.load(_folder(data.root, data), split, **data.options)
+
+
+def _refuse_options(data: DataChoice, known: set[str]) -> None:
     for name in data.options:
         if name not in known:
             raise ConfigError(
-                f"data.options.{name}: {data.dataset} has no such option "
-                f"(known: {', '.join(sorted(known))})"
+                f"data.options.{name}: {data.dataset} has no such option (known: "
+                f"{', '.join(sorted(known))}); data.options={{}} clears what a recipe sets"
             )
-    return spec.load(_folder(data.root, data), split, **data.options)
 
 
 def _cached_frames(data: DataChoice, split: str, method: Method, cache: Path) -> Source:
@@ -168,7 +183,7 @@ def _cached_frames(data: DataChoice, split: str, method: Method, cache: Path) ->
 def _demo_source(data: DataChoice, split: str, method: Method) -> Source:
     from eaglenet.data.synthetic import demo_split, render_clips
 
-    world = demo_split(split, **data.options)
+    world = demo_split(split, **check_options(DEMO, demo_split, data.options))
     clips = render_clips(world, data.frames)
     tokens = method.tokenizer(world.texts, max_length=data.max_words)
     return memory_source(tokens, clips, world.video_of_text, world.protocol)

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError, DistributedError
+from eaglenet.errors import ConfigError, DistributedError, UsageError
 from eaglenet.types import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
@@ -234,10 +234,20 @@ def _call(purpose: str, world: World, function: Any, *arguments: Any, **options:
 def _choose_device(device: str, local_rank: int) -> torch.device:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
-    return torch.device(device)
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:1") from None
+    if place.type != "cuda":
+        return place
+    index = local_rank if place.index is None else place.index
+    if index >= torch.cuda.device_count():
+        raise UsageError(
+            f"device {device}: GPU {index} was asked for and {torch.cuda.device_count()} are here; "
+            "use auto or cpu, or start fewer processes"
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def _first_line(error: BaseException) -> str:

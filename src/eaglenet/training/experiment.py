@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ EncoderKind = Literal["pretrained", "clip", "features"]
 Select = Literal["val", "test"]
 SelectBy = Literal["R@1", "Rsum"]
 Captions = Literal["all", "one"]
+# Step seeds are made of it (`training.trainer`) and must fit 63 bits.
+MAX_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -121,10 +124,22 @@ class TrainingConfig:
     checkpoint_every: int = 200
 
     def __post_init__(self) -> None:
+        for name in ("lr_encoder", "lr_head", "weight_decay", "clip_norm"):
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigError(f"training.{name} is {getattr(self, name)}; expected a number")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"training.seed is {self.seed}; expected 0 to {MAX_SEED}")
         for name in ("epochs", "batch_size", "accumulate", "eval_every", "log_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 1 or more")
-        amounts = ("lr_encoder", "lr_head", "weight_decay", "clip_norm", "patience")
+        amounts = (
+            "lr_encoder",
+            "lr_head",
+            "weight_decay",
+            "clip_norm",
+            "patience",
+            "checkpoint_every",
+        )
         for name in (*amounts, "checkpointed_blocks", "coarse_epochs", "coarse_batch_size"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from eaglenet.errors import UsageError
 
 
 class Progress(Protocol):
@@ -18,24 +21,28 @@ class Logbook:
     """Appends records to ``log.jsonl``; mirrors numbers to TensorBoard when asked.
 
     Records carry ``event`` (`start`, `step`, `evaluation`, `end`) and ``step``, the number of
-    optimizer steps done so far.
+    optimizer steps done so far; ``step`` of the logbook is where the run begins or resumes.
     """
 
     def __init__(
-        self, folder: Path, *, tensorboard: bool = False, progress: Progress | None = None
+        self,
+        folder: Path,
+        *,
+        step: int = 0,
+        tensorboard: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         self.path = folder / "log.jsonl"
         self.progress = progress
         self._file = self.path.open("a", encoding="utf-8")
-        self._board = _open_board(folder) if tensorboard else None
+        self._board = _open_board(folder, step) if tensorboard else None
 
     def write(self, record: dict[str, Any]) -> None:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
         if self._board is not None:
-            for name, value in record.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(f"{record['event']}/{name}", value, record["step"])
+            for name, value in _numbers(record, record["event"]):
+                self._board.add_scalar(name, value, record["step"])
         if self.progress is not None:
             self.progress.event(record)
 
@@ -82,7 +89,28 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _open_board(folder: Path) -> Any:
+def _numbers(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    """`event/name` of every number, those of both directions included."""
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}/{name}")
+        elif isinstance(value, float):
+            yield f"{prefix}/{name}", value
+
+
+def check_board() -> None:
+    """Fail before the data is prepared, not after, where TensorBoard is not installed."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"TensorBoard is asked for and cannot be loaded ({error}): install the package "
+            "tensorboard, or leave --tensorboard out; log.jsonl holds the same numbers"
+        ) from error
+
+
+def _open_board(folder: Path, step: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(log_dir=str(folder / "tensorboard"))
+    # What an interrupted run showed after its last checkpoint is hidden, as it is cut from the log.
+    return SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=step + 1)

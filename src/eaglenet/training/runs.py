@@ -17,11 +17,11 @@ from eaglenet.errors import CheckpointError, ConfigError
 from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
-from eaglenet.training.build import FEATURES, build_method, check_features, load_source
+from eaglenet.training.build import FEATURES, build_method, check_data, check_features, load_source
 from eaglenet.training.determinism import repeatable
 from eaglenet.training.distributed import World, barrier, join, leave, wait_for_main
 from eaglenet.training.experiment import DataChoice, Experiment
-from eaglenet.training.logbook import Progress
+from eaglenet.training.logbook import Progress, check_board
 from eaglenet.training.manifest import describe_environment, write_json
 from eaglenet.training.memory import peak_memory, reset_peak_memory
 from eaglenet.training.rounds import evaluate_source
@@ -56,6 +56,8 @@ def train(
     tensorboard: bool = False,
 ) -> Run:
     """Train into ``folder``, or go on where the same experiment stopped there."""
+    if tensorboard:
+        check_board()
     world = join(device)
     try:
         finished = open_run(experiment, folder, world)
@@ -89,6 +91,7 @@ def train(
 
 def prepare(experiment: Experiment, folder: Path, world: World) -> tuple[Method, dict[str, Source]]:
     """Method and splits, built and checked; rank 0 decodes first, the others find its cache."""
+    check_data(experiment.data)
     method = build_method(experiment)
     names = ("train", experiment.training.select)
     sources: dict[str, Source] = {}
@@ -103,19 +106,27 @@ def prepare(experiment: Experiment, folder: Path, world: World) -> tuple[Method,
 
 
 def open_run(experiment: Experiment, folder: Path, world: World) -> dict[str, Any] | None:
-    """Make the folder, or check that it holds this experiment. Gives the result if finished."""
+    """Make the folder, or check that it holds this experiment. Gives the result if finished.
+
+    A folder without a manifest never came to train (a wrong path, say): its settings may change.
+    """
     path = folder / EXPERIMENT
-    if path.exists():
+    has_begun = (folder / MANIFEST).exists()
+    if path.exists() and has_begun:
         lines = differences(Experiment.load(path).to_plain(), experiment.to_plain())
         if lines:
             raise ConfigError(
                 f"{folder} holds another experiment; it differs in {'; '.join(lines)} "
                 "(there -> asked). Choose another --output or the same settings"
             )
-    elif folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+    elif (
+        not path.exists()
+        and folder.is_dir()
+        and any(not path.name.startswith(".") for path in folder.iterdir())
+    ):
         raise ConfigError(f"{folder} is not empty and not a run; choose another --output")
     barrier(world, "opening the run folder")
-    if world.is_main and not path.exists():
+    if world.is_main and not (path.exists() and has_begun):
         folder.mkdir(parents=True, exist_ok=True)
         experiment.save(path)
     barrier(world, "opening the run folder")

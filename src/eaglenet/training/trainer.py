@@ -99,7 +99,9 @@ class Trainer:
         self._log_started = time.perf_counter()
         self._resume()
         self.logbook = (
-            Logbook(folder, tensorboard=tensorboard, progress=progress) if world.is_main else None
+            Logbook(folder, step=self.position.step, tensorboard=tensorboard, progress=progress)
+            if world.is_main
+            else None
         )
 
     def _sampler(self, batch_size: int) -> PairSampler:
