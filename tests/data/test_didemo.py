@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -57,3 +58,13 @@ def test_the_real_annotations_have_the_listed_sizes():
         pytest.skip("set EAGLENET_TEST_ANNOTATIONS to a folder with the real annotation files")
     sizes = {name: len(load(Path(folder), name)) for name in ("train", "val", "test")}
     assert sizes == {"train": 8391, "val": 1065, "test": 1004}
+
+
+@pytest.mark.parametrize("value", [None, 5, ["x"], {"a": 1}])
+def test_an_id_that_is_not_text_is_named(tmp_path, files, value):
+    path = files.didemo(tmp_path) / "val_data.json"
+    content = json.loads(path.read_text())
+    content[0]["video"] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(DatasetError, match=r"the video is \w+, expected text"):
+        load(tmp_path, "val")

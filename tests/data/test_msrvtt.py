@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -122,3 +123,13 @@ def test_the_real_annotations_have_the_published_sizes():
     assert sizes == {"train": 8500, "val": 500, "test": 1000}
     assert len(load(Path(folder), "train", train="7k", hold_out=0)) == 7010
     assert len(load(Path(folder), "test", test="full").texts) == 59800
+
+
+@pytest.mark.parametrize("value", [None, 5, ["x"], {"a": 1}])
+def test_an_id_that_is_not_text_is_named(tmp_path, files, value):
+    path = files.msrvtt(tmp_path) / "MSRVTT_data.json"
+    content = json.loads(path.read_text())
+    content["sentences"][0]["video_id"] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(DatasetError, match=r"the video is \w+, expected text"):
+        load(tmp_path, "val", hold_out=2)

@@ -78,6 +78,8 @@ def test_windows_of_one_file_never_part(tmp_path):
     ("row", "message"),
     [
         ({"caption": "x"}, "line 1: no video given"),
+        ({"video": 5, "caption": "x"}, "line 1: the video is int, expected text"),
+        ({"video": "\ud800", "caption": "x"}, "line 1: the video .* holds a lone surrogate"),
         ({"video": "a.mp4"}, "line 1: no caption given"),
         ({"video": "a.mp4", "caption": 5}, "line 1: a caption is int"),
         ({"video": "a.mp4", "caption": "x", "start": "now"}, "must be seconds"),
@@ -155,3 +157,8 @@ def test_a_video_without_captions_is_counted_in_the_split_it_names(tmp_path):
     assert [entry.video_id for entry in load(path, "val").left_out] == ["c.mp4"]
     assert load(path, "val").protocol.name.endswith("(1 texts x 1 of 2 videos)")
     assert load(path, "train").left_out == ()
+
+
+def test_a_name_too_long_for_any_file_is_a_missing_video(tmp_path):
+    path = write_jsonl(tmp_path / "data.jsonl", {"video": "a" * 5000, "caption": "x"})
+    assert len(load(path, "all").missing) == 1

@@ -19,6 +19,7 @@ from eaglenet.data.records import (
     DatasetSpec,
     Protocol,
     Split,
+    check_id,
     check_split_name,
     clean_captions,
     gather_records,
@@ -82,6 +83,7 @@ def read_sentences(path: Path) -> dict[str, list[str]]:
             raise DatasetError(
                 f"{path}: entry {place} needs the keys 'video' and 'description'"
             ) from None
+        check_id(video, f"{path}: entry {place}")
         kept, empty = clean_captions([description], f"{path}: entry {place}")
         if kept:
             sentences.setdefault(video, []).extend(kept)

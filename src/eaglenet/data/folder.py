@@ -24,6 +24,7 @@ from eaglenet.data.records import (
     Protocol,
     Split,
     VideoRecord,
+    check_id,
     check_split_name,
     clean_captions,
     make_split,
@@ -126,8 +127,9 @@ def sidecar_entries(root: Path) -> Iterator[Entry]:
 
 def entry_of(row: dict[str, Any], where: str) -> Entry:
     video = next((row[key] for key in VIDEO_KEYS if row.get(key)), None)
-    if not isinstance(video, str) or not video.strip():
+    if video is None or video == "" or (isinstance(video, str) and not video.strip()):
         raise DatasetError(f"{where}: no video given; expected one of {', '.join(VIDEO_KEYS)}")
+    check_id(video, where)
     present = [key for key in CAPTION_KEYS if row.get(key) is not None]
     if not present:
         raise DatasetError(f"{where}: no caption given; expected one of {', '.join(CAPTION_KEYS)}")
@@ -189,6 +191,14 @@ def merge(
     return videos, splits, left_out
 
 
+def is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        # A caption in the column of videos: too long for any file name.
+        return False
+
+
 def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[str, Path | None]:
     """File of each name: as a path from the captions file or the root of the disk, else by its
     last part anywhere.
@@ -196,7 +206,7 @@ def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[
     A file that another name means is not taken: `b/clip.mp4` that is missing must not become
     `a/clip.mp4`.
     """
-    found = {name: folder / name if (folder / name).is_file() else None for name in names}
+    found = {name: folder / name if is_file(folder / name) else None for name in names}
     taken = {path.resolve() for path in found.values() if path is not None}
     elsewhere = {name: finder.find(Path(name).name) for name, path in found.items() if path is None}
     meant = Counter(elsewhere.values())

@@ -19,6 +19,7 @@ from eaglenet.data.records import (
     DatasetSpec,
     Protocol,
     Split,
+    check_id,
     check_split_name,
     clean_captions,
     gather_records,
@@ -147,6 +148,7 @@ def read_captions(path: Path) -> dict[str, list[str]]:
             raise DatasetError(
                 f"{path}: sentence {place} needs the keys 'video_id' and 'caption'"
             ) from None
+        check_id(video_id, f"{path}: sentence {place}")
         kept, empty = clean_captions([caption], f"{path}: sentence {place}")
         captions.setdefault(video_id, []).extend(kept)
         num_empty += empty

@@ -329,6 +329,20 @@ def hold_out_ids(video_ids: Sequence[str], num_videos: int, seed: int = 0) -> se
     return set(stable_order(video_ids, seed)[:num_videos])
 
 
+def check_id(video_id: object, where: str) -> None:
+    """Refuse an id that is not text, or that no file name can hold."""
+    if not isinstance(video_id, str):
+        raise DatasetError(
+            f"{where}: the video is {type(video_id).__name__}, expected text: {video_id!r:.80}"
+        )
+    try:
+        video_id.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise DatasetError(
+            f"{where}: the video {video_id!r:.80} holds a lone surrogate; re-save the annotations"
+        ) from None
+
+
 def check_split_name(dataset: str, split: str, known: Sequence[str]) -> None:
     if split not in known:
         raise UsageError(f"{dataset} has no split {split!r}; known: {', '.join(known)}")
