@@ -44,6 +44,7 @@ def test_many_captions_with_a_mapping_in_any_form(tmp_path, suffix) -> None:
         mapping.write_text(text)
     record = run(scores, "--video-of-text", mapping)
     assert (record["t2v"]["queries"], record["v2t"]["queries"]) == (5, 3)
+    assert record["Rsum"] == pytest.approx(record["t2v"]["Rsum"] + record["v2t"]["Rsum"])
 
 
 def test_post_processing_is_labelled_and_leaves_the_plain_numbers(tmp_path, square) -> None:

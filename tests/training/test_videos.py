@@ -8,7 +8,7 @@ from tiny import tiny_experiment
 
 from eaglenet.data.synthetic import render_world
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.errors import DatasetError, UsageError
+from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.methods.xpool import XPoolConfig
 from eaglenet.training.experiment import DataChoice, EncoderChoice
 from eaglenet.training.runs import evaluate_model, evaluate_run, train
@@ -76,6 +76,31 @@ def test_an_empty_split_stops_before_training(videos, tmp_path):
     with pytest.raises(DatasetError):
         train(experiment_on(videos, select="test"), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.frames.size=24", "24 x 24"),
+        ("data.frames.num_frames=0", "0 frames of 16 pixels"),
+        ("data.max_words=500", "500"),
+    ],
+)
+def test_frames_that_do_not_fit_the_towers_stop_before_any_decoding(
+    videos, tmp_path, setting, message
+):
+    wrong = experiment_on(videos).override([setting])
+    with pytest.raises(ConfigError, match=message):
+        train(wrong, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "frames").exists()
+
+
+def test_a_batch_that_cannot_be_filled_leaves_the_folder_free_for_another(videos, tmp_path):
+    experiment = experiment_on(videos)
+    with pytest.raises(ConfigError, match="one batch of 400"):
+        train(experiment.override(["training.batch_size=400"]), tmp_path / "run", device="cpu")
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert run.result["selected_epoch"] == 1
 
 
 @pytest.mark.parametrize(

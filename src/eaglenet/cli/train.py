@@ -77,11 +77,12 @@ def show(result: dict[str, Any], output: str) -> None:
 
 def check(experiment: Experiment, as_json: bool) -> None:
     """Build the method and look at the data without decoding or training."""
-    from eaglenet.training.build import build_method, check_data, describe_data
+    from eaglenet.training.build import build_method, check_data, check_fit, describe_data
     from eaglenet.training.runs import count_parameters
 
     check_data(experiment.data)
     method = build_method(experiment)
+    check_fit(method, experiment.data)
     found = {
         "experiment": experiment.to_plain(),
         "parameters": count_parameters(method),

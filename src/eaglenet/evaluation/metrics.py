@@ -50,6 +50,7 @@ class DirectionMetrics:
             "R@10": self.recall_at_10,
             "MdR": self.median_rank,
             "MnR": self.mean_rank,
+            "Rsum": self.recall_sum,
             "queries": self.num_queries,
         }
 

@@ -16,6 +16,7 @@ from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
 from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.training.sources import Source, cached_source, feature_source, memory_source
+from eaglenet.types import Clips
 
 FEATURES = "features"
 DEMO = "demo"
@@ -71,6 +72,37 @@ def check_data(data: DataChoice) -> None:
     if data.dataset != FEATURES:
         DATASETS[data.dataset]
     _folder(data.root, data)
+
+
+def check_fit(method: Method, data: DataChoice) -> None:
+    """Send one made-up pair through the model: what does not fit fails before hours of decoding."""
+    spec = data.frames
+    if spec.num_frames < 1 or spec.size < 1:
+        raise ConfigError(
+            f"data.frames asks for {spec.num_frames} frames of {spec.size} pixels; expected at "
+            "least 1 of both"
+        )
+    if method.tokenizer is None or data.dataset == FEATURES:
+        return
+    clip = Clips(
+        torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8),
+        torch.ones(1, spec.num_frames, dtype=torch.bool),
+        torch.arange(spec.num_frames, dtype=torch.float32)[None],
+    )
+    was_training = method.training
+    method.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            tokens = method.tokenizer(["a"], max_length=data.max_words)
+            text = method.encode_text(tokens.to(method.device))
+            method.score(text, method.encode_video(clip.to(method.device)))
+    except (UsageError, ValueError) as error:
+        raise ConfigError(
+            f"data.frames ({spec.num_frames} frames of {spec.size} pixels) and data.max_words "
+            f"({data.max_words}) do not fit the model: {error}"
+        ) from error
+    finally:
+        method.train(was_training)
 
 
 def load_source(

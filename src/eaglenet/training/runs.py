@@ -17,11 +17,18 @@ from eaglenet.errors import CheckpointError, ConfigError
 from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
-from eaglenet.training.build import FEATURES, build_method, check_data, check_features, load_source
+from eaglenet.training.build import (
+    FEATURES,
+    build_method,
+    check_data,
+    check_features,
+    check_fit,
+    load_source,
+)
 from eaglenet.training.determinism import repeatable
 from eaglenet.training.distributed import World, barrier, join, leave, wait_for_main
 from eaglenet.training.experiment import DataChoice, Experiment
-from eaglenet.training.logbook import Progress, check_board
+from eaglenet.training.logbook import Progress, check_board, read_log
 from eaglenet.training.manifest import describe_environment, write_json
 from eaglenet.training.memory import peak_memory, reset_peak_memory
 from eaglenet.training.rounds import evaluate_source
@@ -93,6 +100,7 @@ def prepare(experiment: Experiment, folder: Path, world: World) -> tuple[Method,
     """Method and splits, built and checked; rank 0 decodes first, the others find its cache."""
     check_data(experiment.data)
     method = build_method(experiment)
+    check_fit(method, experiment.data)
     names = ("train", experiment.training.select)
     sources: dict[str, Source] = {}
     for turn in ("first", "others"):
@@ -108,10 +116,10 @@ def prepare(experiment: Experiment, folder: Path, world: World) -> tuple[Method,
 def open_run(experiment: Experiment, folder: Path, world: World) -> dict[str, Any] | None:
     """Make the folder, or check that it holds this experiment. Gives the result if finished.
 
-    A folder without a manifest never came to train (a wrong path, say): its settings may change.
+    A folder in which no step was made (a wrong path, say) may be started with other settings.
     """
     path = folder / EXPERIMENT
-    has_begun = (folder / MANIFEST).exists()
+    has_begun = any(record["event"] == "step" for record in read_log(folder))
     if path.exists() and has_begun:
         lines = differences(Experiment.load(path).to_plain(), experiment.to_plain())
         if lines:
