@@ -162,3 +162,14 @@ def test_a_video_without_captions_is_counted_in_the_split_it_names(tmp_path):
 def test_a_name_too_long_for_any_file_is_a_missing_video(tmp_path):
     path = write_jsonl(tmp_path / "data.jsonl", {"video": "a" * 5000, "caption": "x"})
     assert len(load(path, "all").missing) == 1
+
+
+def test_a_text_whose_video_is_gone_counts_as_a_missing_video(tmp_path, files):
+    files.touch(tmp_path, "a.mp4")
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "gone.txt").write_text("two")
+    (tmp_path / "README.txt").write_text("about these videos")
+    split = load(tmp_path, "all")
+    assert [video.video_id for video in split.missing] == ["sub/gone"]
+    assert split.present().protocol.name.endswith("(1 texts x 1 of 2 videos)")

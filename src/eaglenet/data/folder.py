@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
 VIDEO_KEYS = ("video", "path", "file", "video_id")
 CAPTION_KEYS = ("caption", "captions", "text", "sentence")
+# Text files that people keep beside videos and that are nobody's captions.
+NOT_CAPTIONS = ("readme", "license", "licence", "notice", "changelog")
 OWN = Protocol("own data", "every caption is a query; the gallery is every video of the split")
 
 
@@ -64,7 +66,8 @@ def load(
 
     ``root`` is a ``.csv`` (columns video, caption; optional start, end, split; several lines a
     video), a ``.jsonl`` (the same keys; ``captions`` may be a list), a folder that holds exactly
-    one such file, or a folder of videos, each with a ``.txt`` of the same name, one caption a line.
+    one such file, or a folder of videos, each with a ``.txt`` of the same name, one caption a line
+    (a ``.txt`` whose video is gone counts as a missing video).
     Where no line names a split, videos are shared out by ``fractions`` (train, val, test) with a
     hash of their name: the same on every machine.
     """
@@ -118,11 +121,22 @@ def sidecar_entries(root: Path) -> Iterator[Entry]:
     paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES)
     if not paths:
         raise DatasetError(f"{root}: no video files and no .csv or .jsonl file found")
+    sidecars = {path.with_suffix(".txt") for path in paths}
     for path in paths:
         sidecar = path.with_suffix(".txt")
-        texts = read_text(sidecar).split("\n") if sidecar.exists() else []
-        captions = tuple(text for text in texts if text.strip())
+        captions = captions_of(sidecar) if sidecar.exists() else ()
         yield Entry(str(sidecar), str(path.relative_to(root)), captions)
+    # Captions whose video is gone: listed, so that it counts as missing.
+    for sidecar in sorted(root.rglob("*.txt")):
+        if sidecar in sidecars or sidecar.stem.lower() in NOT_CAPTIONS:
+            continue
+        captions = captions_of(sidecar)
+        if captions:
+            yield Entry(str(sidecar), str(sidecar.relative_to(root).with_suffix("")), captions)
+
+
+def captions_of(sidecar: Path) -> tuple[str, ...]:
+    return tuple(text for text in read_text(sidecar).split("\n") if text.strip())
 
 
 def entry_of(row: dict[str, Any], where: str) -> Entry:
