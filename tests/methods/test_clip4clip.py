@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from double_precision import EXACT, build, frames_of, matrix, sentences_of, texts, videos
+from double_precision import EXACT, VIDEOS, build, frames_of, matrix, sentences_of, texts, videos
 
 from eaglenet.errors import ConfigError
 from eaglenet.layers.temporal_transformer import copy_text_tower
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
 from eaglenet.types import TextFeatures, VideoFeatures
 from reference import clip4clip as reference
-from reference.arithmetic import weights_of
+from reference.arithmetic import contrastive, weights_of
 
 TRANSFORMER = {"num_heads": 2, "num_layers": 2}
 
@@ -57,6 +57,18 @@ def test_the_score_equals_the_loops(head: str) -> None:
     torch.testing.assert_close(method.score(text, video), matrix(expected), **EXACT)
     encoded = method.encode_video(video)
     torch.testing.assert_close(method.score(text, encoded), matrix(expected), **EXACT)
+
+
+@pytest.mark.parametrize("head", ["mean", "lstm", "transformer", "tight"])
+@torch.no_grad()
+def test_the_loss_of_every_head_equals_the_loops(head: str) -> None:
+    """The cross encoder's score is a logit already: its scale is 1."""
+    method = build("clip4clip", head=head, **TRANSFORMER)
+    text, video = texts(VIDEOS), videos()
+    losses = method.losses(text, video, torch.eye(VIDEOS, dtype=torch.bool))
+    scale = 1.0 if head == "tight" else float(method.loss.scale())  # type: ignore[operator,union-attr]
+    expected = contrastive(method.score(text, video).numpy(), scale)
+    torch.testing.assert_close(losses.total.item(), expected)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from eaglenet.methods import METHODS
 from eaglenet.methods.clipvip import CLIPViP
 from eaglenet.types import TextFeatures, VideoFeatures
 from reference import clipvip as reference
-from reference.arithmetic import cosine, part, weights_of
+from reference.arithmetic import contrastive, cosine, part, weights_of
 
 
 def make(**changes: object) -> CLIPViP:
@@ -50,6 +50,17 @@ def test_the_score_equals_the_loops_over_a_dense_masked_sequence() -> None:
     for video, means in enumerate(frame_means):
         for frame, mean in enumerate(means):
             torch.testing.assert_close(features.frames[video, frame], torch.tensor(mean), **EXACT)
+
+
+@torch.no_grad()
+def test_the_loss_sums_both_directions() -> None:
+    """Cross-entropy of rows plus that of columns: twice their mean."""
+    method = make()
+    text, video = TextFeatures(random(2, 8, seed=1)), method.encode_video(small_clips(2, 3))
+    losses = method.losses(text, video, torch.eye(2, dtype=torch.bool))
+    scale = float(method.loss.scale())
+    expected = 2 * contrastive(method.score(text, video).numpy(), scale)
+    torch.testing.assert_close(losses.total.item(), expected)
 
 
 def test_who_sees_whom_for_two_frames_of_two_patches() -> None:

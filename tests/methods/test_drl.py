@@ -80,6 +80,30 @@ def test_the_decorrelation_loss_equals_the_loops(off_diagonal: float) -> None:
 
 
 @torch.no_grad()
+def test_the_loss_joins_both_terms_over_what_the_temporal_head_made() -> None:
+    """Text 2 belongs to video 0 as text 0 does: its words are matched with that video's frames."""
+    method = build("drl", **SHAPE)
+    assert isinstance(method, DRL)
+    text, video = texts(VIDEOS), videos()
+    weights, words = weights_of(method), words_of(text)
+    frames = temporal_frames(method, video)
+    owners = [0, 1, 0]
+    positives = torch.tensor([[True, False, False], [False, True, False], [True, False, False]])
+    losses = method.losses(text, video, positives)
+    matched = [frames[owner] for owner in owners]
+    expected = reference.decorrelation(
+        words,
+        [reference.token_weights(row, part(weights, "word_weights")) for row in words],
+        matched,  # type: ignore[arg-type]
+        [reference.token_weights(row, part(weights, "frame_weights")) for row in matched],  # type: ignore[arg-type]
+        0.0,
+    )
+    torch.testing.assert_close(losses.terms["decorrelation"].item(), expected)
+    contrast = method.loss(method.score(text, video), positives).item()
+    torch.testing.assert_close(losses.total.item(), contrast + 0.001 * expected)
+
+
+@torch.no_grad()
 def test_a_sentence_without_words_is_its_only_word() -> None:
     method = build("drl", **SHAPE)
     text, video = texts(), videos()

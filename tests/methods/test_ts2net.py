@@ -24,7 +24,7 @@ from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS
 from eaglenet.methods.ts2net import TS2Net, frame_weighted_similarity
 from reference import ts2net as reference
-from reference.arithmetic import weights_of
+from reference.arithmetic import contrastive, part, weights_of
 
 PATCHES = 10
 
@@ -55,6 +55,28 @@ def test_the_score_equals_the_loops() -> None:
         for sentence in sentences_of(text)
     ]
     torch.testing.assert_close(method.score(text, video), matrix(expected), **EXACT)
+
+
+@torch.no_grad()
+def test_the_scores_of_the_patches_equal_the_loops() -> None:
+    """Down to the last tanh, which keeps every order and so hides in the choice of the best."""
+    method = make()
+    patches = random(FRAMES, PATCHES, DIM, seed=6)
+    weights = part(weights_of(method), "selection")
+    expected = [reference.token_scores(list(frame.numpy()), weights) for frame in patches]
+    torch.testing.assert_close(method.selection.scores(patches), matrix(expected), **EXACT)
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_the_scores_in_both_directions() -> None:
+    method = make(num_tokens=2)
+    patches = random(VIDEOS, FRAMES, PATCHES, DIM, seed=6)
+    video = dataclasses.replace(videos(), frames=patches[:, :, 0], patches=patches)
+    text = texts(VIDEOS)
+    losses = method.losses(text, video, torch.eye(VIDEOS, dtype=torch.bool))
+    scale = float(method.loss.scale())
+    expected = contrastive(method.score(text, video).numpy(), scale)
+    torch.testing.assert_close(losses.total.item(), expected)
 
 
 def test_frame_weights_by_hand() -> None:

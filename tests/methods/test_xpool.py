@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import torch
-from double_precision import EXACT, build, frames_of, matrix, sentences_of, texts, videos
+from double_precision import EXACT, VIDEOS, build, frames_of, matrix, sentences_of, texts, videos
 
 from reference import xpool as reference
-from reference.arithmetic import weights_of
+from reference.arithmetic import contrastive, weights_of
 
 
 @torch.no_grad()
@@ -17,6 +17,20 @@ def test_the_score_equals_the_loops() -> None:
         for sentence in sentences_of(text)
     ]
     torch.testing.assert_close(method.score(text, video), matrix(expected), **EXACT)
+
+
+@torch.no_grad()
+def test_the_loss_equals_the_loops() -> None:
+    method = build("xpool")
+    text, video = texts(VIDEOS), videos()
+    weights = weights_of(method.pooling)  # type: ignore[arg-type]
+    scores = [
+        [reference.similarity(sentence, frames, weights) for frames in frames_of(video)]
+        for sentence in sentences_of(text)
+    ]
+    losses = method.losses(text, video, torch.eye(VIDEOS, dtype=torch.bool))
+    scale = float(method.loss.scale())  # type: ignore[operator,union-attr]
+    torch.testing.assert_close(losses.total.item(), contrastive(matrix(scores).numpy(), scale))
 
 
 @torch.no_grad()

@@ -106,7 +106,8 @@ def build(config: CLIPViPConfig, encoder: Encoder) -> CLIPViP:
     if not isinstance(encoder, ClipEncoder):
         raise ConfigError(
             "clipvip changes the vision tower itself and cannot run on frozen features; "
-            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, drl or eaglenet"
+            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, drl or "
+            "eaglenet"
         )
     freeze_frame_embedding(encoder.vision)
     method = CLIPViP(encoder, config)

@@ -156,7 +156,8 @@ def build(config: TS2NetConfig, encoder: Encoder) -> TS2Net:
     if not isinstance(encoder, ClipEncoder):
         raise ConfigError(
             "ts2net needs the patches of a vision tower and cannot run on frozen features; "
-            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, drl or eaglenet"
+            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, drl or "
+            "eaglenet"
         )
     num_blocks = len(encoder.vision.blocks)
     if config.num_shifted_blocks > num_blocks:

@@ -194,7 +194,8 @@ def build(config: TVProxyNetConfig, encoder: Encoder) -> TVProxyNet:
     if not isinstance(encoder, ClipEncoder):
         raise ConfigError(
             "tvproxynet reads the proxy tokens of a vision tower and cannot run on frozen "
-            "features; give it a ClipEncoder, or choose clip4clip, xpool, tmass, drl or eaglenet"
+            "features; give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, "
+            "drl or eaglenet"
         )
     freeze_frame_embedding(encoder.vision)
     method = TVProxyNet(encoder, config)
