@@ -54,7 +54,12 @@ def test_an_empty_filter_is_false_and_dates_are_read() -> None:
     number=st.floats(allow_nan=True, allow_infinity=True),
 )
 def test_no_filter_text_breaks_a_search(pattern: str, tag: str, number: float) -> None:
-    filters = Filters(path=pattern, tags=(tag,), min_duration=number, after=number)
+    if number >= 0:
+        filters = Filters(path=pattern, tags=(tag,), min_duration=number, after=number)
+    else:
+        with pytest.raises(UsageError, match="0 or more"):
+            Filters(min_duration=number)
+        filters = Filters(path=pattern, tags=(tag,), after=number)
     assert filters.allowed(FILES).shape == (3,)
     for text in ("' OR 1=1 --", '"; DROP TABLE files; --', "%' UNION SELECT *"):
         assert not Filters(path=text).allowed(FILES).any()

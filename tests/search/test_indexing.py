@@ -132,6 +132,43 @@ def test_vanished_files_are_dropped_on_request(videos: Path, bag: BagMethod) -> 
     assert "long.mp4" not in dict(found(videos, bag))
 
 
+def test_what_may_not_be_looked_at_is_told_and_not_forgotten(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (videos / "locked").mkdir()
+    (videos / "second.mkv").rename(videos / "locked" / "second.mkv")
+    run(videos, bag)
+    expected = found(videos, bag)
+    locked = str(videos / "locked")
+    real_stat, real_scandir = os.stat, os.scandir
+
+    def stat(path: object, **options: object) -> os.stat_result:
+        if str(path).startswith(locked + "/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real_stat(path, **options)
+
+    def scandir(path: str) -> object:
+        if str(path) == locked:
+            raise PermissionError(13, "Permission denied", locked)
+        return real_scandir(path)
+
+    # Modes do not stop the superuser, as whom tests may run.
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "scandir", scandir)
+    report = run(videos, bag, drop_missing=True)
+    assert (report.dropped, report.unchanged) == (0, 2)
+    reasons = {Path(problem.path).name: problem.reason for problem in report.problems}
+    assert "the folder cannot be read (Permission denied)" in reasons["locked"]
+    assert found(videos, bag) == expected
+
+
+def test_tables_without_a_manifest_are_not_taken_over(videos: Path, bag: BagMethod) -> None:
+    run(videos, bag)
+    (videos.parent / "store" / "manifest.json").unlink()
+    with pytest.raises(StoreError, match=r"no manifest\.json"):
+        run(videos, bag, splitting=Splitting(clip_seconds=4.0))
+
+
 def test_failed_files_are_tried_again_when_asked_or_changed(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     shutil.copy(videos / "second.mkv", videos / "broken.mp4")

@@ -1,13 +1,18 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import typer
 from small_videos import colour_video, save_small_model
 from typer.testing import CliRunner
 
+from eaglenet import __version__
+from eaglenet.cli import main
 from eaglenet.cli.main import app
 from eaglenet.cli.search import clock, read_lines
 from eaglenet.errors import EagleNetError, StoreError, UsageError
+from eaglenet.search.engine import Engine
 
 runner = CliRunner()
 
@@ -136,6 +141,86 @@ def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
     assert "2 clips" in runner.invoke(app, ["store", "repair", *store]).stdout
 
 
+def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "videos", tmp_path / "videos")
+    shutil.copy(tmp_path / "videos" / "red & green.mp4", tmp_path / "videos" / "a copy.mp4")
+    store = ["--store", str(tmp_path / "store")]
+    index = ["index", str(tmp_path / "videos"), *store, "--model", str(world / "model")]
+    assert runner.invoke(app, index).exit_code == 3
+    (tmp_path / "videos" / "a copy.mp4").unlink()
+    (tmp_path / "videos" / "blue.mp4").unlink()
+    saving = ["--save-clips", str(tmp_path / "clips"), "--json"]
+    result = runner.invoke(app, ["search", "red", *store, *saving])
+    assert result.exit_code == 3
+    hits = {Path(hit["path"]).name: hit for hit in json.loads(result.stdout)["hits"]}
+    # Of two copies the one that is still there is shown.
+    assert set(hits) == {"red & green.mp4", "blue.mp4"}
+    assert Path(hits["red & green.mp4"]["saved"]).is_file()
+    assert hits["blue.mp4"]["saved"] is None
+    assert "1 of the files found are not there any more" in result.stderr
+    assert "1 results were not saved" in result.stderr
+
+
+def test_indexing_says_what_came_to_nothing(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "tags.csv").write_text("path,tags\nblue.mp4,sky\nblu.mp4,sea\n")
+    index = ["index", "--store", str(tmp_path / "store"), "--model", str(world / "model")]
+    result = runner.invoke(app, [*index, str(tmp_path / "empty"), "--json"])
+    assert (result.exit_code, json.loads(result.stdout)["clips"]) == (0, 0)
+    assert "no video was found in" in result.stderr
+    result = runner.invoke(
+        app, [*index, str(world / "videos"), "--tags", str(tmp_path / "tags.csv"), "--json"]
+    )
+    assert json.loads(result.stdout)["unused_tags"] == ["blu.mp4"]
+    assert "blu.mp4" in result.stderr
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+def test_a_device_that_is_not_there_is_one_clear_error(world: Path, device: str) -> None:
+    index = ["index", str(world / "videos"), "--store", str(world / "other")]
+    result = runner.invoke(app, [*index, "--model", str(world / "model"), "--device", device])
+    assert isinstance(result.exception, UsageError)
+    assert f"--device {device}" in str(result.exception)
+    assert not (world / "other").exists()
+    with pytest.raises(UsageError, match=f"--device {device}"):
+        Engine.open(world / "store", device=device).warm_up()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["search", "a", "--shortlist", "0"],
+        ["store", "recall", "--store", "x", "-k", "0"],
+        ["store", "recall", "--store", "x", "--queries", "0"],
+        ["index", "x", "--store", "x", "--workers", "-1"],
+    ],
+)
+def test_counts_of_nothing_are_refused(arguments: list[str]) -> None:
+    assert runner.invoke(app, arguments).exit_code == 2
+
+
+def test_an_interrupt_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted = typer.Typer()
+
+    @interrupted.command()
+    def command() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "app", interrupted)
+    monkeypatch.setattr("sys.argv", ["eaglenet"])
+    with pytest.raises(SystemExit) as leaving:
+        main.main()
+    assert leaving.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_the_version_is_told() -> None:
+    result = runner.invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"eaglenet {__version__}\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
@@ -143,6 +228,10 @@ def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
         (["search", "a", "--image", "b.png", "--store", "x"], UsageError, "exactly one of"),
         (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
         (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
+        (["search", "a", "--min-duration", "5", "--max-duration", "1"], UsageError, "swap"),
+        (["search", "a", "--min-duration", "nan"], UsageError, "not nan"),
+        (["search", "a", "--max-duration", "-1"], UsageError, "not -1.0"),
+        (["search", "a", "--after", "2026-05-31", "--before", "2026-05-01"], UsageError, "swap"),
         (["search", "a", "--store", "/nowhere/at/all"], StoreError, "no store"),
         (["store", "info", "--store", "/nowhere/at/all"], StoreError, "no store"),
     ],

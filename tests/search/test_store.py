@@ -17,7 +17,7 @@ from synthetic_store import (
 from torch.nn import functional as F
 
 from eaglenet.errors import StoreError, UsageError
-from eaglenet.search import coarse, publishing
+from eaglenet.search import coarse, publishing, snapshot
 from eaglenet.search.coarse import exact_shortlists
 from eaglenet.search.engine import Engine
 from eaglenet.search.layout import FeatureLayout
@@ -172,17 +172,56 @@ def test_files_are_written_anew_when_most_slots_are_dead(
     assert [new.clip_id(row) for row in range(3)] == [old.clip_id(row) for row in range(12, 15)]
 
 
+@pytest.mark.parametrize("rest", [b"{", b"PK", b""], ids=["text", "zip", "empty"])
 @pytest.mark.parametrize("damage", ["current.json", "vectors-1.f32", "rows-1.npz"])
 def test_a_damaged_snapshot_says_so_and_is_repaired(
-    damage: str, bag: BagMethod, tmp_path: Path
+    damage: str, rest: bytes, bag: BagMethod, tmp_path: Path
 ) -> None:
     make_store(tmp_path, bag, num_files=2)
     expected = [hit.clip_id for hit in Engine.open(tmp_path, bag).search("red car")]
-    (tmp_path / "snapshot" / damage).write_bytes(b"{")
+    (tmp_path / "snapshot" / damage).write_bytes(rest)
     with pytest.raises(StoreError, match="eaglenet store repair"):
         Engine.open(tmp_path, bag)
     assert repair(tmp_path) == 6
     assert [hit.clip_id for hit in Engine.open(tmp_path, bag).search("red car")] == expected
+
+
+def test_damaged_features_are_an_error_and_not_a_ranking(bag: BagMethod, tmp_path: Path) -> None:
+    make_store(tmp_path, bag, num_files=2)
+    records = tmp_path / "snapshot" / "records-1.bin"
+    # All bits set are NaN in half precision.
+    records.write_bytes(b"\xff" * records.stat().st_size)
+    with pytest.raises(StoreError, match=f"repair --store {tmp_path}"):
+        Engine.open(tmp_path, bag).search("red car")
+    assert repair(tmp_path) == 6
+    assert Engine.open(tmp_path, bag).search("red car")
+    assert len(list((tmp_path / "snapshot").glob("records-*.bin"))) == 1
+
+
+@pytest.mark.parametrize("table", ["clips", "files"])
+def test_repairing_from_damaged_tables_keeps_what_can_be_searched(
+    table: str, bag: BagMethod, tmp_path: Path
+) -> None:
+    make_store(tmp_path, bag, num_files=2)
+    expected = [hit.clip_id for hit in Engine.open(tmp_path, bag).search("red car")]
+    for path in (tmp_path / f"{table}.lance" / "data").iterdir():
+        path.write_bytes(b"garbage")
+    with pytest.raises(StoreError, match=r"tables of .* are damaged"):
+        repair(tmp_path)
+    assert [hit.clip_id for hit in Engine.open(tmp_path, bag).search("red car")] == expected
+
+
+def test_a_snapshot_that_may_not_be_read_says_so(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path, bag, num_files=2)
+
+    def refuse(folder: Path) -> tuple[int, int]:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(snapshot, "snapshot_stamp", refuse)
+    with pytest.raises(StoreError, match="Permission denied"):
+        Engine.open(tmp_path, bag)
 
 
 def test_large_stores_use_an_index_whose_recall_can_be_measured(

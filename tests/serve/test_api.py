@@ -27,6 +27,16 @@ def test_several_queries_in_one_request(client: TestClient) -> None:
     assert together == [hit["clip_id"] for hit in alone["hits"]]
 
 
+def test_filters_that_no_file_can_meet_are_refused(client: TestClient) -> None:
+    for bounds in (
+        {"min_duration": 5, "max_duration": 1},
+        {"after": "2026-05-31", "before": "2026-05-01"},
+    ):
+        answer = client.get("/api/search", params={"q": "red", **bounds})
+        assert answer.status_code == 400
+        assert "swap" in answer.json()["error"]["message"]
+
+
 def test_filters_negatives_and_groups_reach_the_engine(client: TestClient, engine: Engine) -> None:
     def names(**parameters: object) -> set[str]:
         answer = client.get("/api/search", params={"q": "red", "k": 50, **parameters})

@@ -42,13 +42,14 @@ def index(
     ] = False,
     prepare: Annotated[
         bool,
-        typer.Option("--prepare", help="New store: faster exact ranking for five times the disk."),
+        typer.Option("--prepare", help="New store: faster exact ranking for six times the disk."),
     ] = False,
     tags: Annotated[
         Path | None, typer.Option(help="CSV with the columns path and tags (a;b;c).")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that decode; 0: none. Default: by the work.")
+        int | None,
+        typer.Option(min=0, help="Processes that decode; 0: none. Default: by the work."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Where to encode: cpu, cuda.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -78,6 +79,13 @@ def index(
         print(json.dumps(asdict(report), ensure_ascii=False))
     else:
         _print_report(report, store)
+    if not (report.indexed or report.unchanged or report.aliases or report.problems):
+        names = ", ".join(map(str, paths))
+        print(f"no video was found in {names}; hidden files are left out", file=sys.stderr)
+    if report.unused_tags:
+        print(f"{tags} names files that were not found in the given paths:", file=sys.stderr)
+        for name in report.unused_tags:
+            print(f"  {name}", file=sys.stderr)
     if report.problems:
         raise typer.Exit(LEFT_OUT)
 

@@ -40,11 +40,23 @@ app = typer.Typer(
 )
 
 
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from eaglenet import __version__
+
+        print(f"eaglenet {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say what is chosen and why.")
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit."),
     ] = False,
 ) -> None:
     """Options that stand before any command."""
@@ -65,6 +77,11 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except SystemExit as leaving:
+        # Typer turns an interrupt into this code without a word.
+        if leaving.code == 130:
+            print("interrupted; the same command goes on where it stopped", file=sys.stderr)
+        raise
     except EagleNetError as error:
         if os.environ.get("EAGLENET_DEBUG"):
             raise

@@ -33,11 +33,11 @@ def metrics(
         typer.Option(
             "--qb-norm",
             metavar="TRAIN_SIM.npy",
-            help="Also with QB-norm over these training texts [bank, videos]; text-to-video only.",
+            help="Also with QB-norm over these training texts x videos; text-to-video only.",
         ),
     ] = None,
     transpose: Annotated[
-        bool, typer.Option("--transpose", help="The file is [videos, texts].")
+        bool, typer.Option("--transpose", help="The file is videos x texts.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

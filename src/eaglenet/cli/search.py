@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.errors import UsageError
+from eaglenet.errors import UsageError, VideoDecodeError
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
@@ -26,7 +26,9 @@ def search(
     query: Annotated[str | None, typer.Argument(help="What should be seen.")] = None,
     store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("store"),
     k: Annotated[int, typer.Option("-k", "--results", help="Number of results.")] = 10,
-    shortlist: Annotated[int, typer.Option(help="Clips that are ranked exactly.")] = 100,
+    shortlist: Annotated[
+        int, typer.Option(min=1, help="Clips that are ranked exactly; at least -k are.")
+    ] = 100,
     model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
     queries: Annotated[
         Path | None, typer.Option(help="Text file with one query a line; - for standard input.")
@@ -91,7 +93,10 @@ def search(
             found = [engine.search_video(video, k, **options)]
         else:
             found = [engine.similar(similar or "", k, **options)]
-    saved = _save_clips(engine, found, save_clips) if save_clips is not None else {}
+    saved: dict[str, str] = {}
+    left_out: list[str] = []
+    if save_clips is not None:
+        saved, left_out = _save_clips(engine, found, save_clips)
     if html is not None:
         from eaglenet.search.page import write_page
 
@@ -109,21 +114,33 @@ def search(
             for title, hits in zip(titles, found, strict=True)
         ]
         print(json.dumps(rows if queries is not None else rows[0], ensure_ascii=False))
-        return
-    for title, hits in zip(titles, found, strict=True):
-        _show_table(title, hits)
-    for name in saved.values():
-        print(f"saved {name}")
-    for written in (html, picture):
-        if written is not None:
-            print(f"wrote {written}")
+    else:
+        for title, hits in zip(titles, found, strict=True):
+            _show_table(title, hits)
+        for name in saved.values():
+            print(f"saved {name}")
+        for written in (html, picture):
+            if written is not None:
+                print(f"wrote {written}")
+    _tell_what_is_gone(found, store)
+    if left_out:
+        print(f"{len(left_out)} results were not saved:", file=sys.stderr)
+        for reason in left_out:
+            print(f"  {reason}", file=sys.stderr)
+        raise typer.Exit(VideoDecodeError.exit_code)
 
 
-def _as_plain(hit: Hit, saved: dict[str, str]) -> dict[str, Any]:
-    plain = asdict(hit)
-    if hit.clip_id in saved:
-        plain["saved"] = saved[hit.clip_id]
-    return plain
+def _tell_what_is_gone(found: list[list[Hit]], store: Path) -> None:
+    from eaglenet.search.files import is_gone
+
+    paths = dict.fromkeys(hit.path for hits in found for hit in hits)
+    gone = [path for path in paths if is_gone(path)]
+    if gone:
+        print(
+            f"{len(gone)} of the files found are not there any more, {gone[0]} first; forget them "
+            f"with: eaglenet index FOLDER --store {store} --drop-missing",
+            file=sys.stderr,
+        )
 
 
 def read_lines(path: Path) -> list[str]:
@@ -186,8 +203,13 @@ def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:
         print(f"{hit.rank:>3}  {hit.score:.3f}  {clock(hit.moment.best):>8}  {hit.caption}")
 
 
-def _save_clips(engine: Engine, found: list[list[Hit]], folder: Path) -> dict[str, str]:
-    """Cut each hit's moment out of its file; a hit of several queries is cut once."""
+def _save_clips(
+    engine: Engine, found: list[list[Hit]], folder: Path
+) -> tuple[dict[str, str], list[str]]:
+    """Cut each hit's moment out of its file; a hit of several queries is cut once.
+
+    Also says which could not be: one file that is gone does not cost the other results.
+    """
     from eaglenet.data.decoding import write_clip
 
     try:
@@ -195,12 +217,17 @@ def _save_clips(engine: Engine, found: list[list[Hit]], folder: Path) -> dict[st
     except OSError as error:
         raise UsageError(f"{folder}: cannot be made: {error.strerror}") from error
     saved: dict[str, str] = {}
+    left_out: dict[str, str] = {}
     for number, hits in enumerate(found, 1):
         for hit in hits:
-            if hit.clip_id in saved:
+            if hit.clip_id in saved or hit.clip_id in left_out:
                 continue
             name = f"{number:02}-" if len(found) > 1 else ""
             target = folder / f"{name}{hit.rank:03}-{hit.clip_id}.mp4"
-            write_clip(engine.file_of(hit.clip_id), target, hit.moment.start, hit.moment.end)
-            saved[hit.clip_id] = str(target)
-    return saved
+            try:
+                write_clip(engine.file_of(hit.clip_id), target, hit.moment.start, hit.moment.end)
+            except VideoDecodeError as error:
+                left_out[hit.clip_id] = str(error)
+            else:
+                saved[hit.clip_id] = str(target)
+    return saved, list(left_out.values())

@@ -52,9 +52,9 @@ def files(store: Store, as_json: AsJson = False) -> None:
 @commands.command()
 def recall(
     store: Store,
-    k: Annotated[int, typer.Option("-k", help="Length of the shortlists.")] = 100,
-    queries: Annotated[int, typer.Option(help="Clips used as queries.")] = 100,
-    effort: Annotated[int, typer.Option(help="Partitions looked into.")] = 64,
+    k: Annotated[int, typer.Option("-k", min=1, help="Length of the shortlists.")] = 100,
+    queries: Annotated[int, typer.Option(min=1, help="Clips used as queries.")] = 100,
+    effort: Annotated[int, typer.Option(min=1, help="Partitions looked into.")] = 64,
     as_json: AsJson = False,
 ) -> None:
     """How much of the exact shortlist the store's index finds, and how fast."""
@@ -73,9 +73,12 @@ def recall(
 @commands.command("build-index")
 def build_index(store: Store) -> None:
     """Build the approximate index now; large stores get it by themselves."""
+    from eaglenet.search.engine import Engine
     from eaglenet.search.repair import build_index as build
 
-    print(f"built {build(store)}")
+    kind = build(store)
+    now = Engine.open(store).info()["index"]
+    print(f"built {kind}; searches use " + ("it" if now == kind else f"the {now}: it is fast here"))
 
 
 @commands.command()

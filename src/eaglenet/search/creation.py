@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from eaglenet.errors import ModelNotFoundError, StoreError
+from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import is_packaged
 from eaglenet.search.layout import FeatureLayout
@@ -43,6 +43,19 @@ def load_model(name: str) -> Method:
             f"{name} has no tokenizer, so no sentence could be searched; save the model with one"
         )
     return method
+
+
+def place(method: Method, device: torch.device | str) -> Method:
+    """The model on a device that is there."""
+    try:
+        return method.to(device)
+    # torch: an unknown name is a RuntimeError, a build without CUDA an AssertionError.
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"the model cannot be put on --device {device} ({reason}); give cpu, cuda or cuda:N "
+            "of a GPU that this machine has, or leave the option out for cpu"
+        ) from error
 
 
 def describe(
@@ -87,6 +100,12 @@ def open_for_writing(folder: Path, wanted: Manifest) -> Iterator[tuple[Manifest,
     """The store in ``folder``, held against other writers; made if there is none."""
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file; give a folder for --store")
+    if not (folder / NAME).exists() and (folder / "clips.lance").exists():
+        # The manifest is written before the tables, so it did not get lost in a crash.
+        raise StoreError(
+            f"{folder} holds a store's tables but no {NAME}, which says with what model and "
+            "settings they were made; restore it, or give another --store"
+        )
     if folder.exists() and not (folder / NAME).exists() and _has_other_things(folder):
         raise StoreError(f"{folder} holds other files and is no store; give another --store")
     if (folder / NAME).exists():

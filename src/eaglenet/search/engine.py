@@ -17,6 +17,7 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods.base import Method
 from eaglenet.search.approximate import Approximate
 from eaglenet.search.coarse import Shortlist, exact_shortlists, is_exact
+from eaglenet.search.creation import place
 from eaglenet.search.filters import Filters
 from eaglenet.search.layout import StoredClips
 from eaglenet.search.manifest import Manifest, model_identity
@@ -29,7 +30,14 @@ from eaglenet.search.queries import (
     encode_sentences,
 )
 from eaglenet.search.reranking import Reranker
-from eaglenet.search.results import CaptionHit, Explanation, explain_clip, make_hits, rank_captions
+from eaglenet.search.results import (
+    CaptionHit,
+    Explanation,
+    explain_clip,
+    first_existing,
+    make_hits,
+    rank_captions,
+)
 from eaglenet.search.snapshot import Snapshot, snapshot_stamp
 from eaglenet.types import Clips, Hit, VideoFeatures
 
@@ -107,7 +115,7 @@ class Engine:
                 "new store"
             )
         method.eval()
-        return method.to(self._device) if self._device is not None else method
+        return place(method, self._device) if self._device is not None else method
 
     def warm_up(self) -> None:
         """Load the model and the vectors and run one query, so that the next one is fast."""
@@ -265,7 +273,7 @@ class Engine:
         """The file a clip is in; of several with the same content, the first that exists."""
         snapshot = self.snapshot
         paths = snapshot.files.paths[int(snapshot.columns["file_number"][snapshot.row(clip_id)])]
-        return Path(next((path for path in paths if Path(path).exists()), paths[0]))
+        return Path(first_existing(paths))
 
     def span_of(self, clip_id: str) -> tuple[float, float]:
         """First and last second of a clip in its file."""
@@ -317,6 +325,8 @@ class Engine:
         without: str | None = None,
     ) -> list[list[Hit]]:
         k = _checked_count(k)
+        if shortlist < 1:
+            raise UsageError(f"shortlist must be 1 or more clips to rank exactly, not {shortlist}")
         # One more, because the clip that was asked with is taken out again.
         width = max(k, min(shortlist, MAX_RESULTS)) + (without is not None)
         vectors = torch.stack([query.coarse.float().cpu() for query in queries])

@@ -39,7 +39,8 @@ def find_videos(
     for root in paths:
         if not root.exists():
             raise UsageError(f"{root}: no such file or folder")
-        for path in [root] if root.is_file() else _walk(root, leave_out):
+        refused: list[OSError] = []
+        for path in [root] if root.is_file() else _walk(root, leave_out, refused):
             name = os.path.abspath(path)
             if name in seen:
                 continue
@@ -53,11 +54,25 @@ def find_videos(
             except OSError as error:
                 if wanted:
                     yield FoundFile(name, 0, 0, error.strerror or str(error))
+        for refusal in refused:
+            reason = f"the folder cannot be read ({refusal.strerror}); what is in it is not indexed"
+            yield FoundFile(os.path.abspath(refusal.filename), 0, 0, reason)
 
 
-def _walk(root: Path, leave_out: Path) -> Iterator[Path]:
+def is_gone(path: str) -> bool:
+    """Whether there is no such file; one that may not be looked at is not gone."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _walk(root: Path, leave_out: Path, refused: list[OSError]) -> Iterator[Path]:
     unwanted = os.path.realpath(leave_out)
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=refused.append):
         folders[:] = sorted(
             name
             for name in folders
@@ -109,3 +124,9 @@ def read_tags(path: Path) -> dict[str, tuple[str, ...]]:
 def tags_of(path: str, tags: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
     """None where the CSV does not speak of the file."""
     return tags.get(path, tags.get(os.path.basename(path)))
+
+
+def unused_tags(paths: Sequence[str], tags: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Names in the CSV that stand for none of these files: misspelt, or not in these folders."""
+    known = {*paths, *map(os.path.basename, paths)}
+    return tuple(name for name in tags if name not in known)

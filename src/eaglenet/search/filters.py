@@ -17,7 +17,7 @@ from eaglenet.search.file_table import FileTable
 
 @dataclass(frozen=True)
 class Filters:
-    """All given conditions must hold.
+    """All given conditions must hold. Bounds that no file can meet are refused.
 
     path: shell pattern (``*``, ``?``, ``[...]``) against the whole path; a pattern without ``/``
         is matched against the file's name, and a plain word against any part of the path.
@@ -32,6 +32,19 @@ class Filters:
     min_duration: float | None = None
     max_duration: float | None = None
     tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # An empty answer would look like a store without the thing.
+        for name, value in (("shortest", self.min_duration), ("longest", self.max_duration)):
+            if value is not None and not value >= 0:
+                raise UsageError(f"the {name} duration is in seconds, 0 or more, not {value}")
+        shortest, longest = self.min_duration, self.max_duration
+        if shortest is not None and longest is not None and shortest > longest:
+            raise UsageError(
+                f"no file is at least {shortest:g} s and at most {longest:g} s long; swap the two"
+            )
+        if self.after is not None and self.before is not None and self.after >= self.before:
+            raise UsageError("no file is from after the one date and before the other; swap them")
 
     def __bool__(self) -> bool:
         return self != Filters()

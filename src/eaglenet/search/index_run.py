@@ -20,7 +20,7 @@ from eaglenet.methods.base import Method
 from eaglenet.search.coarse import is_exact
 from eaglenet.search.decoding_ahead import ClipFailure, ClipRequest, split_request
 from eaglenet.search.encoding import ClipEncoding
-from eaglenet.search.files import FoundFile, tags_of
+from eaglenet.search.files import FoundFile, is_gone, tags_of, unused_tags
 from eaglenet.search.inspection import Inspected, inspect_ahead
 from eaglenet.search.manifest import Manifest, Splitting
 from eaglenet.search.progress import IndexReport, OnProgress, Problem, Progress
@@ -44,7 +44,7 @@ class IndexOptions:
     retry: bool = False
     """Try files again that failed before and have not changed."""
     prepare: bool = False
-    """For a new store: keep what the exact scorer computes of a clip alone. Five times the disk
+    """For a new store: keep what the exact scorer computes of a clip alone. Six times the disk
     for an EagleNet; re-ranking takes half the time on a CPU."""
     workers: int | None = None
     device: str | None = None
@@ -138,6 +138,7 @@ class IndexRun:
             elapsed=time.monotonic() - self.started,
             problems=tuple(Problem(path, reason) for path, reason in self.problems.items()),
             index=index,
+            unused_tags=unused_tags([file.path for file in found], self.tags),
         )
 
     def _workers(self, todo: list[FoundFile]) -> int:
@@ -278,6 +279,8 @@ class IndexRun:
             file.path.encode("utf-8")
         except UnicodeEncodeError:
             return  # Such a name cannot be stored; the file is looked at anew each time.
+        if not file.modified_ns:
+            return  # It could not even be looked at, which says nothing about what is in it.
         self.finished.append(
             FileRow(file.path, file.size, file.modified_ns, content, "failed", reason)
         )
@@ -329,7 +332,7 @@ class IndexRun:
             path
             for path in self.known
             if any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
-            and not os.path.exists(path)
+            and is_gone(path)
         ]
         if not self.options.drop_missing:
             return 0, len(missing)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eaglenet.methods.base import Method
 from eaglenet.search.clips import check_splitting
-from eaglenet.search.creation import DEFAULT_MODEL, describe, load_model, open_for_writing
+from eaglenet.search.creation import DEFAULT_MODEL, describe, load_model, open_for_writing, place
 from eaglenet.search.files import find_videos
 from eaglenet.search.index_run import IndexOptions, IndexRun
 from eaglenet.search.progress import IndexReport, OnProgress
@@ -37,7 +37,7 @@ def index_videos(
     method = method if method is not None else load_model(model)
     method.eval()
     if options.device is not None:
-        method.to(options.device)
+        place(method, options.device)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
     from eaglenet.data.decoding import is_video

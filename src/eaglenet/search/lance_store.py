@@ -110,13 +110,16 @@ class LanceStore:
         return self._clip_keys(_any_of("content", contents)) if contents else []
 
     def _clip_keys(self, condition: str | None) -> list[ClipKey]:
-        query = self._clips.search().select(["content", "number"])
-        table = (query.where(condition) if condition else query).to_arrow()
+        with disk_errors(self.folder):
+            query = self._clips.search().select(["content", "number"])
+            table = (query.where(condition) if condition else query).to_arrow()
         return list(zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True))
 
     def read_clips(self, keys: Sequence[ClipKey]) -> ClipRows:
         """In the order of ``keys``."""
-        table = self._clips.search().where(_any_of("clip_id", map(clip_id_of, keys))).to_arrow()
+        wanted = _any_of("clip_id", map(clip_id_of, keys))
+        with disk_errors(self.folder):
+            table = self._clips.search().where(wanted).to_arrow()
         found = zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True)
         place = {key: row for row, key in enumerate(found)}
         table = table.take([place[key] for key in keys])
@@ -147,7 +150,8 @@ class LanceStore:
             self._clips.update(where=_any_of("content", [content]), values={"path": path})
 
     def files(self) -> list[FileRow]:
-        rows = self._files.search().to_arrow().to_pylist()
+        with disk_errors(self.folder):
+            rows = self._files.search().to_arrow().to_pylist()
         return [FileRow(**{**row, "tags": tuple(json.loads(row["tags"]))}) for row in rows]
 
     def put_files(self, rows: Sequence[FileRow]) -> None:

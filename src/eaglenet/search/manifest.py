@@ -154,9 +154,14 @@ def _read_json(folder: Path) -> dict[str, Any]:
             f"no store at {folder}; make one with: eaglenet index PATH --store {folder}"
         ) from None
     except (OSError, ValueError) as error:
-        raise StoreError(f"{folder / NAME} cannot be read: {error}") from error
+        raise StoreError(
+            f"{folder / NAME} cannot be read ({error}); restore it or index into a new store"
+        ) from error
     if not isinstance(content, dict):
-        raise StoreError(f"{folder / NAME} is damaged: expected a JSON object")
+        raise StoreError(
+            f"{folder / NAME} is damaged: expected a JSON object; restore it or index into a new "
+            "store"
+        )
     return content
 
 

@@ -64,3 +64,5 @@ class IndexReport:
     problems: tuple[Problem, ...]
     index: str
     """How the store is searched: ``exact scan`` or the kind of approximate index."""
+    unused_tags: tuple[str, ...] = ()
+    """Names in the table of tags that stand for none of the files that were found."""

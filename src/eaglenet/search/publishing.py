@@ -25,12 +25,14 @@ DEAD_FRACTION = 0.5
 """Share of slots of removed clips from which on the files are written anew."""
 
 
-def publish(folder: Path, store: ClipStore, layout: FeatureLayout, dim: int) -> int:
+def publish(
+    folder: Path, store: ClipStore, layout: FeatureLayout, dim: int, *, anew: bool = False
+) -> int:
     """Make the clips of all finished files visible to readers; returns how many there are.
 
     The only writer is the holder of the store's lock. Everything is on disk before the one
     rename that makes it visible, so a crash leaves the version before. The clips of a content
-    never change, so contents that are visible already are not read again.
+    never change, so contents that are visible already are not read again, unless ``anew``.
     """
     with disk_errors(folder):
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -39,6 +41,7 @@ def publish(folder: Path, store: ClipStore, layout: FeatureLayout, dim: int) -> 
             previous: Snapshot | None = Snapshot(folder, layout, dim)
         except StoreError:
             previous = None  # Missing or damaged: everything is derived from the store again.
+        previous = None if anew else previous
         if previous is not None and previous.num_slots > 2 * CHUNK:
             wanted = set(files.contents)
             visible = np.array([content in wanted for content in previous.files.contents])

@@ -9,7 +9,7 @@ from eaglenet.search.lance_store import LanceStore
 from eaglenet.search.locking import writer_lock
 from eaglenet.search.manifest import Manifest
 from eaglenet.search.publishing import publish
-from eaglenet.search.snapshot import CURRENT, FOLDER, Snapshot
+from eaglenet.search.snapshot import FOLDER, Snapshot
 from eaglenet.search.store import disk_errors
 
 
@@ -18,12 +18,18 @@ def repair(folder: Path) -> int:
     manifest = Manifest.read(folder)
     with writer_lock(folder):
         store = LanceStore(folder, manifest.layout, manifest.dim)
-        with disk_errors(folder):
-            (folder / FOLDER / CURRENT).unlink(missing_ok=True)
-            for path in (folder / FOLDER).glob("*-*"):
-                path.unlink()
         store.optimize()
-        return publish(folder, store, manifest.layout, manifest.dim)
+        # The old one goes after the new one is there: the tables may be what is damaged.
+        clips = publish(folder, store, manifest.layout, manifest.dim, anew=True)
+        new = Snapshot(folder, manifest.layout, manifest.dim)
+        kept = [(new.version, "npz"), (new.version, "json")]
+        kept += [(new.generation, "f32"), (new.generation, "bin")]
+        ends = tuple(f"-{number}.{suffix}" for number, suffix in kept)
+        with disk_errors(folder):
+            for path in (folder / FOLDER).glob("*-*"):
+                if not path.name.endswith(ends):
+                    path.unlink(missing_ok=True)
+        return clips
 
 
 def build_index(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eaglenet.errors import StoreError
 from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
 from eaglenet.search.coarse import Shortlist
@@ -59,6 +61,12 @@ def make_hits(
     if not len(found.rows):
         return []
     scores = query.score(clips).float().cpu() if rerank else torch.from_numpy(found.cosines)
+    if not scores.isfinite().all():
+        folder = snapshot.folder.parent
+        raise StoreError(
+            f"clips of {folder} have scores that are no numbers: its features are damaged; "
+            f"rebuild them with: eaglenet store repair --store {folder}"
+        )
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = scores.sort(descending=True, stable=True).indices.tolist()
     chosen, more = _group(snapshot, found.rows, order, k, group_files)
@@ -73,7 +81,7 @@ def make_hits(
             Hit(
                 rank=rank,
                 clip_id=snapshot.clip_id(row),
-                path=snapshot.files.paths[file][0],
+                path=first_existing(snapshot.files.paths[file]),
                 score=float(scores[place]),
                 coarse_score=float(found.cosines[place]),
                 moment=find_moment(frame_scores, seconds[place], *snapshot.span(row)),
@@ -82,6 +90,13 @@ def make_hits(
             )
         )
     return hits
+
+
+def first_existing(paths: Sequence[str]) -> str:
+    """Of the places of one content the first that is still there, or else the first."""
+    if len(paths) == 1:
+        return paths[0]
+    return next((path for path in paths if os.path.exists(path)), paths[0])
 
 
 def _metadata(snapshot: Snapshot, row: int, file: int, others: list[int]) -> dict[str, Any]:
@@ -96,7 +111,8 @@ def _metadata(snapshot: Snapshot, row: int, file: int, others: list[int]) -> dic
         "tags": files.tags[file],
     }
     if len(files.paths[file]) > 1:
-        metadata["also_at"] = files.paths[file][1:]
+        shown = first_existing(files.paths[file])
+        metadata["also_at"] = [path for path in files.paths[file] if path != shown]
     if others:
         metadata["more"] = [snapshot.clip_id(other) for other in others]
     return metadata

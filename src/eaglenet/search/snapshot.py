@@ -22,6 +22,7 @@ import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -65,7 +66,11 @@ class Snapshot:
                         f"{folder} has no readable snapshot ({error}); rebuild it with: "
                         f"eaglenet store repair --store {folder}"
                     ) from error
-            except (ValueError, KeyError, TypeError) as error:
+            except OSError as error:
+                raise StoreError(
+                    f"the snapshot in {folder} cannot be read ({error}); make it readable"
+                ) from error
+            except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
                 raise StoreError(
                     f"the snapshot in {folder} is damaged ({error}); rebuild it with: "
                     f"eaglenet store repair --store {folder}"
@@ -154,7 +159,8 @@ class Snapshot:
             part = view[place * size : (place + 1) * size]
             if os.preadv(self._records.fileno(), [part], slot * size) != size:
                 raise StoreError(
-                    f"{self.folder} is damaged: a record is missing; run: eaglenet store repair"
+                    f"{self.folder} is damaged: a record is missing; rebuild it with: "
+                    f"eaglenet store repair --store {self.folder.parent}"
                 )
         return buffer
 

@@ -149,6 +149,11 @@ def disk_errors(folder: Path) -> Iterator[None]:
                 f"{folder} cannot be written to ({text.splitlines()[0]}); searching it still "
                 "works. Make it writable or give another --store"
             ) from error
+        if "lance error" in text or "LanceError" in text:
+            raise StoreError(
+                f"the tables of {folder} are damaged ({text.splitlines()[0][:200]}); what can be "
+                "searched now stays so. Restore the folder, or index the videos into a new --store"
+            ) from error
         if isinstance(error, OSError):
             raise StoreError(f"{folder}: {text}") from error
         raise
