@@ -15,7 +15,7 @@ from eaglenet.errors import CheckpointError, ConfigError, DatasetError, NonFinit
 from eaglenet.methods.folder import load
 from eaglenet.training import trainer as trainer_module
 from eaglenet.training.logbook import read_log
-from eaglenet.training.runs import evaluate_run, train
+from eaglenet.training.runs import evaluate_run, seen_in_training, train
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,19 @@ def test_a_run_is_evaluated_on_any_features_folder_of_its_form(finished, tmp_pat
     other = write_features(tmp_path / "other", videos=13, seed=5)
     result = evaluate_run(finished.folder, features=other, device="cpu")
     assert (result.num_videos, result.num_texts) == (13, 39)
+
+
+def test_videos_that_a_run_was_trained_or_selected_on_are_counted(finished, features, tmp_path):
+    from eaglenet.data.features import load_feature_folder
+
+    train_part, held_out = load_feature_folder(features).hold_out(10)
+    notes = " ".join(evaluate_run(finished.folder, features=features, device="cpu").notes)
+    assert "30 of the 40 videos are among those that the run was trained on" in notes
+    assert "10 of the 40 videos are among those that the run was selected on" in notes
+    experiment = finished.experiment
+    assert "5 of the 5 videos" in seen_in_training(experiment, train_part.video_ids[:5])[0]
+    assert "selected on" in seen_in_training(experiment, held_out.video_ids)[0]
+    assert seen_in_training(experiment, ["unseen"]) == []
 
 
 def test_a_finished_run_is_not_trained_again(finished, features):

@@ -260,7 +260,9 @@ def _provenance(runs: Sequence[RunRecord]) -> list[Block]:
             for name, part in ((name, _mapping(value)) for name, value in data.items())
         )
         commit = str(run.manifest.get("commit") or "?")[:12]
-        rows.append([run.folder.name, str(run.seed), commit, str(versions.get("torch", "?")),
+        # A campaign calls every run seed-N: the folder above says whose.
+        place = "/".join(run.folder.resolve().parts[-2:])
+        rows.append([place, str(run.seed), commit, str(versions.get("torch", "?")),
                      str(device), found or "?"])  # fmt: skip
     return [
         Heading("What made these runs"),

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglenet.data.features import load_feature_folder
+from eaglenet.data.features import INDEX_FILE, load_feature_folder, read_index
+from eaglenet.data.records import hold_out_ids
 from eaglenet.errors import CheckpointError, ConfigError
 from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.methods.base import Method
@@ -226,11 +227,14 @@ def evaluate_run(
     ``split`` is ``test`` unless the run's data has none.
     """
     experiment, method = load_run(folder)
+    notes = [SELECTION_NOTES[experiment.training.select]]
     world = join(device)
     try:
         method = method.to(world.device)
         if features is not None:
-            source = feature_source(check_features(load_feature_folder(features), method))
+            given = check_features(load_feature_folder(features), method)
+            source = feature_source(given)
+            notes += seen_in_training(experiment, given.video_ids)
         else:
             name = split or default_split(experiment)
             source = load_source(
@@ -246,8 +250,26 @@ def evaluate_run(
         )
     finally:
         leave(world)
-    note = SELECTION_NOTES[experiment.training.select]
-    return dataclasses.replace(result, notes=(*result.notes, note))
+    return dataclasses.replace(result, notes=(*result.notes, *notes))
+
+
+def seen_in_training(experiment: Experiment, video_ids: Sequence[str]) -> list[str]:
+    """A note where a features folder holds videos that the run trained on or was selected on."""
+    data = experiment.data
+    root = Path(data.root).expanduser()
+    if data.dataset != FEATURES or not (root / INDEX_FILE).is_file():
+        return []
+    ids = read_index(root)["video_ids"]
+    held_out = hold_out_ids(ids, data.val_videos)
+    notes = []
+    for name, known in (("trained on", set(ids) - held_out), ("selected on", held_out)):
+        count = len(known.intersection(video_ids))
+        if count:
+            notes.append(
+                f"{count:,} of the {len(video_ids):,} videos are among those that the run was "
+                f"{name}: not a score on unseen videos"
+            )
+    return notes
 
 
 def default_split(experiment: Experiment) -> str:
