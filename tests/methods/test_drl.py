@@ -81,14 +81,14 @@ def test_the_decorrelation_loss_equals_the_loops(off_diagonal: float) -> None:
 
 @torch.no_grad()
 def test_the_loss_joins_both_terms_over_what_the_temporal_head_made() -> None:
-    """Text 2 belongs to video 0 as text 0 does: its words are matched with that video's frames."""
+    """Text 2 belongs to video 1 as text 1 does: its words meet the two frames of that one."""
     method = build("drl", **SHAPE)
     assert isinstance(method, DRL)
     text, video = texts(VIDEOS), videos()
     weights, words = weights_of(method), words_of(text)
     frames = temporal_frames(method, video)
-    owners = [0, 1, 0]
-    positives = torch.tensor([[True, False, False], [False, True, False], [True, False, False]])
+    owners = [0, 1, 1]
+    positives = torch.tensor([[True, False, False], [False, True, False], [False, True, False]])
     losses = method.losses(text, video, positives)
     matched = [frames[owner] for owner in owners]
     expected = reference.decorrelation(
