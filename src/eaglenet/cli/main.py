@@ -80,7 +80,7 @@ def main() -> None:
     except SystemExit as leaving:
         # Typer turns an interrupt into this code without a word.
         if leaving.code == 130:
-            print("interrupted; training, indexing and caching go on when run again", file=sys.stderr)
+            print("interrupted; training, indexing and caching go on if run again", file=sys.stderr)
         raise
     except EagleNetError as error:
         if os.environ.get("EAGLENET_DEBUG"):
