@@ -192,6 +192,16 @@ def test_figures_are_the_same_bytes_every_time() -> None:
     assert recall_against_time_figure({}, recall_against_time()).startswith(PNG)
 
 
+def test_right_and_wrong_are_told_apart_without_colour(monkeypatch) -> None:
+    monkeypatch.setattr("eaglenet.evaluation.figures.WRONG", "#1a9641")
+    frames = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
+    pictures = {
+        qualitative_figure([QualitativeExample("a", {"run": [Retrieved("v", frames, is_right)]})])
+        for is_right in (True, False)
+    }
+    assert len(pictures) == 2
+
+
 def test_a_figure_marks_right_in_green_and_wrong_in_red() -> None:
     frames = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
     png = {

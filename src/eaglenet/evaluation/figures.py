@@ -131,7 +131,9 @@ def _draw_video(axes: Any, video: Retrieved, num_frames: int) -> None:
     axes.imshow(strip, interpolation="nearest", aspect="equal")
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_xlabel(video.video_id, fontsize=6, labelpad=1)
+    # In words too: red and green look alike to many.
+    verdict = "right" if video.is_right else "wrong"
+    axes.set_xlabel(f"{video.video_id}: {verdict}", fontsize=6, labelpad=1)
     for spine in axes.spines.values():
         spine.set(color=RIGHT if video.is_right else WRONG, linewidth=3)
 
