@@ -54,7 +54,7 @@ def recall(
     store: Store,
     k: Annotated[int, typer.Option("-k", min=1, help="Length of the shortlists.")] = 100,
     queries: Annotated[int, typer.Option(min=1, help="Clips used as queries.")] = 100,
-    effort: Annotated[int, typer.Option(min=1, help="Partitions looked into.")] = 64,
+    effort: Annotated[int, typer.Option(min=1, help="Partitions looked into.")] = 256,
     as_json: AsJson = False,
 ) -> None:
     """How much of the exact shortlist the store's index finds, and how fast."""
