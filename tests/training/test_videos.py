@@ -5,7 +5,9 @@ import json
 
 import pytest
 from tiny import tiny_experiment
+from typer.testing import CliRunner
 
+from eaglenet.cli.main import app
 from eaglenet.data.synthetic import render_world
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.errors import ConfigError, DatasetError, UsageError
@@ -64,6 +66,19 @@ def test_any_model_is_evaluated_on_any_dataset(videos, tmp_path, monkeypatch):
     result = evaluate_model(str(run.folder), "folder", str(videos), split="val", device="cpu")
     assert (result.num_videos, result.num_texts) == (6, 24)
     assert list((tmp_path / "cache").rglob("frames.bin"))
+
+
+def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(videos, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    captions = tmp_path / "captions.csv"
+    names = [path.stem for path in sorted(videos.rglob("val*.mp4"))]
+    captions.write_text("video,caption\n" + "".join(f"{name},a red circle\n" for name in names))
+    command = ["evaluate", "demo", "--dataset", "folder", "--root", str(captions), "--json"]
+    command += ["--videos", str(videos), "--set", "fractions=[0,0,1]"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert json.loads(result.stdout)["videos_found"] == len(names) == 6
+    with pytest.raises(UsageError, match="belong to --dataset"):
+        CliRunner().invoke(app, ["evaluate", "x", "--videos", "y"], catch_exceptions=False)
 
 
 def test_gradient_checkpointing_and_frozen_towers_run_on_videos(videos, tmp_path):

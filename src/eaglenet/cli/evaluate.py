@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+from eaglenet.cli.data import Settings as DatasetSettings
+from eaglenet.cli.data import VideoFolders, parse_settings
 from eaglenet.cli.training_options import AsJson, Device
+from eaglenet.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +33,8 @@ def evaluate(
         str | None, typer.Option(help="Evaluate any model on this dataset (demo, msrvtt, ...).")
     ] = None,
     root: Annotated[str, typer.Option(help="Folder of --dataset.")] = "",
+    videos: VideoFolders = None,
+    settings: DatasetSettings = None,
     noise_seeds: Annotated[
         int, typer.Option(min=0, help="Also score with so many noise seeds: mean and spread.")
     ] = 0,
@@ -44,6 +49,11 @@ def evaluate(
     from eaglenet.training.runs import evaluate_model, evaluate_run
 
     seeds = list(range(noise_seeds)) or None
+    options = parse_settings(settings)
+    if videos:
+        options["video_folders"] = [str(folder) for folder in videos]
+    if dataset is None and options:
+        raise UsageError("--videos and --set belong to --dataset; a run keeps the data it names")
     if dataset is None:
         result = evaluate_run(
             Path(run),
@@ -60,6 +70,7 @@ def evaluate(
             dataset,
             root,
             split=split or "test",
+            options=options,
             noise_seeds=seeds,
             device=device,
             backend=backend,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -284,18 +284,22 @@ def evaluate_model(
     root: str,
     *,
     split: str = "test",
+    options: Mapping[str, Any] | None = None,
     noise_seeds: Sequence[int] | None = None,
     device: str = "auto",
     backend: str = "auto",
     precision: str = "fp32",
 ) -> EvaluationResult:
-    """Evaluate any model on any dataset, with the frames that the model was made for."""
+    """Evaluate any model on any dataset, with the frames that the model was made for.
+
+    ``options`` are what the dataset's loader takes, ``video_folders`` among them.
+    """
     method = load(name_or_folder)
     world = join(device)
     encoder: Any = method.encoder
     limit = encoder.config.text.context_length if dataset != FEATURES else 0
     words = min(limit, 64 if dataset == "didemo" else 32)
-    data = DataChoice(dataset, root, frames=method.frame_spec, max_words=words)
+    data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
     try:
         if dataset == FEATURES:
             source = feature_source(check_features(load_feature_folder(root), method))
