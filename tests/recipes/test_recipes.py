@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.evaluation.paper_tables import paper_tables
 from eaglenet.methods import METHODS
@@ -143,7 +143,8 @@ def test_the_last_component_row_is_the_main_result():
     main = build_recipe("msrvtt-b16").method_config
     assert build_recipe("components/frl+eam+sigmoid").method_config == main
     assert build_recipe("graph/rgat+eam").method_config == main
-    assert build_recipe("edges/full").method_config == main
+    activated = dataclasses.replace(main, edge_weights="activated")
+    assert build_recipe("edges/full").method_config == activated
 
 
 def test_the_released_didemo_recipe_has_matrices_of_sixteen_pairs():
@@ -184,3 +185,36 @@ def test_an_unknown_recipe_suggests_a_near_one():
 def test_compared_methods_have_their_authors_settings_on_each_dataset(name, expected):
     config = build_recipe(name).method_config
     assert {field: getattr(config, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize("world", ["", "demo/", "features/"])
+def test_frame_edges_change_the_scores_of_their_table(world):
+    """Read before LeakyReLU they could not: the row without them would be the same model."""
+    pair = [build_recipe(f"{world}edges/{row}").method_config for row in ("no-f2f", "full")]
+    scores = []
+    for config in pair:
+        torch.manual_seed(0)
+        small = dataclasses.replace(config, dim=DIM, num_frames=FRAMES, num_heads=2)
+        encoder = FeatureEncoder(FeatureConfig(DIM, DIM, DIM))
+        method = METHODS["eaglenet"].build(small, encoder).eval()
+        shaken = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in method.parameters():
+                parameter += torch.randn(parameter.shape, generator=shaken) / DIM**0.5
+        draw = torch.Generator().manual_seed(2)
+        text = TextFeatures(torch.randn(3, DIM, generator=draw))
+        frames = torch.randn(4, FRAMES, DIM, generator=draw)
+        video = VideoFeatures(frames, torch.ones(4, FRAMES, dtype=torch.bool))
+        count = sum(parameter.numel() for parameter in method.parameters())
+        scores.append((count, method.score(text, video).detach()))
+    assert scores[0][0] < scores[1][0]
+    assert not torch.allclose(scores[0][1], scores[1][1], atol=1e-6)
+
+
+def test_every_head_of_clip4clip_can_be_compared():
+    heads = [
+        build_recipe(f"{world}/clip4clip{name}").method_config.head
+        for world in ("demo", "features", "msvd-b32")
+        for name in ("", "-lstm", "-transformer", "-tight")
+    ]
+    assert heads == ["mean", "lstm", "transformer", "tight"] * 3

@@ -102,7 +102,7 @@ def test_an_experiment_file_can_be_trained(features, tmp_path):
 def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
     found = json.loads(
         invoke(
-            "compare", "clip4clip,xpool", "--dataset", "features", "--root", features,
+            "compare", "clip4clip,xpool", "xpool", "--dataset", "features", "--root", features,
             "--seeds", 2, "--output", tmp_path, "--device", "cpu", "--json",
             *settings(SMALL, ["method_config.num_frames=5"]),
         )
@@ -120,12 +120,21 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
 
 def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
     from eaglenet.recipes.features import feature_experiment
-    from eaglenet.training.campaign import Trial, campaign_table, run_campaign
+    from eaglenet.training.campaign import (
+        Trial,
+        campaign_table,
+        reasons,
+        run_campaign,
+        write_report,
+    )
 
     trial = Trial("ts2net", feature_experiment("ts2net"))
     rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")
     assert "frozen features" in rows[0]["cannot_run"]
-    assert "cannot run here" in campaign_table(rows)[1][0][1]
+    assert campaign_table(rows)[1][0] == ["ts2net", "cannot run"]
+    assert "frozen features" in reasons(rows)[0]
+    write_report(tmp_path / "new", "compare", "title", rows)
+    assert "frozen features" in (tmp_path / "new" / "compare.md").read_text()
 
 
 def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
@@ -146,7 +155,7 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
         (["train", "msrvtt-b61", "--output", "x"], "did you mean"),
         (["ablate", "colour", "--output", "x"], "unknown table"),
         (["ablate", "energy", "--world", "moon", "--output", "x"], "known: demo, features"),
-        (["compare", "nonsense", "--output", "x"], "unknown recipe"),
+        (["compare", "nonsense", "--output", "x"], "unknown method"),
         (["evaluate", "nowhere"], "not a run folder"),
     ],
 )
@@ -163,3 +172,24 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(features, tmp
     assert result.returncode == 1
     assert "check the path" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_scores_of_a_run_can_be_written_and_post_processed(features, tmp_path):
+    run = tmp_path / "run"
+    invoke(
+        "train", "features/clip4clip", "--output", run, "--device", "cpu",
+        *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
+    )  # fmt: skip
+    file = tmp_path / "sim.npy"
+    record = json.loads(invoke("evaluate", run, "--device", "cpu", "--scores", file, "--json"))
+    metrics = json.loads(
+        invoke(
+            "metrics", file, "--video-of-text", tmp_path / "sim.videos.npy", "--dual-softmax",
+            "--json",
+        )
+    )  # fmt: skip
+    assert metrics["t2v"] == record["t2v"]
+    assert metrics["v2t"] == record["v2t"]
+    assert "dual_softmax" in metrics
+    with pytest.raises(EagleNetError, match="name it so"):
+        invoke("evaluate", run, "--device", "cpu", "--scores", tmp_path / "sim.csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from eaglenet.cli.training_options import (
     print_table,
     progress_bars,
 )
+
+if TYPE_CHECKING:
+    from eaglenet.training.experiment import Experiment
 
 
 def register(app: typer.Typer) -> None:
@@ -52,26 +55,43 @@ def compare(
     from eaglenet.training.campaign import (
         Trial,
         campaign_table,
+        reasons,
         run_campaign,
         write_report,
     )
-    from eaglenet.training.runs import default_split
+    from eaglenet.training.runs import SELECTION_NOTES, default_split
 
     changes = [*([f"data.root={root}"] if root else []), *(settings or [])]
-    names = [name for argument in methods for name in argument.split(",") if name]
-    trials = [Trial(name, find_experiment(recipe_name(name, dataset), changes)) for name in names]
+    # A name given twice is one row.
+    names = dict.fromkeys(name for argument in methods for name in argument.split(",") if name)
+    trials = [Trial(name, find_trial(name, dataset, changes)) for name in names]
     reported = split or default_split(trials[0].experiment)
     with progress_bars(quiet=as_json) as announce:
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce
         )
-    title = f"{dataset}, {reported} split, {seeds} seeds; the epoch was chosen on validation"
+    note = SELECTION_NOTES[trials[0].experiment.training.select]
+    title = f"{dataset}, {reported} split, {seeds} seeds; {note}"
     write_report(output, "compare", title, rows)
     if as_json:
         print(json.dumps({"title": title, "rows": rows}, indent=2))
         return
     print_table(title, *campaign_table(rows))
+    for line in reasons(rows):
+        print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
+
+
+def find_trial(name: str, dataset: str, changes: list[str]) -> Experiment:
+    """The experiment of a method on a dataset; a name that is neither is told what there is."""
+    from eaglenet.methods import METHODS
+    from eaglenet.recipes import RECIPES
+
+    recipe = recipe_name(name, dataset)
+    method = name.split("-")[0]
+    if recipe not in RECIPES and "/" not in name and method not in METHODS:
+        METHODS[name]  # raises: it lists the methods and near names
+    return find_experiment(recipe, changes)
 
 
 def recipe_name(method: str, dataset: str) -> str:

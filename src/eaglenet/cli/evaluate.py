@@ -41,6 +41,13 @@ def evaluate(
     device: Device = "auto",
     backend: Annotated[str, typer.Option(help="Scoring back end; auto chooses.")] = "auto",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SIM.npy",
+            help="Also write the scores, texts x videos, and SIM.videos.npy: for eaglenet metrics.",
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,6 +55,8 @@ def evaluate(
     from eaglenet.training.manifest import write_json
     from eaglenet.training.runs import evaluate_model, evaluate_run
 
+    if scores is not None and scores.suffix != ".npy":
+        raise UsageError(f"--scores {scores}: the file is a .npy, name it so")
     seeds = list(range(noise_seeds)) or None
     options = parse_settings(settings)
     if videos:
@@ -63,6 +72,7 @@ def evaluate(
             device=device,
             backend=backend,
             precision=precision,
+            scores_file=scores,
         )
     else:
         result = evaluate_model(
@@ -75,6 +85,7 @@ def evaluate(
             device=device,
             backend=backend,
             precision=precision,
+            scores_file=scores,
         )
     record = result.to_dict()
     if output is not None:

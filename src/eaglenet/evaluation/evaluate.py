@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +14,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from eaglenet.errors import NonFiniteError, UsageError
-from eaglenet.evaluation.metrics import Metrics, StreamingRanks, check_video_of_text
+from eaglenet.evaluation.metrics import Metrics, check_video_of_text
+from eaglenet.evaluation.ranking import MAX_SCORES, rank_pairs
 from eaglenet.evaluation.summary import format_result, mean_and_spread
 from eaglenet.methods.base import Method
-from eaglenet.scoring import score_all
 from eaglenet.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
 
-MAX_SCORES = 1 << 26  # scores held at once: 256 MB in fp32
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_NAMES = 20  # missing videos named in a result; the count is always whole
 
@@ -105,6 +105,7 @@ def evaluate(
     noise_seeds: Sequence[int] | None = None,
     missing_videos: Sequence[str] = (),
     max_scores: int = MAX_SCORES,
+    scores_file: Path | None = None,
 ) -> EvaluationResult:
     """Evaluate ``method``: encode texts and videos, score every pair, rank both directions.
 
@@ -117,6 +118,7 @@ def evaluate(
             evaluation noise. The model keeps its own noise afterwards.
         missing_videos: ids that the protocol lists but that were not found; reported.
         max_scores: scores held at once.
+        scores_file: also write the scores there, a ``.npy`` ``[texts, videos]``.
     """
     place = torch.device(device) if device is not None else method.device
     was_training = method.training
@@ -129,14 +131,18 @@ def evaluate(
             video = _encode(method, _batches(videos, video_batch), place, precision)
             videos_done = _now(place)
             _check_encoded(text, video, video_of_text)
-            settings: dict[str, Any] = {"backend": backend, "precision": precision}
-            metrics = _rank(method, text, video, video_of_text, max_scores, settings)
+            settings: dict[str, Any] = {
+                "backend": backend,
+                "precision": precision,
+                "max_scores": max_scores,
+            }
+            metrics = rank_pairs(
+                method, text, video, video_of_text, scores_file=scores_file, **settings
+            )
             scored = _now(place)
             noise = None
             if noise_seeds:
-                noise = _noise_spread(
-                    method, text, video, video_of_text, max_scores, settings, noise_seeds
-                )
+                noise = _noise_spread(method, text, video, video_of_text, settings, noise_seeds)
     finally:
         method.train(was_training)
     return EvaluationResult(
@@ -155,53 +161,11 @@ def evaluate(
     )
 
 
-def _rank(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    video_of_text: Int[Tensor, "texts"],
-    max_scores: int,
-    settings: dict[str, Any],
-) -> Metrics:
-    """Score in blocks of whole columns where they fit, so that video-side work is done once."""
-    order = video_of_text.argsort(stable=True)
-    text = text[order.to(text.sentence.device)]
-    sorted_video = video_of_text[order].cpu()
-    ranks = StreamingRanks(sorted_video, len(video))
-    text_step = min(len(text), max_scores)
-    video_step = min(len(video), max(1, max_scores // text_step))
-
-    def block(texts: slice, videos: slice) -> Tensor:
-        scores = score_all(method, text[texts], video[videos], **settings)
-        return torch.as_tensor(scores).float()
-
-    if text_step == len(text) and video_step == len(video):
-        scores = block(slice(None), slice(None))
-        ranks.add_targets(scores)
-        ranks.add(scores)
-        return ranks.metrics()
-    # The right pairs first: texts are sorted by video, so those of a video block lie together.
-    for video_start in range(0, len(video), video_step):
-        edges = torch.tensor([video_start, min(video_start + video_step, len(video))])
-        first, last = torch.searchsorted(sorted_video, edges).tolist()
-        for start in range(first, last, text_step):
-            rows = slice(start, min(start + text_step, last))
-            tile = block(rows, slice(video_start, video_start + video_step))
-            ranks.add_targets(tile, start, video_start)
-    for video_start in range(0, len(video), video_step):
-        for start in range(0, len(text), text_step):
-            rows = slice(start, start + text_step)
-            tile = block(rows, slice(video_start, video_start + video_step))
-            ranks.add(tile, start, video_start)
-    return ranks.metrics()
-
-
 def _noise_spread(
     method: Method,
     text: TextFeatures,
     video: VideoFeatures,
     video_of_text: Int[Tensor, "texts"],
-    max_scores: int,
     settings: dict[str, Any],
     seeds: Sequence[int],
 ) -> NoiseSpread:
@@ -215,7 +179,7 @@ def _noise_spread(
         results = []
         for seed in seeds:
             reseed(int(seed))
-            results.append(_rank(method, text, video, video_of_text, max_scores, settings))
+            results.append(rank_pairs(method, text, video, video_of_text, **settings))
     return NoiseSpread(tuple(int(seed) for seed in seeds), tuple(results))
 
 

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,6 +183,20 @@ class StreamingRanks:
     ) -> Float[Tensor, "texts videos"]:
         raise_if_not_finite(tile, text_start, video_start)
         return tile.detach().cpu()
+
+    def share_targets(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Learn the targets that other processes met; ``total`` sums a tensor over all of them.
+
+        Each column belongs to one process, which adds all its tiles.
+        """
+        self.text_target = total(self.text_target.nan_to_num(nan=0.0))
+
+    def share_counts(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Join the counts of all processes, after each has added its columns."""
+        self.text_rank = total(self.text_rank - 1) + 1
+        self.video_rank = total(self.video_rank - 1) + 1
+        self._open_beats = total(self._open_beats.long()) > 0
+        self._next_text = total(self._next_text)
 
     def metrics(self) -> Metrics:
         """Both directions, once every tile has been added."""

@@ -83,6 +83,11 @@ class Method(nn.Module, ABC):
         scores = torch.einsum("td,vfd->tvf", sentence, frames)
         return scores.masked_fill(~video.mask[None], float("-inf"))
 
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        """Texts and videos that :meth:`score` may take at once; small where pairs need memory."""
+        return (16, 64)
+
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile in place what a training step spends its time in; here the encoder."""
         self.encoder.compile(*args, **kwargs)  # type: ignore[attr-defined]

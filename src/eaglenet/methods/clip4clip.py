@@ -116,6 +116,11 @@ class CLIP4Clip(Method):
             frames = self.head(frames, video.mask)
         return mean_pooling(frames, video.mask)
 
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        # One vector a video: few passes over the videos, whatever the number of texts.
+        return super().score_tile if isinstance(self.head, CrossEncoder) else (4096, 64)
+
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         if isinstance(self.head, CrossEncoder):
             return self._cross_scores(self.head, text, video)

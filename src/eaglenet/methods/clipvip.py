@@ -77,6 +77,10 @@ class CLIPViP(Method):
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         return self.proxies.encode(self.encoder.vision, videos).features
 
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (4096, 1024)
+
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
 

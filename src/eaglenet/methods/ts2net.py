@@ -121,6 +121,10 @@ class TS2Net(Method):
         mask = video.mask.repeat_interleave(self.tokens_per_frame, dim=1)
         return self.temporal(sequence, mask)[:, :: self.tokens_per_frame]  # type: ignore[no-any-return]
 
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (512, 64)
+
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         return frame_weighted_similarity(
             text.sentence, self._tokens(video), video.mask, sharpness=self.config.sharpness

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from eaglenet.methods import METHODS
+
+HEADS: Mapping[str, str] = {
+    "clip4clip-lstm": "lstm",
+    "clip4clip-transformer": "transformer",
+    "clip4clip-tight": "tight",
+}
+"""CLIP4Clip's seqLSTM, seqTransf and tightTransf under names of their own, for comparisons."""
 
 
 def method_config(method: str, *, dim: int, num_frames: int, **changes: Any) -> Any:

@@ -42,12 +42,10 @@ class Scorer(ABC):
 class ReferenceScorer(Scorer):
     """The method's own ``score``; any method."""
 
-    tile_texts = 16
-    tile_videos = 64
-
     def __init__(self, method: Method, precision: Precision) -> None:
         self.method = method
         self.precision = precision
+        self.tile_texts, self.tile_videos = method.score_tile
 
     def prepare(self, video: VideoFeatures) -> VideoFeatures:
         return video

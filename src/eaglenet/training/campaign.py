@@ -112,6 +112,7 @@ def write_report(
     table: tuple[list[str], list[list[str]]] | None = None,
 ) -> None:
     """``name.json`` and ``name.md`` in ``folder``, and ``report/`` with the curves of all runs."""
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", {"title": title, **describe_environment(), "rows": rows})
     lines = [f"# {title}", "", markdown_table(*(table or campaign_table(rows))), ""]
     timed = [row for row in rows if "cannot_run" not in row]
@@ -123,7 +124,7 @@ def write_report(
         ]
         lines += [markdown_table(["", "scoring s", "t2v R@1"], points), ""]
         lines += [f"Protocol: {timed[0]['protocol']}; {timed[0]['selection']}.", ""]
-    folder.mkdir(parents=True, exist_ok=True)
+    lines += reasons(rows)
     (folder / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
     if timed:
         runs = [folder / slug(row["label"]) for row in timed]
@@ -144,9 +145,14 @@ def campaign_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
     return header, [_cells(row) for row in rows]
 
 
+def reasons(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each row that could not run, saying why."""
+    return [f"{row['label']}: {row['cannot_run']}" for row in rows if "cannot_run" in row]
+
+
 def _cells(row: dict[str, Any]) -> list[str]:
     if "cannot_run" in row:
-        return [row["label"], f"cannot run here: {row['cannot_run']}"]
+        return [row["label"], "cannot run"]
     peak = row["peak_memory_bytes"]
     return [
         row["label"],

@@ -160,6 +160,15 @@ def broadcast_state(module: nn.Module, world: World, *, buffers_only: bool = Fal
         _call("broadcasting state", world, dist.broadcast, tensor.data, src=0)
 
 
+def sum_over_ranks(value: Tensor, world: World) -> Tensor:
+    """The sum of every rank's tensor, on the tensor's own device."""
+    if world.size == 1:
+        return value
+    summed = value.to(world.device, copy=True)
+    _call("summing over the ranks", world, dist.all_reduce, summed)
+    return summed.to(value.device)
+
+
 def broadcast_value(value: Any, world: World) -> Any:
     """Rank 0's plain value on every rank."""
     if world.size == 1:

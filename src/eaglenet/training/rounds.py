@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from eaglenet.errors import UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult, Timings, evaluate
-from eaglenet.evaluation.metrics import retrieval_metrics
+from eaglenet.evaluation.ranking import Share, rank_pairs
 from eaglenet.methods.base import Method
-from eaglenet.scoring import score_all
-from eaglenet.training.distributed import World, gather_uneven, gather_uneven_tensor
+from eaglenet.training.distributed import World, gather_uneven, sum_over_ranks
 from eaglenet.training.sources import Source, index_chunks
 
 
@@ -27,13 +29,19 @@ def evaluate_source(
     noise_seeds: Sequence[int] | None = None,
     backend: str = "auto",
     precision: str = "fp32",
+    scores_file: Path | None = None,
 ) -> EvaluationResult:
-    """Metrics of ``method`` on a split; the same on one process and on several."""
+    """Metrics of ``method`` on a split; the same on one process and on several.
+
+    ``scores_file`` takes the matrix, and ``FILE.videos.npy`` beside it the video of each text.
+    """
+    if world.size > 1 and scores_file is not None:
+        raise UsageError("scores are written by one process: evaluate without torchrun for that")
     if world.size > 1 and not noise_seeds:
         return _evaluate_shared(method, source, world, batch_videos, batch_texts)
     text_chunks = index_chunks(source.num_texts, batch_texts, World())
     video_chunks = index_chunks(source.num_videos, batch_videos, World())
-    return evaluate(
+    result = evaluate(
         method,
         (source.texts(rows) for rows in text_chunks),
         (source.videos(rows) for rows in video_chunks),
@@ -44,7 +52,16 @@ def evaluate_source(
         precision=precision,
         noise_seeds=noise_seeds,
         missing_videos=source.missing,
+        scores_file=scores_file,
     )
+    if scores_file is not None:
+        np.save(video_file(scores_file), source.video_of_text.cpu().numpy())
+    return result
+
+
+def video_file(scores_file: Path) -> Path:
+    """Where the video of each text stands, for `eaglenet metrics --video-of-text`."""
+    return scores_file.with_suffix(".videos.npy")
 
 
 def _evaluate_shared(
@@ -63,11 +80,8 @@ def _evaluate_shared(
                 method.encode_video, source.videos, source.num_videos, batch_videos, world
             )
             videos_done = time.perf_counter()
-            rows = torch.arange(source.num_texts)[world.rank :: world.size]
-            own = text[rows.to(text.sentence.device)]
-            scores = torch.as_tensor(score_all(method, own, video))
-            whole = gather_uneven_tensor(scores, source.num_texts, world)
-            metrics = retrieval_metrics(whole.float(), source.video_of_text.cpu())
+            share = Share(world.rank, world.size, lambda value: sum_over_ranks(value, world))
+            metrics = rank_pairs(method, text, video, source.video_of_text.cpu(), share=share)
             scored = time.perf_counter()
     finally:
         method.train(was_training)

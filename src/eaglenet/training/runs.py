@@ -221,6 +221,7 @@ def evaluate_run(
     device: str = "auto",
     backend: str = "auto",
     precision: str = "fp32",
+    scores_file: Path | None = None,
 ) -> EvaluationResult:
     """Evaluate the selected model of a run on a split, or on any features folder of its form.
 
@@ -247,6 +248,7 @@ def evaluate_run(
             noise_seeds=noise_seeds,
             backend=backend,
             precision=precision,
+            scores_file=scores_file,
         )
     finally:
         leave(world)
@@ -289,6 +291,7 @@ def evaluate_model(
     device: str = "auto",
     backend: str = "auto",
     precision: str = "fp32",
+    scores_file: Path | None = None,
 ) -> EvaluationResult:
     """Evaluate any model on any dataset, with the frames that the model was made for.
 
@@ -312,6 +315,7 @@ def evaluate_model(
             noise_seeds=noise_seeds,
             backend=backend,
             precision=precision,
+            scores_file=scores_file,
         )
     finally:
         leave(world)

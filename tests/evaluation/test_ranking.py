@@ -1,0 +1,75 @@
+"""Ranks from blocks and from several processes' shares equal those of the whole matrix."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.evaluation.metrics import retrieval_metrics
+from eaglenet.evaluation.ranking import Share, rank_pairs
+from eaglenet.methods.base import METHODS
+from eaglenet.types import TextFeatures, VideoFeatures
+
+TEXTS, VIDEOS, FRAMES, DIM = 11, 7, 3, 8
+
+
+@pytest.fixture
+def features():
+    draw = torch.Generator().manual_seed(0)
+    text = TextFeatures(torch.randn(TEXTS, DIM, generator=draw))
+    mask = torch.ones(VIDEOS, FRAMES, dtype=torch.bool)
+    video = VideoFeatures(torch.randn(VIDEOS, FRAMES, DIM, generator=draw), mask)
+    return text, video, torch.tensor([3, 0, 0, 6, 1, 2, 2, 5, 3, 0, 1])
+
+
+@pytest.fixture
+def method():
+    spec = METHODS["clip4clip"]
+    encoder = FeatureEncoder(FeatureConfig(DIM, DIM, DIM, identity=True))
+    return spec.build(spec.config_class(num_frames=FRAMES), encoder).eval()
+
+
+def summing(size):
+    """``total`` of each of several threads that stand for processes."""
+    barrier, given = threading.Barrier(size), {}
+
+    def total(rank):
+        def add(value):
+            given[rank] = value
+            barrier.wait(10)
+            result = sum(given[other] for other in range(size))
+            barrier.wait(10)
+            return result
+
+        return add
+
+    return [total(rank) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 9])
+@pytest.mark.parametrize("max_scores", [1, 12, 1000])
+def test_shares_of_the_videos_give_the_ranks_of_the_whole(method, features, size, max_scores):
+    text, video, owners = features
+    expected = retrieval_metrics(method.score(text, video), owners)
+    totals = summing(size)
+
+    def ranked(rank):
+        share = Share(rank, size, totals[rank])
+        with torch.no_grad():
+            return rank_pairs(method, text, video, owners, max_scores=max_scores, share=share)
+
+    with ThreadPoolExecutor(size) as pool:
+        assert set(pool.map(ranked, range(size))) == {expected}
+
+
+@pytest.mark.parametrize("max_scores", [5, 1000])
+def test_the_matrix_is_written_in_the_order_of_the_texts(method, features, tmp_path, max_scores):
+    text, video, owners = features
+    file = tmp_path / "scores.npy"
+    with torch.no_grad():
+        rank_pairs(method, text, video, owners, max_scores=max_scores, scores_file=file)
+        expected = method.score(text, video)
+    assert np.allclose(np.load(file), expected.numpy(), atol=1e-6)
