@@ -142,7 +142,10 @@ def explore(
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cases)
     def check_case(case: schemathesis.Case) -> None:
-        case.call_and_validate(headers=HOST)
+        answer = case.call(headers=HOST)
+        # A schema cannot say that one bound must lie below the other.
+        if not (answer.status_code == 400 and "swap the" in answer.text):
+            case.validate_response(answer)
 
     check_case()
 

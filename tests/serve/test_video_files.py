@@ -159,7 +159,8 @@ def test_copies_stand_in_for_a_file_that_is_gone(own_demo: DemoStore) -> None:
         [own_demo.videos], own_demo.folder, str(own_demo.model), options=IndexOptions(workers=0)
     )
     first.unlink()
-    assert served(own_demo, "scene 01.mp4") == 200
+    # The hit now carries the copy's name, and the page plays it.
+    assert served(own_demo, "copy.mp4") == 200
 
 
 def test_open_files_are_closed_again(client: TestClient, address: str) -> None:
