@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eaglenet.methods import METHODS
+from eaglenet.training.experiment import Experiment
 
 HEADS: Mapping[str, str] = {
     "clip4clip-lstm": "lstm",
@@ -23,3 +24,8 @@ def method_config(method: str, *, dim: int, num_frames: int, **changes: Any) -> 
     sizes = {"dim": dim, "num_frames": num_frames}
     fitting = {name: value for name, value in sizes.items() if name in names}
     return kind(**{**fitting, **changes})
+
+
+def with_head(clip4clip: Callable[[], Experiment], head: str) -> Experiment:
+    """CLIP4Clip with one of its trained heads, which its authors train alike."""
+    return clip4clip().override([f"method_config.head={head}"])

@@ -9,7 +9,7 @@ from typing import Any
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
-from eaglenet.recipes.configs import HEADS, method_config
+from eaglenet.recipes.configs import HEADS, method_config, with_head
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment, TrainingConfig
 from eaglenet.types import FrameSpec
@@ -83,11 +83,6 @@ def demo_experiment(method: str) -> Experiment:
     )
 
 
-def with_head(head: str) -> Experiment:
-    """CLIP4Clip with one of its trained heads."""
-    return demo_experiment("clip4clip").override([f"method_config.head={head}"])
-
-
 def without_shift() -> Experiment:
     """The demo's EagleNet with frames that do not see their neighbours."""
     return demo_experiment("eaglenet").override(["method_config.token_shift=false"])
@@ -99,7 +94,8 @@ def register() -> None:
     for method in METHODS:
         add_recipe(f"demo/{method}", partial(demo_experiment, method), source)
     for name, head in HEADS.items():
-        add_recipe(f"demo/{name}", partial(with_head, head), source)
+        base = partial(demo_experiment, "clip4clip")
+        add_recipe(f"demo/{name}", partial(with_head, base, head), source)
     add_recipe(
         "demo/mean",
         partial(demo_experiment, "clip4clip"),

@@ -17,7 +17,7 @@ from typing import Any
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
-from eaglenet.recipes.configs import HEADS, method_config
+from eaglenet.recipes.configs import HEADS, method_config, with_head
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment, TrainingConfig
 from eaglenet.types import FrameSpec
@@ -91,11 +91,6 @@ def feature_experiment(method: str) -> Experiment:
     )
 
 
-def with_head(head: str) -> Experiment:
-    """CLIP4Clip with one of its trained heads."""
-    return feature_experiment("clip4clip").override([f"method_config.head={head}"])
-
-
 def register() -> None:
     source = "Stored features, adapters to 512; 500 videos held out choose the epoch."
     add_recipe("features", partial(feature_experiment, "eaglenet"), source)
@@ -103,5 +98,6 @@ def register() -> None:
         note = " Cannot run: needs a tower." if method in NEED_TOWERS else ""
         add_recipe(f"features/{method}", partial(feature_experiment, method), source + note)
     for name, head in HEADS.items():
-        add_recipe(f"features/{name}", partial(with_head, head), source)
+        base = partial(feature_experiment, "clip4clip")
+        add_recipe(f"features/{name}", partial(with_head, base, head), source)
     register_tables("features/", partial(feature_experiment, "eaglenet"), "stored features")

@@ -13,7 +13,7 @@ from typing import Any
 
 from eaglenet.methods import METHODS
 from eaglenet.recipes.benchmarks import TOWERS
-from eaglenet.recipes.configs import HEADS, method_config
+from eaglenet.recipes.configs import HEADS, method_config, with_head
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment, TrainingConfig
 from eaglenet.types import FrameSpec
@@ -112,12 +112,6 @@ def peer_experiment(method: str, dataset: str, tower: str) -> Experiment:
     )
 
 
-def with_head(head: str, dataset: str, tower: str) -> Experiment:
-    """CLIP4Clip with one of its trained heads, which the authors train alike."""
-    experiment = peer_experiment("clip4clip", dataset, tower)
-    return experiment.override([f"method_config.head={head}"])
-
-
 def register() -> None:
     for method, settings in SETTINGS.items():
         for dataset in settings.datasets:
@@ -130,8 +124,9 @@ def register() -> None:
     for name, head in HEADS.items():
         for dataset in SETTINGS["clip4clip"].datasets:
             for tower in TOWERS:
+                base = partial(peer_experiment, "clip4clip", dataset, tower)
                 add_recipe(
                     f"{dataset}-{tower}/{name}",
-                    partial(with_head, head, dataset, tower),
+                    partial(with_head, base, head),
                     f"{METHODS['clip4clip'].paper}: settings of the original on {dataset}.",
                 )
