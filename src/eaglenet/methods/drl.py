@@ -93,6 +93,11 @@ class DRL(Method):
             return video.tokens
         return self.temporal(video.frames, video.mask)  # type: ignore[no-any-return]
 
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        # The temporal transformer runs once a tile.
+        return (256, 64)
+
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         words, words_mask = words_or_sentence(text)
         tokens = self._tokens(video)

@@ -127,6 +127,11 @@ class VideoColBERT(Method):
         by_tokens = mean_max_similarity(words, words_mask, tokens, tokens_mask)
         return by_frames, by_tokens
 
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        # The temporal transformer runs once a tile.
+        return (256, 64)
+
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         by_frames, by_tokens = self.similarities(text, video)
         return by_frames + by_tokens
