@@ -156,7 +156,8 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
         (["ablate", "colour", "--output", "x"], "unknown table"),
         (["ablate", "energy", "--world", "moon", "--output", "x"], "known: demo, features"),
         (["compare", "nonsense", "--output", "x"], "unknown method"),
-        (["evaluate", "nowhere"], "not a run folder"),
+        (["evaluate", "nowhere"], "not a run folder.*--dataset"),
+        (["recipes", "--containing", "moon"], "none of the .* recipes has 'moon'"),
     ],
 )
 def test_mistakes_are_named(arguments, message):

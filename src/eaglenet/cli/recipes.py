@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from eaglenet.cli.training_options import AsJson, Settings, find_experiment
+from eaglenet.errors import UsageError
 
 app = typer.Typer(help="List the recipes, or show one.", invoke_without_command=True)
 
@@ -31,6 +32,11 @@ def list_recipes(
     from eaglenet.recipes import RECIPES, describe_recipe
 
     names = [name for name in RECIPES if containing in name]
+    if not names:
+        raise UsageError(
+            f"none of the {len(RECIPES)} recipes has {containing!r} in its name; "
+            "`eaglenet recipes` lists them all"
+        )
     if as_json:
         print(json.dumps({name: describe_recipe(name) for name in names}, indent=2))
         return

@@ -203,7 +203,10 @@ def load_run(folder: Path) -> tuple[Experiment, Method]:
     """A finished (or at least once evaluated) run's experiment and selected model."""
     path = folder / EXPERIMENT
     if not path.exists():
-        raise CheckpointError(f"{folder} is not a run folder: it has no {EXPERIMENT}")
+        raise CheckpointError(
+            f"{folder} is not a run folder: it has no {EXPERIMENT}; to evaluate a model by "
+            "its name or folder say on what with --dataset"
+        )
     if not (folder / "model").is_dir():
         raise CheckpointError(
             f"{folder} has no selected model yet: it is saved after the first evaluation; resume "
