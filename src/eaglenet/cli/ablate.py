@@ -50,7 +50,7 @@ def ablate(
     Numbers of the paper are labelled so; on the demo world and on features they are other data and
     only the order of the rows can be compared.
     """
-    from eaglenet.training.campaign import Trial, run_campaign, write_report
+    from eaglenet.training.campaign import Trial, reasons, run_campaign, write_report
     from eaglenet.training.runs import default_split
 
     rows_of_table = find_table(table)
@@ -74,6 +74,8 @@ def ablate(
         print(json.dumps({"title": title, "rows": rows}, indent=2))
         return
     print_table(title, *beside_paper(rows))
+    for line in reasons(rows):
+        print(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 
 
@@ -109,7 +111,7 @@ def beside_paper(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]
     cells = []
     for row in rows:
         if "cannot_run" in row:
-            ours = [f"cannot run here: {row['cannot_run']}", "", ""]
+            ours = ["cannot run", "", ""]
         else:
             ours = [recall_text(row, "t2v", name) for name in RECALLS]
         paper = [str(row["paper"][dataset][name]) for dataset in datasets for name in RECALLS]
