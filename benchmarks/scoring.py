@@ -88,7 +88,9 @@ def multiply_adds(config: EagleNetConfig, side: str) -> float:
     with_frames = config.edge_weights == "activated"
     projected = inner * (2 if with_frames else 1) + residual
     around += dim * dim if side == "reference" else 0  # the pooling's query
-    products = texts * dim * (projected + 4 * heads)
+    # The kernel projects radii, so that a text's own row is made once a text.
+    drawn = config.num_candidates if side == "kernel" else texts
+    products = drawn * dim * (projected + 4 * heads)
     messages = texts * (texts + frames) * inner + (frames * texts * inner if with_frames else 0)
     return products + messages + (nodes if with_frames else texts) * inner * heads + around
 

@@ -94,6 +94,31 @@ def test_support_text_of_the_paper_equals_the_loop() -> None:
             assert_close((ours[t, v] - text[t]).norm(), radius[t, v].norm())
 
 
+def test_elementwise_support_text_points_to_the_pairs_own_video() -> None:
+    text, _, _ = inputs()
+    pooled = torch.randn(TEXTS, VIDEOS, DIM, dtype=torch.float64)
+    radius = torch.rand(TEXTS, VIDEOS, DIM, dtype=torch.float64)
+    ours = support_text(text, pooled, radius, mode="elementwise")
+    for t in range(TEXTS):
+        for v in range(VIDEOS):
+            pointer = (pooled[t, v] - text[t]) / (pooled[t, v] - text[t]).norm()
+            assert_close(ours[t, v], text[t] + pointer * radius[t, v])
+
+
+@pytest.mark.parametrize(
+    ("mode", "least", "most"), [("pair", 0.85, 1.0), ("elementwise", -0.2, 0.2)]
+)
+def test_the_papers_support_text_is_close_to_every_video_at_the_start(mode, least, most) -> None:
+    """Radius 1, a pooled video as LayerNorm leaves it: unrelated pairs, and a cosine near 1."""
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randn(4, 512, generator=generator)
+    pooled = torch.nn.functional.layer_norm(torch.randn(4, 5, 512, generator=generator), (512,))
+    support = support_text(text, pooled, torch.ones(4, 5, 512), mode=mode)
+    cosine = torch.nn.functional.cosine_similarity(support, pooled, dim=-1)
+    assert cosine.min() > least
+    assert cosine.max() < most
+
+
 def test_support_text_of_the_released_code_averages_the_batch() -> None:
     text, _, _ = inputs()
     pooled = torch.randn(TEXTS, VIDEOS, DIM, dtype=torch.float64)

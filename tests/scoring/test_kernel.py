@@ -9,7 +9,7 @@ import torch
 from scoring_cases import RELEASED, largest_difference, model, texts, videos
 
 from eaglenet.scoring import score_all
-from eaglenet.scoring.fused import tuning_for, why_slower
+from eaglenet.scoring.fused import tuning_for
 
 pytest.importorskip("triton")
 from eaglenet.scoring.kernel import is_interpreted
@@ -117,13 +117,7 @@ def test_frames_may_outnumber_the_text_nodes() -> None:
     assert largest_difference(scores, method.score(text, video).detach()) < PRECISE
 
 
-def test_many_frames_in_fp32_are_left_to_the_factorised_scorer_unless_the_kernel_is_asked_for() -> (
-    None
-):
-    assert why_slower(33, precise=False) is None
-    assert why_slower(32, precise=True) is None
-    assert "64 frames in fp32" in str(why_slower(64, precise=True))
-    # Another launch shape, with a head cut in two blocks of columns; the same scores.
+def test_many_frames_in_fp32_cut_a_head_in_blocks_of_columns_with_the_same_scores() -> None:
     assert tuning_for(64, precise=True).block == 64
     method = model(dim=128, num_heads=1, num_frames=40, num_candidates=2, edge_weights="activated")
     text, video = texts(2, dim=128), videos(2, frames=40, dim=128)

@@ -75,8 +75,8 @@ def test_a_forced_kernel_says_what_it_cannot_do(changes: dict[str, Any], reason:
 
 def test_a_forced_kernel_refuses_more_frames_than_fit() -> None:
     pytest.importorskip("triton")
-    with pytest.raises(UsageError, match="129 frames are more than 128"):
-        choose(model(num_frames=129), videos(frames=129), backend="kernel")
+    with pytest.raises(UsageError, match="65 frames are more than 64"):
+        choose(model(num_frames=65), videos(frames=65), backend="kernel")
 
 
 def test_a_forced_kernel_without_a_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,12 +70,16 @@ def test_released_grouping_decays_norm_weights_and_temperatures(method):
     assert "loss.bias" in groups["head, no decay"]
 
 
-def test_adapters_of_stored_features_count_as_head():
+def test_adapters_of_stored_features_have_the_encoders_rate():
     from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 
     config = EagleNetConfig(dim=8, num_frames=3, num_candidates=2)
     method = METHODS["eaglenet"].build(config, FeatureEncoder(FeatureConfig(9, 11, 8)))
-    assert all(group["peak"] == 1e-4 for group in groups_of(method))
+    groups = groups_of(method)
+    names = names_of(method, groups)
+    assert "encoder.text.linear.weight" in names["encoder"]
+    assert "encoder.frames.linear.weight" in names["encoder"]
+    assert [group["peak"] for group in groups if group["name"].startswith("encoder")] == [1e-6] * 2
 
 
 def test_freezing_embeddings_leaves_the_blocks(method):

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 Prior = Literal["normal", "uniform"]
-SupportMode = Literal["pair", "batch"]
+SupportMode = Literal["pair", "elementwise", "batch"]
 
 MIN_NORM = 1e-6
 """Shorter vectors count as this long: their direction is rounding, and its gradient explodes."""
@@ -83,13 +83,17 @@ def support_text(
     """The text moved towards the video by the radius: the edge of the stochastic region.
 
     ``pair`` (paper): ``t + ||r|| (v - t) / ||v - t||`` with the pair's own pooled video.
-    ``batch`` (released code): ``t + r * (m - t) / ||m - t||``, elementwise radius, with ``m`` the
-    mean over the batch's texts of the unit pooled videos.
+    ``elementwise``: ``t + r * (v - t) / ||v - t||``, what T-MASS does for the right video.
+    ``batch`` (released code): the same towards ``m``, the mean over the batch's texts of the unit
+    pooled videos.
+
+    Paper: a radius of 1 in each of d dimensions has ``||r|| = sqrt(d)``, the length of a pooled
+    video (LayerNorm gives it). So ``pair`` puts the text of *every* pair close to its video, and
+    the sigmoid loss, which judges each pair by itself, pushes all videos away from all texts
+    (docs/features.md has the numbers). Recipes take ``elementwise``.
     """
+    target = F.normalize(pooled, dim=-1, eps=MIN_NORM).mean(dim=0) if mode == "batch" else pooled
+    direction = F.normalize(target - text[:, None], dim=-1, eps=MIN_NORM)
     if mode == "pair":
-        direction = F.normalize(pooled - text[:, None], dim=-1, eps=MIN_NORM)
-        length: Tensor = torch.linalg.vector_norm(radius, dim=-1, keepdim=True)
-        return text[:, None] + direction * length
-    centre = F.normalize(pooled, dim=-1, eps=MIN_NORM).mean(dim=0)
-    direction = F.normalize(centre - text[:, None], dim=-1, eps=MIN_NORM)
+        radius = torch.linalg.vector_norm(radius, dim=-1, keepdim=True)
     return torch.addcmul(text[:, None], radius, direction)

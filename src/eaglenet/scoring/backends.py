@@ -144,10 +144,6 @@ def choose(
         logger.info("scoring with the factorised back end: %s", reason)
         return FactorisedScorer(plan, exact)
     obstacle = why_no_kernel(plan, video)
-    if obstacle is None and backend == "auto":
-        from eaglenet.scoring.fused import why_slower
-
-        obstacle = why_slower(video.frames.shape[1], precise=exact == "fp32")
     if obstacle is None:
         reason = "asked for" if backend == "kernel" else "a two-layer graph on a CUDA device"
         logger.info("scoring with the kernel back end: %s", reason)

@@ -13,30 +13,33 @@ from eaglenet.scoring.factorised import Prepared
 from eaglenet.scoring.plan import Plan
 
 MAX_NODES = 64
-MAX_FRAMES = 128
+MAX_FRAMES = 64
+"""More have not been run on a GPU; the factorised scorer takes any number."""
+MANY_FRAMES = 32
+"""Above this, tiles of frames crowd a program's registers."""
 NARROW = 128
 """Below this width rounding errors of a cosine do not average out, and float32 costs nothing."""
 
 
-MANY_FRAMES = 32
-"""Above this, tiles of two parts each no longer fit a program's registers."""
-
-
 @dataclass(frozen=True)
 class Tuning:
-    """Launch shape of ``graph_weights``: columns at a time and warps."""
+    """Launch shape of ``graph_weights``: columns at a time, warps, loads ahead, most registers."""
 
     block: int = 128
     warps: int = 2
     stages: int = 2
+    registers: int | None = None
 
 
 def tuning_for(num_frames: int, *, precise: bool) -> Tuning:
-    """With 64 frames the usual shape keeps 7.7 KB a thread in memory in precise mode (0.7 KB so).
+    """The fastest of several shapes, each measured on an H200 with a million pairs.
 
-    A million pairs took 6.3 s on an H200 with the usual shape; this one has not been timed.
+    Other shapes for many frames in float32 ended in illegal memory accesses (Triton 3.6): after a
+    change here, run ``tests/scoring/kernel_on_device.py``.
     """
-    return Tuning(block=64, warps=4) if precise and num_frames > MANY_FRAMES else Tuning()
+    if precise:
+        return Tuning(block=64, warps=4, stages=1) if num_frames > MANY_FRAMES else Tuning(block=64)
+    return Tuning(stages=1) if num_frames > MANY_FRAMES else Tuning(registers=168)
 
 
 def why_not(plan: Plan, num_frames: int) -> str | None:
@@ -52,13 +55,6 @@ def why_not(plan: Plan, num_frames: int) -> str | None:
         return f"{nodes} text nodes are more than {MAX_NODES}"
     if num_frames > MAX_FRAMES:
         return f"{num_frames} frames are more than {MAX_FRAMES}"
-    return None
-
-
-def why_slower(num_frames: int, *, precise: bool) -> str | None:
-    """The reason why the factorised scorer is the better choice on a GPU, or None."""
-    if precise and num_frames > MANY_FRAMES:
-        return f"{num_frames} frames in fp32 are more than the {MANY_FRAMES} the kernels hold well"
     return None
 
 
@@ -106,13 +102,19 @@ class FusedScorer:
             ],
             dim=1,
         )
-        self.columns = self._right_side(_padded(columns, self.score_width))
+        columns = _padded(columns, self.score_width)
+        self.drawn_columns = self._drawn(columns)
         weights = [layer.text_text]
         if graph.frame_vectors is not None and not graph.joint:
             weights.append(layer.text_frame)
         if layer.residual is not None:
             weights.append(layer.residual)
-        self.projection = self._right_side(torch.cat(weights, dim=1))
+        self.width = sum(weight.shape[1] for weight in weights)
+        self.drawn_projection = self._drawn(torch.cat(weights, dim=1))
+        base = layer.text_text
+        if layer.residual is not None:
+            base = base + layer.residual.repeat(1, self.inner // self.residual_width)
+        self.text_side = torch.cat([base, layer.text_frame, columns], dim=1)
         self.text_vectors = _padded(graph.text_vectors, self.vector_width).to(self.dtype)
         self.frame_vectors = (
             self.text_vectors
@@ -124,10 +126,14 @@ class FusedScorer:
         self.linear = pooling.linear.to(self.outer).contiguous()
         self.middle = (pooling.middle_weight.to(self.outer), pooling.middle_bias.to(self.outer))
 
-    def _right_side(self, weight: Tensor) -> Tensor:
-        """``[w_high; w_high; w_low]`` for rows ``[x_high | x_low | x_high]``, or ``w_high``."""
-        high, low = _parts(weight)
-        return torch.cat([high, high, low]) if self.precise else high.contiguous()
+    def _drawn(self, weight: Tensor) -> Tensor:
+        """``diag(noise_i) W`` of every candidate, side by side: what a radius is multiplied with.
+
+        Precise: ``[w_high; w_high; w_low]`` for rows ``[r_high | r_low | r_high]``.
+        """
+        noise = self.plan.noise[1:]
+        high, low = _parts((noise.T[:, :, None] * weight[:, None]).flatten(1))
+        return torch.cat([high, high, low]) if self.precise else high
 
     def prepare(self, prepared: Prepared) -> Prepared:
         """A video's part of ``factorised.prepare`` in the kernels' types."""
@@ -151,10 +157,10 @@ class FusedScorer:
         """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
         text = sentence.float().contiguous()
         spread = self.radii(text, prepared)
-        candidates = self.candidates(text, spread)
-        scores = self._product(candidates, self.columns, torch.float32)
-        projections = self._product(candidates, self.projection, self.dtype)
-        weights = self.attend(projections, scores, prepared, len(text))
+        rows = self._rows(spread)
+        scores = self._product(rows, self.drawn_columns, torch.float32)
+        projections = self._product(rows, self.drawn_projection, self.dtype)
+        weights = self.attend(text, projections, scores, prepared)
         return self.pool(text, spread, weights, prepared).T
 
     def radii(self, text: Tensor, prepared: Prepared) -> Tensor:
@@ -168,28 +174,13 @@ class FusedScorer:
         flat = torch.addmm(self.plan.radius_bias, cosine.flatten(0, 1), weight)
         return flat.exp_().to(self.outer).view(*cosine.shape[:2], -1)
 
-    def candidates(self, text: Tensor, spread: Tensor) -> Tensor:
-        """Text nodes ``[pairs * nodes, dim]``, three parts side by side if precise."""
-        from eaglenet.scoring.kernel import make_candidates
-
-        videos, texts, dim = spread.shape
-        nodes = self.noise.shape[0]
-        width = 3 * dim if self.precise else dim
-        candidates = spread.new_empty(videos * texts * nodes, width, dtype=torch.bfloat16)
-        make_candidates[(videos * texts,)](
-            text,
-            spread,
-            self.noise,
-            candidates,
-            texts,
-            DIM=dim,
-            WIDE=_power_of_two(dim),
-            NODES=nodes,
-            ROWS=_power_of_two(nodes),
-            PRECISE=self.precise,
-            num_warps=8,
-        )
-        return candidates
+    def _rows(self, spread: Tensor) -> Tensor:
+        """Radii ``[pairs, dim]`` in bfloat16, three parts side by side if precise."""
+        rows = spread.flatten(0, 1)
+        if not self.precise:
+            return rows.to(torch.bfloat16)
+        high, low = _parts(rows)
+        return torch.cat([high, low, high], dim=1)
 
     def _product(self, rows: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """A matrix product of bfloat16 numbers, summed in float32, by the vendor's library."""
@@ -199,19 +190,24 @@ class FusedScorer:
             return torch.mm(rows, weight, out_dtype=torch.float32)
         return rows.float() @ weight.float()
 
-    def attend(self, projections: Tensor, scores: Tensor, prepared: Prepared, texts: int) -> Tensor:
+    def attend(
+        self, text: Tensor, projections: Tensor, scores: Tensor, prepared: Prepared
+    ) -> Tensor:
         """Softmax weights of the text nodes: ``[videos, texts, 1 + candidates]`` float32."""
         from eaglenet.scoring.kernel import graph_weights, operand_type
 
-        nodes = self.noise.shape[0]
+        texts, nodes = len(text), self.noise.shape[0]
         videos, frames = prepared["mask"].shape
         tuning = tuning_for(frames, precise=self.precise)
+        widths = [self.inner, self.inner, self.score_width]
+        own = (part.contiguous() for part in (text @ self.text_side).split(widths, dim=1))
         output = torch.empty(videos, texts, nodes, device=scores.device)
         head = self.inner // self.heads
         blank = prepared["source"]
         graph_weights[(texts * videos,)](
             projections,
             scores,
+            *own,
             prepared["message"],
             prepared.get("base", prepared["message"]),
             prepared["source"],
@@ -223,7 +219,7 @@ class FusedScorer:
             output,
             texts,
             self.plan.graph.negative_slope,
-            WIDTH=projections.shape[1],
+            WIDTH=self.width,
             INNER=self.inner,
             HEAD=head,
             HEADS=self.heads,
@@ -241,6 +237,7 @@ class FusedScorer:
             OPERAND=operand_type(),
             num_warps=tuning.warps,
             num_stages=tuning.stages,
+            maxnreg=tuning.registers,
         )
         return output
 

@@ -1,15 +1,14 @@
 """Triton kernels for a two-layer EagleNet: what is left of a pair, on chip.
 
-A pair is scored in four steps, each one program per pair (or per few rows), around two matrix
-products that are left to the vendor's library:
+Candidates t + r * noise_i are never made: (t + r * noise_i) W = t W + r (diag(noise_i) W), a
+product of the radius with matrices that the model alone decides. A pair is scored in three steps,
+each one program per pair, around matrix products that are left to the vendor's library:
 
-1. ``make_candidates``: the text nodes t + r * noise;
-   then products give all their projections and attention terms.
-2. ``graph_weights``: edges, attention, messages and the collapsed last layer; nothing but one
+1. ``graph_weights``: edges, attention, messages and the collapsed last layer; nothing but one
    weight per text node leaves the chip.
-3. ``enrich``: the enriched text and its normalised form, the query of the pooling;
+2. ``enrich``: the enriched text and its normalised form, the query of the pooling;
    then attention over frames and one product.
-4. ``finish``: residual, LayerNorm and cosine.
+3. ``finish``: residual, LayerNorm and cosine.
 
 Pairs are numbered video first, so that neighbouring programs share a video's frames in cache.
 The only module that imports Triton. The algebra is in ``docs/fast_scoring.md``.
@@ -64,40 +63,16 @@ def _dot(left, right, accumulator, PRECISE: tl.constexpr, OPERAND: tl.constexpr)
     return tl.dot(left_high, right_high, accumulator)
 
 
-@triton.jit(do_not_specialize=["num_texts"])
-def make_candidates(
-    text, radius, noise, candidates,
-    num_texts,
-    DIM: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr,
-    PRECISE: tl.constexpr,
-):  # fmt: skip
-    """Rows t + r * noise of one pair in bfloat16.
-
-    PRECISE rows hold three parts: the value, what bfloat16 drops of it, and the value again.
-    """
-    pair = tl.program_id(0).to(tl.int64)
-    text_row = pair % num_texts
-    columns = tl.arange(0, WIDE)
-    inside = columns < DIM
-    node = tl.arange(0, ROWS)
-    mask = (node < NODES)[:, None] & inside[None, :]
-    centre = tl.load(text + text_row * DIM + columns, mask=inside, other=0.0).to(tl.float32)
-    spread = tl.load(radius + pair * DIM + columns, mask=inside, other=0.0).to(tl.float32)
-    draw = tl.load(noise + node[:, None] * DIM + columns[None, :], mask=mask, other=0.0)
-    value = centre[None, :] + spread[None, :] * draw.to(tl.float32)
-    row = pair * NODES + node[:, None]
-    if PRECISE:
-        places = candidates + row * (3 * DIM) + columns[None, :]
-        tl.store(places + DIM, _low(value, tl.bfloat16), mask=mask)
-        tl.store(places + 2 * DIM, value.to(tl.bfloat16), mask=mask)
-    else:
-        places = candidates + row * DIM + columns[None, :]
-    tl.store(places, value.to(tl.bfloat16), mask=mask)
+@triton.jit
+def _terms(drawn, base, row, text_row, column, is_drawn, WIDTH: tl.constexpr):
+    """One attention term of every text node."""
+    added = tl.load(drawn + row * WIDTH + column, mask=is_drawn, other=0.0)
+    return added + tl.load(base + text_row * WIDTH + column)
 
 
 @triton.jit(do_not_specialize=["num_texts"])
 def graph_weights(
-    projections, scores,
+    projections, scores, text_base, text_crossed, text_scores,
     frame_values, frame_base, frame_source, frame_target, frame_normaliser, frame_mask,
     text_vectors, frame_vectors,
     output,
@@ -110,8 +85,12 @@ def graph_weights(
 ):  # fmt: skip
     """Softmax weights of the text nodes of one pair (eqs. 5-9 with the last layer collapsed).
 
-    ``projections`` holds for every text node the text-text messages, then (ACTIVATED, not JOINT)
-    the text-frame messages, then the residual. JOINT: one relation for all edges (GAT).
+    ``projections`` holds for every candidate what its draw adds to the text-text messages, then
+    (ACTIVATED, not JOINT) to the text-frame messages, then to the residual; ``scores`` what it adds
+    to the attention terms. What the text itself gives to each is the same in all its nodes, and
+    attention weights sum to 1: ``text_base`` (messages and residual) and ``text_crossed`` (messages
+    to frames) are added after attention. JOINT: one relation for all edges (GAT); what texts and
+    frames then share of a softmax scales them.
     ACTIVATED: edge weights are read after LeakyReLU, so frames matter. RESIDUAL_WIDTH: 0 without a
     residual, HEAD if all heads share it, else INNER.
     """
@@ -119,7 +98,9 @@ def graph_weights(
     video = pair // num_texts
     node = tl.arange(0, ROWS)
     is_node = node < NODES
-    row = pair * NODES + tl.where(is_node, node, 0)
+    is_drawn = is_node & (node > 0)  # node 0 is the text itself: nothing is added to it
+    row = pair * (NODES - 1) + tl.where(is_drawn, node - 1, 0)
+    text_row = pair % num_texts
     frame = tl.arange(0, FRAME_ROWS)
     frame_row = video * FRAMES + tl.where(frame < FRAMES, frame, 0)
     is_frame = (frame < FRAMES) & (tl.load(frame_mask + frame_row) != 0)
@@ -130,7 +111,7 @@ def graph_weights(
     if RESIDUAL_WIDTH == BLOCK:
         own = (WIDTH - RESIDUAL_WIDTH) + tl.arange(0, BLOCK)
         kept = tl.load(
-            projections + row[:, None] * WIDTH + own[None, :], mask=is_node[:, None], other=0.0
+            projections + row[:, None] * WIDTH + own[None, :], mask=is_drawn[:, None], other=0.0
         )
 
     for block in range(0, INNER, BLOCK):
@@ -138,15 +119,17 @@ def graph_weights(
         columns = block + tl.arange(0, BLOCK)
         places = row[:, None] * WIDTH + columns[None, :]
         frame_places = frame_row[:, None] * INNER + columns[None, :]
-        projected = tl.load(projections + places, mask=is_node[:, None], other=0.0)
+        projected = tl.load(projections + places, mask=is_drawn[:, None], other=0.0)
         values = tl.load(frame_values + frame_places, mask=is_frame[:, None], other=0.0)
 
         # Text nodes: messages from texts, from frames, and their own.
-        terms = scores + row * SCORES + head
+        target = _terms(scores, text_scores, row, text_row, head, is_drawn, SCORES)
+        source = _terms(scores, text_scores, row, text_row, HEADS + head, is_drawn, SCORES)
+        asking = _terms(scores, text_scores, row, text_row, 2 * HEADS + head, is_drawn, SCORES)
         seen = tl.load(frame_source + frame_row * HEADS + head)
-        edge = _leaky(tl.load(terms)[:, None] + tl.load(terms + HEADS)[None, :], slope)
+        edge = _leaky(target[:, None] + source[None, :], slope)
         edge = tl.where(is_node[None, :], edge, NEGATIVE)
-        cross = _leaky(tl.load(terms + 2 * HEADS)[:, None] + seen[None, :], slope)
+        cross = _leaky(asking[:, None] + seen[None, :], slope)
         cross = tl.where(is_frame[None, :], cross, NEGATIVE)
         peak = tl.max(edge, axis=1)
         cross_peak = tl.max(cross, axis=1)
@@ -157,18 +140,20 @@ def graph_weights(
         cross = tl.exp(cross - cross_peak[:, None])
         total = tl.sum(edge, axis=1)
         cross_total = tl.sum(cross, axis=1)
+        text_out = tl.load(text_base + text_row * INNER + columns)[None, :]
         if JOINT:
+            from_texts = total
             total += cross_total
             cross_total = total
+            text_out = text_out * (from_texts / total)[:, None]
         if RESIDUAL_WIDTH == BLOCK:
-            text_out = kept.to(tl.float32)
+            text_out += kept.to(tl.float32)
         elif RESIDUAL_WIDTH > 0:
             own = (WIDTH - RESIDUAL_WIDTH) + columns % RESIDUAL_WIDTH
             own_places = row[:, None] * WIDTH + own[None, :]
-            text_out = tl.load(projections + own_places, mask=is_node[:, None], other=0.0)
-            text_out = text_out.to(tl.float32)
+            text_out += tl.load(projections + own_places, mask=is_drawn[:, None], other=0.0)
         else:
-            text_out = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+            text_out += tl.zeros([ROWS, BLOCK], dtype=tl.float32)
         text_out = _dot(edge / total[:, None], projected, text_out, PRECISE, OPERAND)
         text_out = _dot(cross / cross_total[:, None], values, text_out, PRECISE, OPERAND)
         vectors = columns[:, None] * VECTORS + vector_range[None, :]
@@ -181,11 +166,12 @@ def graph_weights(
             if JOINT:
                 crossed = projected
             else:
-                crossed = tl.load(projections + INNER + places, mask=is_node[:, None], other=0.0)
+                crossed = tl.load(projections + INNER + places, mask=is_drawn[:, None], other=0.0)
             base = tl.load(frame_base + frame_places, mask=is_frame[:, None], other=0.0)
             base = base.to(tl.float32)
             asked = tl.load(frame_target + frame_row * HEADS + head)
-            back = _leaky(asked[:, None] + tl.load(terms + 3 * HEADS)[None, :], slope)
+            given = _terms(scores, text_scores, row, text_row, 3 * HEADS + head, is_drawn, SCORES)
+            back = _leaky(asked[:, None] + given[None, :], slope)
             back = tl.where(is_node[None, :], back, NEGATIVE)
             summit = tl.max(back, axis=1)
             if JOINT:
@@ -193,10 +179,14 @@ def graph_weights(
                 summit = tl.maximum(summit, rest)
             back = tl.exp(back - summit[:, None])
             share = tl.sum(back, axis=1)
+            moved = tl.load(text_crossed + text_row * INNER + columns)[None, :]
             if JOINT:
+                from_texts = share
                 rest = tl.exp(rest - summit)
                 share += rest
                 base = base * (rest / share)[:, None]
+                moved = moved * (from_texts / share)[:, None]
+            base += moved
             frame_out = _dot(back / share[:, None], crossed, base, PRECISE, OPERAND)
             frame_terms = _dot(
                 tl.maximum(frame_out, 0.0), tl.load(frame_vectors + vectors), frame_terms,
@@ -216,7 +206,7 @@ def graph_weights(
         weight = weight / tl.maximum(tl.sum(is_frame.to(tl.float32), axis=0), 1.0)
     weight = tl.where(is_node, weight / HEADS, NEGATIVE)
     weight = tl.exp(weight - tl.max(weight, axis=0))
-    tl.store(output + row, weight / tl.sum(weight, axis=0), mask=is_node)
+    tl.store(output + pair * NODES + node, weight / tl.sum(weight, axis=0), mask=is_node)
 
 
 @triton.jit(do_not_specialize=["num_texts"])

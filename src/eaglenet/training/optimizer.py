@@ -76,13 +76,15 @@ def parameter_groups(
     weight_decay: float,
     optimizer: OptimizerName = "adamw",
 ) -> list[dict[str, Any]]:
-    """Up to four groups: towers and the rest, with and without decay. ``peak`` is their rate."""
+    """Up to four groups: encoder (towers or adapters) and the rest, with and without decay.
+
+    ``peak`` is their rate.
+    """
     rates = {True: lr_encoder, False: lr_head}
-    towers = tower_names(method)
     members: dict[tuple[bool, bool], list[Tensor]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
-            key = (name in towers, decays(name, parameter, optimizer))
+            key = (name.startswith("encoder."), decays(name, parameter, optimizer))
             members.setdefault(key, []).append(parameter)
     if not members:
         raise ConfigError(
@@ -92,12 +94,12 @@ def parameter_groups(
     return [
         {
             "params": parameters,
-            "lr": rates[tower],
-            "peak": rates[tower],
+            "lr": rates[encoder],
+            "peak": rates[encoder],
             "weight_decay": weight_decay if decay else 0.0,
-            "name": f"{'encoder' if tower else 'head'}{'' if decay else ', no decay'}",
+            "name": f"{'encoder' if encoder else 'head'}{'' if decay else ', no decay'}",
         }
-        for (tower, decay), parameters in sorted(members.items(), reverse=True)
+        for (encoder, decay), parameters in sorted(members.items(), reverse=True)
     ]
 
 
