@@ -194,3 +194,12 @@ def test_scores_of_a_run_can_be_written_and_post_processed(features, tmp_path):
     assert "dual_softmax" in metrics
     with pytest.raises(EagleNetError, match="name it so"):
         invoke("evaluate", run, "--device", "cpu", "--scores", tmp_path / "sim.csv")
+
+
+def test_a_table_wider_than_the_terminal_keeps_its_numbers(capsys, monkeypatch):
+    from eaglenet.cli.training_options import print_table
+
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table("title", ["", *["t2v R@1"] * 6], [["components/frl+sigmoid", *["13.2 +- 0.2"] * 6]])
+    row = capsys.readouterr().out.splitlines()[-2].strip()
+    assert row.split("components/frl+sigmoid")[1].split("   ")[1:] == ["13.2 +- 0.2"] * 6

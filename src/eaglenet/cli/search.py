@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from eaglenet.search.results import CaptionHit
     from eaglenet.types import Hit
 
+LONGEST_TITLE = 200
+"""Characters of a query above its table."""
+
 
 def register(app: typer.Typer) -> None:
     app.command("search", help="Find moments with words, a picture or a video.")(search)
@@ -176,7 +179,8 @@ def _show_table(title: str, hits: list[Hit]) -> None:
     if not hits:
         print(f"nothing found for {title!r}")
         return
-    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    shown = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 3]}..."
+    table = Table(title=Text(shown), title_justify="left", box=None, pad_edge=False)
     for name in ("#", "score", "moment", "best", "file", "clip"):
         table.add_column(name, justify="right" if name in ("#", "score") else "left", no_wrap=True)
     for hit in hits:

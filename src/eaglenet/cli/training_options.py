@@ -70,12 +70,18 @@ def progress_bars(quiet: bool) -> Iterator[Any]:
 
 def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
     """A table on the terminal."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(header):
-        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        table.add_column(
+            name.replace(" ", "\n"), justify="left" if index == 0 else "right", no_wrap=True
+        )
     for row in cells:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    # A line that the terminal wraps is better than a number cut to "13...".
+    console.width = max(console.width, Console(width=1000).measure(table).maximum)
+    console.print(table)

@@ -113,7 +113,7 @@ def refuse_duplicates(entries: Sequence[str], path: Path) -> None:
 def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
     """The first of ``names`` in ``root`` or one of its ``folders``; lists the places if none."""
     if not root.is_dir():
-        raise DatasetError(f"{root} is not a folder; give the folder that holds {names[0]}")
+        raise DatasetError(f"{root} is not a folder; give the one that holds the annotation files")
     places = [root, *(root / folder for folder in ("annotations", "data", *folders))]
     places += [root / "annotations" / folder for folder in folders]
     for place in places:

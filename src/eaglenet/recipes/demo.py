@@ -54,6 +54,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
         "num_candidates": 4,
         "prior": "uniform",
         "radius_bias": True,
+        "support": "elementwise",
         "head_size": "split",
         "graph_dropout": 0.1,
         "pool_dropout": 0.1,

@@ -38,7 +38,7 @@ TRAINING = TrainingConfig(
 # on features can say why they cannot run on them.
 NEED_TOWERS = frozenset({"clipvip", "ts2net", "tvproxynet"})
 # Narrow heads, as in the released code: a quarter of the memory, so that batches can be larger.
-# The paper's own support text cannot be trained with the sigmoid loss (docs/features.md).
+# The printed support text spoils training with the sigmoid loss (docs/features.md).
 METHOD_CHANGES: Mapping[str, Mapping[str, Any]] = {
     "eaglenet": {
         "head_size": "split",
