@@ -24,6 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "gat": {"graph": "gat", "edge_weights": "activated", "head_size": "split"},
     "gat raw, one head": {"graph": "gat", "num_heads": 1, "frame_edges": False},
     "five candidates, two heads": {**RELEASED, "num_candidates": 5, "num_heads": 2},
+    "63 candidates": {**RELEASED, "num_candidates": 63},
     "released, 64 frames": {**RELEASED, "num_frames": 64},
 }
 NUM_TEXTS, NUM_VIDEOS = 200, 131  # tails in both directions of a tile

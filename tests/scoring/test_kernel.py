@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 import torch
 from scoring_cases import RELEASED, largest_difference, model, texts, videos
+from torch import Tensor
 
-from eaglenet.scoring import score_all
-from eaglenet.scoring.fused import tuning_for
+from eaglenet.errors import UsageError
+from eaglenet.methods.eaglenet import EagleNet
+from eaglenet.scoring import choose, score_all
+from eaglenet.scoring.factorised import Prepared
+from eaglenet.scoring.fused import FusedScorer, Tuning, tuning_for
+from eaglenet.scoring.plan import plan_of
+from eaglenet.types import TextFeatures, VideoFeatures
 
 pytest.importorskip("triton")
 from eaglenet.scoring.kernel import is_interpreted
@@ -124,3 +130,79 @@ def test_many_frames_in_fp32_cut_a_head_in_blocks_of_columns_with_the_same_score
     expected = score_all(method, text, video, backend="reference")
     found = score_all(method, text, video, backend="kernel")
     assert largest_difference(found, expected) < 1e-5
+
+
+def off(
+    method: EagleNet, text: TextFeatures, video: VideoFeatures, precision: str = "fp32"
+) -> float:
+    found = score_all(method, text, video, backend="kernel", precision=precision)
+    assert torch.isfinite(found).all()
+    return largest_difference(found, method.score(text, video).detach())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_several_heads_may_be_wider_than_a_block_of_columns(shared: bool) -> None:
+    changes = {"edge_weights": "activated", "shared_residual": shared}
+    method = model(dim=128, num_heads=2, num_candidates=2, **changes)
+    assert off(method, texts(1, dim=128), videos(2, dim=128)) < PRECISE
+
+
+@pytest.mark.parametrize("graph", ["rgat", "gat"])
+def test_the_kernel_takes_the_models_own_slope(graph: str) -> None:
+    method = model(negative_slope=0.6, graph=graph, edge_weights="activated", head_size="split")
+    assert off(method, texts(1), videos(2)) < PRECISE
+
+
+def test_frames_that_prefer_frames_by_far_do_not_overflow() -> None:
+    method = model(graph="gat", edge_weights="activated", head_size="split", frame_position=False)
+    video = videos(2)
+    assert off(method, texts(1), VideoFeatures(400.0 * video.frames, video.mask)) < PRECISE
+
+
+@pytest.mark.parametrize(("size", "shift"), [(0.0, -6.0), (1e-8, -6.0), (0.0, -200.0)])
+def test_texts_of_no_length_have_finite_scores(size: float, shift: float) -> None:
+    method = model(**RELEASED)
+    with torch.no_grad():
+        method.stochastic.log_radius.bias.add_(shift)
+    assert off(method, TextFeatures(size * texts(2).sentence), videos(2)) < PRECISE
+
+
+def test_heads_may_outnumber_the_columns_of_a_tile() -> None:
+    method = model(dim=16, num_heads=17, num_candidates=2, edge_weights="activated")
+    assert off(method, texts(1, dim=16), videos(2, dim=16)) < PRECISE
+
+
+def test_every_kind_of_launch_has_the_shape_that_was_measured() -> None:
+    assert tuning_for(12, precise=False) == tuning_for(32, precise=False) == Tuning(registers=168)
+    assert tuning_for(33, precise=False) == Tuning(stages=1)
+    assert tuning_for(32, precise=True) == Tuning(block=64)
+    assert tuning_for(33, precise=True) == Tuning(block=64, warps=4, stages=1)
+
+
+def test_attention_terms_and_narrow_pooling_stay_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_of(model(**RELEASED), torch.device("cpu"))
+    assert plan is not None
+    assert FusedScorer(plan, precise=False).outer == torch.float32
+    given: list[Tensor] = []
+    attend = FusedScorer.attend
+
+    def watched(
+        self: FusedScorer, text: Tensor, drawn: Tensor, scores: Tensor, video: Prepared
+    ) -> Tensor:
+        given.append(scores)
+        return attend(self, text, drawn, scores, video)
+
+    monkeypatch.setattr(FusedScorer, "attend", watched)
+    off(model(**RELEASED), texts(1), videos(1), "bf16")
+    assert given[0].dtype == torch.float32
+    assert not torch.equal(given[0], given[0].bfloat16().float())
+
+
+def test_many_frames_in_fp32_go_to_the_kernel_only_where_that_was_run_on_a_gpu() -> None:
+    video = videos(1, frames=40)
+    with pytest.raises(UsageError, match="40 frames in fp32 are proven"):
+        choose(model(num_frames=40), video, backend="kernel")
+    choose(model(num_frames=40), video, backend="kernel", precision="bf16")
+    choose(model(num_frames=40, **RELEASED), video, backend="kernel")

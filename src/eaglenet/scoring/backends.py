@@ -110,7 +110,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def why_no_kernel(plan: Plan, video: VideoFeatures) -> str | None:
+def why_no_kernel(plan: Plan, video: VideoFeatures, precision: Precision) -> str | None:
     """The reason why the Triton kernels cannot be used, or None."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (pip install 'eaglenet[triton]')"
@@ -119,7 +119,7 @@ def why_no_kernel(plan: Plan, video: VideoFeatures) -> str | None:
 
     if video.frames.device.type != "cuda" and not is_interpreted():
         return f"features are on {video.frames.device.type}, the kernels need a CUDA device"
-    return why_not(plan, video.frames.shape[1])
+    return why_not(plan, video.frames.shape[1], precise=precision == "fp32")
 
 
 def choose(
@@ -143,7 +143,7 @@ def choose(
         reason = "asked for" if backend == "factorised" else f"features are on {device.type}"
         logger.info("scoring with the factorised back end: %s", reason)
         return FactorisedScorer(plan, exact)
-    obstacle = why_no_kernel(plan, video)
+    obstacle = why_no_kernel(plan, video, exact)
     if obstacle is None:
         reason = "asked for" if backend == "kernel" else "a two-layer graph on a CUDA device"
         logger.info("scoring with the kernel back end: %s", reason)

@@ -42,7 +42,7 @@ def tuning_for(num_frames: int, *, precise: bool) -> Tuning:
     return Tuning(stages=1) if num_frames > MANY_FRAMES else Tuning(registers=168)
 
 
-def why_not(plan: Plan, num_frames: int) -> str | None:
+def why_not(plan: Plan, num_frames: int, *, precise: bool) -> str | None:
     """The reason why the kernels cannot score this plan, or None."""
     graph = plan.graph
     nodes = plan.noise.shape[0]
@@ -55,6 +55,12 @@ def why_not(plan: Plan, num_frames: int) -> str | None:
         return f"{nodes} text nodes are more than {MAX_NODES}"
     if num_frames > MAX_FRAMES:
         return f"{num_frames} frames are more than {MAX_FRAMES}"
+    measured = graph.frame_vectors is not None and not graph.joint
+    if precise and num_frames > MANY_FRAMES and not measured:
+        return (
+            f"{num_frames} frames in fp32 are proven on a GPU for RGAT with activated edges only; "
+            f"up to {MANY_FRAMES} for others"
+        )
     return None
 
 
