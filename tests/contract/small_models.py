@@ -50,6 +50,7 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "eaglenet": {
         "paper": {"langevin_steps": 2},
+        "recipe": {"langevin_steps": 2, "support": "elementwise"},
         "released": {"preset": "released", "langevin_steps": 2},
     },
 }

@@ -73,6 +73,14 @@ def test_seeds_of_one_recipe_are_joined_and_other_settings_are_not(tmp_path) -> 
     assert any("training.lr_head=" in group.label for group in groups)
 
 
+def test_a_copied_run_is_not_another_seed(tmp_path) -> None:
+    make_run(tmp_path / "first", seed=3)
+    make_run(tmp_path / "second", seed=3)
+    runs, broken = read_runs([tmp_path])
+    assert [run.folder.name for run in runs] == ["first"]
+    assert "the same recipe, settings and seed as" in broken[0].reason
+
+
 def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path) -> None:
     for seed, recall in enumerate((40.0, 42.0, 44.0)):
         make_run(tmp_path / f"run{seed}", seed=seed, recall=recall)
@@ -220,6 +228,6 @@ def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path) -> None:
         for seed in range(2):
             folder = tmp_path / method / f"seed-{seed}"
             folder.parent.mkdir(exist_ok=True)
-            make_run(folder, seed=seed)
+            make_run(folder, f"demo/{method}", seed=seed)
     runs, broken = read_runs([tmp_path])
     assert (len(runs), broken) == (4, [])

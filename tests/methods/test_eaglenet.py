@@ -49,6 +49,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "activated": {"edge_weights": "activated"},
     "other direction": {"edge_direction": "frame_to_text"},
     "uniform": {"prior": "uniform", "radius_bias": True, "support": "batch"},
+    "elementwise": {"support": "elementwise"},
     "unmasked": {"mask_frames": False},
 }
 RELEASED = {f"released {name}": name for name in RELEASED_SCRIPTS}

@@ -116,6 +116,8 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
     report = (tmp_path / "compare.md").read_text()
     assert "Recall against scoring time" in report
     assert "chosen on the validation split" in report
+    assert row["budget"] == {"pairs": 2 * 5 * 16, "batch": 16, "frames": 5, "words": 32}
+    assert "All rows had the same budget." in report
 
 
 def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
@@ -156,6 +158,11 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
         (["ablate", "colour", "--output", "x"], "unknown table"),
         (["ablate", "energy", "--world", "moon", "--output", "x"], "known: demo, features"),
         (["compare", "nonsense", "--output", "x"], "unknown method"),
+        (["compare", ",", "--output", "x"], "no method to compare on demo: none given"),
+        (["compare", "xpool", "--dataset", "moon", "--output", "x"], "choose one of demo, didemo"),
+        (["compare", "xpool", "--dataset", "didemo-b16", "--output", "x"], "xpool given"),
+        (["evaluate", "x", "--features", "f", "--split", "test"], "leave out --split"),
+        (["evaluate", "x", "--root", "f"], "--root belongs to --dataset"),
         (["evaluate", "nowhere"], "not a run folder.*--dataset"),
         (["recipes", "--containing", "moon"], "none of the .* recipes has 'moon'"),
     ],
@@ -203,3 +210,25 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(capsys, monkeypatch):
     print_table("title", ["", *["t2v R@1"] * 6], [["components/frl+sigmoid", *["13.2 +- 0.2"] * 6]])
     row = capsys.readouterr().out.splitlines()[-2].strip()
     assert row.split("components/frl+sigmoid")[1].split("   ")[1:] == ["13.2 +- 0.2"] * 6
+
+
+def test_budgets_that_differ_are_named():
+    from eaglenet.training.campaign import budget_lines
+
+    def row(**changes):
+        return {"budget": {"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes}}
+
+    assert budget_lines([row(), row()]) == ["All rows had the same budget."]
+    told = budget_lines([row(), row(pairs=60, words=50), {"cannot_run": "why"}])
+    assert told[0].startswith("Budgets differ in pairs and words (")
+    assert budget_lines([{"cannot_run": "why"}]) == []
+
+
+def test_a_split_that_the_run_knows_is_said_beside_its_score(features, tmp_path):
+    invoke(
+        "train", "features/xpool", "--output", tmp_path / "run", "--device", "cpu",
+        *settings([f"data.root={features}"], SMALL, ["method_config.num_frames=5"]),
+    )  # fmt: skip
+    command = ["evaluate", tmp_path / "run", "--device", "cpu"]
+    assert "the run was trained on this split" in invoke(*command, "--split", "train")
+    assert "this split chose the epoch" in invoke(*command)

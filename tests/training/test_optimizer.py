@@ -100,6 +100,16 @@ def test_freezing_towers_leaves_the_head_only(method):
     assert not [name for name in trained if name.startswith("encoder.")]
 
 
+@pytest.mark.parametrize("freeze", ["embeddings", "towers"])
+def test_freezing_towers_that_are_not_there_is_an_error(freeze):
+    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+
+    config = EagleNetConfig(dim=8, num_frames=3, num_candidates=2)
+    method = METHODS["eaglenet"].build(config, FeatureEncoder(FeatureConfig(9, 11, 8)))
+    with pytest.raises(ConfigError, match="has no towers"):
+        freeze_parameters(method, freeze)
+
+
 def test_what_a_builder_froze_stays_frozen(method):
     assert not method.encoder.logit_scale.requires_grad
     freeze_parameters(method, "none")

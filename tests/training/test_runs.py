@@ -187,6 +187,31 @@ def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
     assert run.result["history"] == finished.result["history"]
     evaluations = [record for record in read_log(run.folder) if record["event"] == "evaluation"]
     assert [record["epoch"] for record in evaluations] == [1, 2, 3]
+    assert run.result["pairs"] == finished.result["pairs"]
+
+
+def test_seconds_of_a_resumed_run_are_those_of_all_its_attempts(features, tmp_path):
+    experiment = tiny_experiment(features)
+
+    def slow_and_killed():
+        write = trainer_module.write_checkpoint
+        calls = []
+
+        def slow(*arguments):
+            calls.append(1)
+            time.sleep(2.0 if len(calls) == 1 else 0.0)
+            if len(calls) == 3:
+                kill(os.getpid())
+            write(*arguments)
+
+        trainer_module.write_checkpoint = slow
+        train(experiment, tmp_path, device="cpu")
+
+    assert wait(start(slow_and_killed)) == -9
+    run = train(experiment, tmp_path, device="cpu")
+    assert run.result["seconds"] >= 2.0
+    # 90 captions: five batches of 16 an epoch.
+    assert run.result["pairs"] == 3 * 5 * 16
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_term(features, tmp_path):
@@ -207,7 +232,7 @@ def test_selecting_on_test_is_possible_by_name_and_is_said(features, tmp_path):
 
 
 def test_patience_ends_a_run_that_no_longer_improves(features, tmp_path):
-    experiment = tiny_experiment(features, lr_head=0.0, epochs=9, patience=2)
+    experiment = tiny_experiment(features, lr_head=0.0, lr_encoder=0.0, epochs=9, patience=2)
     run = train(experiment, tmp_path, device="cpu")
     assert len(run.result["history"]) == 3
     assert run.result["selected_epoch"] == 1

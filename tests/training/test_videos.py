@@ -60,6 +60,44 @@ def test_a_run_from_video_files_counts_what_it_left_out(videos, tmp_path):
     assert (run.folder / "model" / "tokenizer.json").exists()
 
 
+def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_place(
+    videos, tmp_path, monkeypatch
+):
+    from eaglenet.data import frame_cache
+    from eaglenet.training.campaign import Trial, run_campaign
+
+    decoded = []
+    decode_into = frame_cache.decode_into
+
+    def counted(journal, due, *rest):
+        decoded.append(len(due))
+        return decode_into(journal, due, *rest)
+
+    monkeypatch.setattr(frame_cache, "decode_into", counted)
+    trials = [Trial("a", experiment_on(videos)), Trial("b", experiment_on(videos, lr_head=1e-4))]
+    run_campaign(trials, [0], tmp_path, split="val", device="cpu")
+    assert sum(decoded) == 14 + 6
+    assert not list(tmp_path.glob("*/*/frames"))
+    other = experiment_on(videos).override(["data.frames.sampling=per_second"])
+    run_campaign([Trial("c", other)], [0], tmp_path, split="val", device="cpu")
+    assert sum(decoded) == 2 * (14 + 6)
+    assert len(list((tmp_path / "frames").iterdir())) == 2
+
+
+def test_training_uses_the_frames_that_data_cache_made(videos, tmp_path, monkeypatch):
+    from eaglenet.data import frame_cache
+
+    command = ["data", "cache", "folder", "--root", str(videos), "--output", str(tmp_path / "c")]
+    command += ["--split", "train", "--split", "val", "--frames", "3", "--size", "16"]
+    command += ["--encoding", "jpeg"]
+    assert CliRunner().invoke(app, command).exit_code == 3  # one file is damaged
+    monkeypatch.setattr(frame_cache, "decode_into", None)
+    experiment = experiment_on(videos).override([f"data.cache={tmp_path / 'c'}"])
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert run.result["metrics"]
+    assert not (run.folder / "frames").exists()
+
+
 def test_any_model_is_evaluated_on_any_dataset(videos, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = train(experiment_on(videos), tmp_path / "run", device="cpu")

@@ -18,6 +18,7 @@ from eaglenet.cli.training_options import (
     print_table,
     progress_bars,
 )
+from eaglenet.errors import UsageError
 
 if TYPE_CHECKING:
     from eaglenet.training.experiment import Experiment
@@ -46,14 +47,16 @@ def compare(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate methods with the same data, budget and seeds.
+    """Train and evaluate methods with the same data and seeds, each by its own recipe.
 
     Writes compare.json and compare.md: mean and spread of the recalls, recall against scoring time,
-    parameters, memory. The epoch is chosen on validation; a method that cannot run says why.
-    Started again, it goes on where it stopped.
+    parameters, memory, budgets (on demo and features they are the same; on the datasets authors
+    differ, and the report says in what). The epoch is chosen on validation; a method that cannot
+    run says why. Started again, it goes on where it stopped.
     """
     from eaglenet.training.campaign import (
         Trial,
+        budget_lines,
         campaign_table,
         reasons,
         run_campaign,
@@ -64,12 +67,20 @@ def compare(
     changes = [*([f"data.root={root}"] if root else []), *(settings or [])]
     # A name given twice is one row.
     names = dict.fromkeys(name for argument in methods for name in argument.split(",") if name)
-    trials = [Trial(name, find_trial(name, dataset, changes)) for name in names]
+    found = {name: find_trial(name, dataset, changes) for name in names}
+    trials = [Trial(name, given) for name, given in found.items() if given is not None]
+    if not trials:
+        listed = ", ".join(names) or "none"
+        raise UsageError(
+            f"no method to compare on {dataset}: {listed} given; see `eaglenet recipes`"
+        )
     reported = split or default_split(trials[0].experiment)
     with progress_bars(quiet=as_json) as announce:
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce
         )
+    unset = f"its authors gave no settings for {dataset}, and there is no recipe"
+    rows += [{"label": name, "cannot_run": unset} for name, given in found.items() if given is None]
     note = SELECTION_NOTES[trials[0].experiment.training.select]
     title = f"{dataset}, {reported} split, {seeds} seeds; {note}"
     write_report(output, "compare", title, rows)
@@ -77,20 +88,30 @@ def compare(
         print(json.dumps({"title": title, "rows": rows}, indent=2))
         return
     print_table(title, *campaign_table(rows))
-    for line in reasons(rows):
+    for line in [*budget_lines(rows), *reasons(rows)]:
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
 
 
-def find_trial(name: str, dataset: str, changes: list[str]) -> Experiment:
-    """The experiment of a method on a dataset; a name that is neither is told what there is."""
+def find_trial(name: str, dataset: str, changes: list[str]) -> Experiment | None:
+    """The experiment of a method on a dataset, or None where that method has no recipe there.
+
+    A name that is no method, and a dataset that has no recipes, are told what there is.
+    """
     from eaglenet.methods import METHODS
     from eaglenet.recipes import RECIPES
 
+    known = sorted(
+        recipe.removesuffix("/clip4clip") for recipe in RECIPES if recipe.endswith("/clip4clip")
+    )
+    if dataset not in known:
+        raise UsageError(f"--dataset {dataset}; choose one of {', '.join(known)}")
     recipe = recipe_name(name, dataset)
     method = name.split("-")[0]
     if recipe not in RECIPES and "/" not in name and method not in METHODS:
         METHODS[name]  # raises: it lists the methods and near names
+    if recipe not in RECIPES and method in METHODS:
+        return None
     return find_experiment(recipe, changes)
 
 

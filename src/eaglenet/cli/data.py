@@ -85,7 +85,9 @@ def check(
 def cache(
     dataset: Dataset,
     root: Root,
-    output: Annotated[Path, typer.Option("--output", help="Folder of the cache.")],
+    output: Annotated[
+        Path, typer.Option("--output", help="Folder of caches; train with --set data.cache=it.")
+    ],
     splits: Annotated[
         list[str] | None, typer.Option("--split", help="Splits to cache; train if none is given.")
     ] = None,
@@ -94,6 +96,10 @@ def cache(
     num_frames: Annotated[int, typer.Option("--frames", help="Frames a video.")] = 12,
     size: Annotated[int, typer.Option("--size", help="Side of a frame in pixels.")] = 224,
     sampling: Annotated[str, typer.Option(help="uniform or per_second.")] = "uniform",
+    resize: Annotated[str, typer.Option(help="crop or stretch.")] = "crop",
+    short: Annotated[
+        str, typer.Option(help="Of videos with too few frames: repeat, mask or zeros.")
+    ] = "repeat",
     encoding: Annotated[str, typer.Option(help="raw (fast) or jpeg (small).")] = "raw",
     estimate_only: Annotated[
         bool, typer.Option("--estimate", help="Tell the size and stop.")
@@ -104,17 +110,24 @@ def cache(
 ) -> None:
     """Decode every video once into a packed file. Interrupted, the same command continues.
 
+    Training, evaluation and comparisons with ``--set data.cache=OUTPUT`` and the same frames
+    (``eaglenet recipes show`` lists them under data.frames) then decode nothing.
+
     Exit code 3 when some videos had to be skipped; they are listed with reasons.
     """
     from eaglenet.data import DATASETS
     from eaglenet.types import FrameSpec
 
-    if encoding not in ("raw", "jpeg") or sampling not in ("uniform", "per_second"):
-        raise UsageError(
-            f"encoding {encoding!r}, sampling {sampling!r}: known are raw, jpeg; "
-            "uniform, per_second"
-        )
-    spec = FrameSpec(num_frames=num_frames, size=size, sampling=sampling)  # type: ignore[arg-type]
+    for name, given, known in (
+        ("encoding", encoding, ("raw", "jpeg")),
+        ("sampling", sampling, ("uniform", "per_second")),
+        ("resize", resize, ("crop", "stretch")),
+        ("short", short, ("repeat", "mask", "zeros")),
+    ):
+        if given not in known:
+            raise UsageError(f"--{name} {given!r}; choose one of {', '.join(known)}")
+    chosen: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
+    spec = FrameSpec(num_frames=num_frames, size=size, **chosen)
     options = parse_settings(settings)
     loaded = [
         DATASETS[dataset].load(root, name, video_folders=videos or (), **options)
@@ -140,8 +153,9 @@ def cache_split(
     estimate_only: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    from eaglenet.data.frame_cache import FrameCache, estimate
+    from eaglenet.data.frame_cache import FrameCache, cache_folder, estimate
 
+    folder = cache_folder(output, split.dataset, spec)
     expected = estimate(split, spec, encoding)
     result: dict[str, Any] = {
         "split": split.name,
@@ -161,7 +175,7 @@ def cache_split(
         built = FrameCache.build(
             split,
             spec,
-            output,
+            folder,
             workers,
             encoding=encoding,
             retry_skipped=retry,
@@ -174,7 +188,7 @@ def cache_split(
     }
     result |= {"cached": len(split) - len(skipped), "skipped": skipped, "bytes": built.num_bytes}
     if not quiet:
-        print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {output}")
+        print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {folder}")
         for video_id, reason in list(skipped.items())[:Reasons]:
             print(printable(f"  skipped {video_id}: {reason}"))
         if len(skipped) > Reasons:
@@ -248,7 +262,7 @@ def show(report: CheckReport) -> None:
         lines.append(f"error: {pair} share {len(shared):,} videos, first {shared[0]}")
     for name, reason in report.broken.items():
         lines.append(f"error: {name}: {reason}")
-    if not report.overlaps and len(report.splits) > 1:
+    if not report.overlaps and not report.broken and len(report.splits) > 1:
         lines.append("no video is in two splits")
     # Plain text: paths and ids may hold brackets that rich would take for markup.
     print(printable("\n".join(lines)))

@@ -63,6 +63,12 @@ def evaluate(
         options["video_folders"] = [str(folder) for folder in videos]
     if dataset is None and options:
         raise UsageError("--videos and --set belong to --dataset; a run keeps the data it names")
+    if features is not None and (split or dataset or root):
+        raise UsageError(
+            "--features names all videos of a folder; leave out --split, --dataset, --root"
+        )
+    if dataset is None and root:
+        raise UsageError("--root belongs to --dataset; a run keeps the data it names")
     if dataset is None:
         result = evaluate_run(
             Path(run),

@@ -92,5 +92,8 @@ def _print_table(record: dict[str, object]) -> None:
                 print(f"{prefix + title:32}{row}")
         if "Rsum" in part:
             print(f"{prefix + 'Rsum':32}{part['Rsum']:8.2f}")
+    without = int(str(record["videos"])) - int(record["v2t"]["queries"])  # type: ignore[index]
+    if without:
+        print(f"{without} videos have no text here: they are found or not, but ask nothing")
     if "dual_softmax" in record or "qb_norm" in record:
         print("dual softmax and QB-norm look at other queries: not comparable with plain scores")

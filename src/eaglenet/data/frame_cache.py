@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 import zlib
@@ -44,6 +45,16 @@ def estimate_bytes(num_videos: int, spec: FrameSpec, encoding: Encoding = "raw")
     """Bytes that the frames of so many videos take: exact for raw, a guide for JPEG."""
     pixels = num_videos * spec.num_frames * spec.size * spec.size
     return pixels * 3 if encoding == "raw" else round(pixels * JPEG_BYTES_PER_PIXEL)
+
+
+def cache_folder(base: Path, dataset: str, spec: FrameSpec) -> Path:
+    """Where frames of a dataset taken in one way lie below ``base``; all its splits share it.
+
+    `eaglenet data cache` and training agree on it, and other frames of the same dataset (a
+    method with another sampling) get a folder of their own.
+    """
+    key = hashlib.sha256(repr(spec).encode()).hexdigest()[:8]
+    return base / f"{dataset}-{spec.num_frames}x{spec.size}-{key}"
 
 
 def estimate(split: Split, spec: FrameSpec, encoding: Encoding = "raw") -> int:
@@ -93,11 +104,13 @@ class FrameCache:
         folder: Path | str,
         workers: int = 0,
         *,
-        encoding: Encoding = "raw",
+        encoding: Encoding | None = None,
         retry_skipped: bool = False,
         progress: Progress | None = None,
     ) -> Self:
         """Decode what is not yet in the folder. Stopped at any moment, it continues where it was.
+
+        Without ``encoding`` an existing cache keeps its own, and a new one is raw.
 
         A video whose file changed its size, or whose window is another, is decoded again. One
         that was skipped is tried again when its file has appeared, or with ``retry_skipped``.
@@ -110,8 +123,9 @@ class FrameCache:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
-            header = read_header(folder) or write_header(folder, split, spec, encoding)
+            header = read_header(folder) or write_header(folder, split, spec, encoding or "raw")
             check_header(folder, header, spec, split, encoding)
+            encoding = header["encoding"]
             contents = read_journal(folder)
             rows, skipped = contents.rows, contents.skipped
             due = [

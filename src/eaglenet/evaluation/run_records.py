@@ -78,7 +78,16 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
                 runs.append(read_run(place))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 broken.append(BrokenRun(place, f"{type(error).__name__}: {error}"))
-    return runs, broken
+    known: dict[str, RunRecord] = {}
+    for run in runs:
+        key = json.dumps([run.name, run.settings], sort_keys=True, default=str)
+        first = known.setdefault(key, run) if run.is_finished and run.settings else run
+        if first is not run:
+            # Counted twice, it would pass for another seed and make the spread smaller.
+            reason = f"the same recipe, settings and seed as {first.folder}; left out"
+            broken.append(BrokenRun(run.folder, reason))
+    left_out = {entry.folder for entry in broken}
+    return [run for run in runs if run.folder not in left_out], broken
 
 
 def read_run(folder: Path) -> RunRecord:

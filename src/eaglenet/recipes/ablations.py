@@ -26,7 +26,8 @@ def register_tables(prefix: str, base: Callable[[], Experiment], where: str) -> 
             add_recipe(
                 f"{prefix}{table}/{row.slug}",
                 partial(ablated, base, row),
-                f"Table of {table} (paper): {row.says}; on {where}.",
+                f"Table of {table} (paper): {row.says}; on {where}. Support text with an "
+                "elementwise radius (docs/paper_map.md).",
             )
 
 

@@ -17,7 +17,8 @@ DATASETS = ("msrvtt", "didemo", "msvd", "vatex")
 PAPER_ENERGY = {"msrvtt": "bilinear", "didemo": "mlp", "msvd": "bilinear", "vatex": "bilinear"}
 MODERN = (
     "Modern settings: AdamW, fp32 weights under bf16 autocast, 1e-6 for CLIP and 1e-4 for the "
-    "rest, the epoch chosen on validation."
+    "rest, the epoch chosen on validation. The support text has an elementwise radius instead of "
+    "the paper's norm, which spoils training (docs/paper_map.md)."
 )
 RELEASED = (
     "Released settings: the authors' scripts (BERT-style Adam without bias correction, per-tensor "
@@ -38,7 +39,7 @@ def data_choice(dataset: str, frames: FrameSpec) -> DataChoice:
 
 
 def main_result(dataset: str, tower: str) -> Experiment:
-    """EagleNet as the paper describes it, with modern settings."""
+    """EagleNet as the paper describes it but for its support text, with modern settings."""
     config = EagleNetConfig.paper(
         num_frames=num_frames(dataset),
         energy=PAPER_ENERGY[dataset],

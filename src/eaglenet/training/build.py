@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
 from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.training.logbook import Progress
 from eaglenet.training.sources import Source, cached_source, feature_source, memory_source
 from eaglenet.types import Clips
 
+logger = logging.getLogger(__name__)
 FEATURES = "features"
 DEMO = "demo"
 
@@ -106,7 +109,13 @@ def check_fit(method: Method, data: DataChoice) -> None:
 
 
 def load_source(
-    data: DataChoice, split: str, method: Method, *, cache: Path, device: torch.device
+    data: DataChoice,
+    split: str,
+    method: Method,
+    *,
+    cache: Path,
+    device: torch.device,
+    progress: Progress | None = None,
 ) -> Source:
     """One split, ready for batches; frames are decoded into ``cache`` where they are not yet."""
     if data.dataset == FEATURES:
@@ -118,7 +127,7 @@ def load_source(
         )
     if data.dataset == DEMO:
         return _demo_source(data, split, method)
-    return _cached_frames(data, split, method, cache)
+    return _cached_frames(data, split, method, cache, progress)
 
 
 def describe_data(experiment: Experiment, method: Method) -> dict[str, Any]:
@@ -202,12 +211,23 @@ def _refuse_options(data: DataChoice, known: set[str]) -> None:
             )
 
 
-def _cached_frames(data: DataChoice, split: str, method: Method, cache: Path) -> Source:
-    from eaglenet.data.frame_cache import FrameCache
+def _cached_frames(
+    data: DataChoice, split: str, method: Method, cache: Path, progress: Progress | None
+) -> Source:
+    from eaglenet.data.frame_cache import FrameCache, cache_folder, estimate
 
     records = _load_records(data, split).present()
-    folder = (Path(data.cache) if data.cache else cache) / f"{data.dataset}-{split}"
-    frames = FrameCache.build(records, data.frames, folder, workers=data.workers)
+    base = Path(data.cache).expanduser() if data.cache else cache
+    folder = cache_folder(base, records.dataset, data.frames)
+    size = estimate(records, data.frames)
+    logger.info("frames of %s: up to %.2f GB in %s", split, size / 1e9, folder)
+
+    def decoded(done: int, total: int) -> None:
+        if progress is not None:
+            record = {"event": "decoding", "split": split, "done": done, "total": total}
+            progress.event({**record, "bytes": size})
+
+    frames = FrameCache.build(records, data.frames, folder, workers=data.workers, progress=decoded)
     pairs = CachedPairs(records, frames, method.tokenizer, max_words=data.max_words)
     return cached_source(pairs)
 

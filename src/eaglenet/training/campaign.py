@@ -13,11 +13,18 @@ from typing import Any
 from eaglenet.errors import ConfigError
 from eaglenet.evaluation import report
 from eaglenet.evaluation.summary import mean_and_spread
-from eaglenet.training.build import build_method
+from eaglenet.training.build import DEMO, FEATURES, build_method
 from eaglenet.training.experiment import Experiment
 from eaglenet.training.logbook import Progress
 from eaglenet.training.manifest import describe_environment, write_json
 from eaglenet.training.runs import evaluate_run, train
+
+BUDGET = {
+    "pairs": "pairs learnt from",
+    "batch": "pairs a batch",
+    "frames": "frames a video",
+    "words": "words at most",
+}
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,11 @@ def run_campaign(
 ) -> list[dict[str, Any]]:
     """Train every trial with every seed (finished ones are kept) and evaluate it on ``split``.
 
-    A method that cannot run on the data gives a row that says why.
+    A method that cannot run on the data gives a row that says why. Decoded frames are kept once
+    for all of them, in ``folder/frames``.
     """
+    if any(trial.experiment.data.dataset not in (FEATURES, DEMO) for trial in trials):
+        (folder / "frames").mkdir(parents=True, exist_ok=True)
     rows = []
     for trial in trials:
         try:
@@ -99,9 +109,32 @@ def summarise_trial(trial: Trial, records: Sequence[dict[str, Any]]) -> dict[str
         ),
         "train_seconds": statistics.median(record["result"]["seconds"] for record in records),
         "parameters": first["result"]["parameters"],
+        "budget": budget(trial.experiment, first["result"]),
         "peak_memory_bytes": max(known) if known else None,
         "selection": first["result"]["selection"],
     }
+
+
+def budget(experiment: Experiment, result: dict[str, Any]) -> dict[str, Any]:
+    """What a run was given: recipes of compared methods follow their authors, who differ."""
+    return {
+        "pairs": result.get("pairs"),
+        "batch": experiment.training.batch_size,
+        "frames": experiment.data.frames.num_frames,
+        "words": experiment.data.max_words,
+    }
+
+
+def budget_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A sentence on whether all rows had the same budget, naming what they differ in."""
+    given = [row["budget"] for row in rows if row.get("budget")]
+    differing = [name for name in BUDGET if len({entry[name] for entry in given}) > 1]
+    if not given:
+        return []
+    if not differing:
+        return ["All rows had the same budget."]
+    listed = " and ".join(", ".join(differing).rsplit(", ", 1))
+    return [f"Budgets differ in {listed} (compare.md lists them): not quite equal terms."]
 
 
 def write_report(
@@ -124,6 +157,9 @@ def write_report(
         ]
         lines += [markdown_table(["", "scoring s", "t2v R@1"], points), ""]
         lines += [f"Protocol: {timed[0]['protocol']}; {timed[0]['selection']}.", ""]
+        lines += ["## Budget", ""]
+        cells = [[row["label"], *_budget_cells(row["budget"])] for row in timed]
+        lines += [markdown_table(["", *BUDGET.values()], cells), "", *budget_lines(rows), ""]
     lines += reasons(rows)
     (folder / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
     if timed:
@@ -164,6 +200,10 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['parameters']['head']:,}",
         f"{peak / 2**20:.0f}" if peak is not None else "-",
     ]
+
+
+def _budget_cells(given: dict[str, Any]) -> list[str]:
+    return ["-" if given[name] is None else f"{given[name]:,}" for name in BUDGET]
 
 
 def recall_text(row: dict[str, Any], direction: str, name: str) -> str:

@@ -77,7 +77,8 @@ class TrainingConfig:
     neighbours: keep videos 2k and 2k + 1 in one batch (``captions="one"``): in the demo world they
         differ only in time, and nothing but meeting each other teaches a model what comes first.
     batch_size: pairs in one contrastive batch, over all processes and pieces together.
-    lr_encoder, lr_head: peak rates of the towers and of everything else. 1e-6 for CLIP in fp32;
+    lr_encoder, lr_head: peak rates of the encoder (towers, or adapters of stored features) and of
+        everything else. 1e-6 for CLIP in fp32;
         the 1e-7 of the released code is meant for its fp16 weights and freezes fp32 ones.
     warmup: share of all steps. clip_norm: of all gradients together; 0 turns it off.
     precision: ``auto`` is bf16 autocast over fp32 weights on a GPU and fp32 on a CPU;

@@ -37,6 +37,11 @@ def freeze_parameters(method: nn.Module, freeze: Freeze) -> int:
     """Stop gradients as ``freeze`` says; gives the number of parameters (scalars) frozen."""
     frozen = 0
     towers = tower_names(method)
+    if freeze != "none" and not towers:
+        raise ConfigError(
+            f"training.freeze={freeze}: this encoder has no towers, only adapters of stored "
+            "features; set training.freeze=none (training.lr_encoder=0 keeps adapters still)"
+        )
     for name, parameter in method.named_parameters():
         is_embedding = any(part in name for part in EMBEDDING_PARTS)
         if name in towers and (freeze == "towers" or (freeze == "embeddings" and is_embedding)):

@@ -31,7 +31,7 @@ from eaglenet.training.distributed import World, barrier, join, leave, wait_for_
 from eaglenet.training.experiment import DataChoice, Experiment
 from eaglenet.training.logbook import Progress, check_board, read_log
 from eaglenet.training.manifest import describe_environment, write_json
-from eaglenet.training.memory import peak_memory, reset_peak_memory
+from eaglenet.training.memory import reset_peak_memory
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.settings import differences
 from eaglenet.training.sources import Source, feature_source
@@ -71,7 +71,7 @@ def train(
         finished = open_run(experiment, folder, world)
         if finished is not None:
             return Run(folder, experiment, finished)
-        method, sources = prepare(experiment, folder, world)
+        method, sources = prepare(experiment, folder, world, progress)
         if world.is_main:
             write_manifest(experiment, folder, sources, method, world)
         trainer = Trainer(
@@ -85,10 +85,9 @@ def train(
             tensorboard=tensorboard,
         )
         reset_peak_memory(world.device)
-        started = time.perf_counter()
         with repeatable(world.device, experiment.training.deterministic):
             position = trainer.fit()
-        result = summarise(experiment, position, method, world, time.perf_counter() - started)
+        result = summarise(experiment, position, method)
         if world.is_main:
             write_json(folder / RESULT, result)
         barrier(world, "waiting for rank 0 to write the result")
@@ -97,7 +96,15 @@ def train(
         leave(world)
 
 
-def prepare(experiment: Experiment, folder: Path, world: World) -> tuple[Method, dict[str, Source]]:
+def frames_folder(folder: Path) -> Path:
+    """Where a run's frames are cached: beside it, or where its comparison keeps them for all."""
+    shared = folder.parent.parent / "frames"
+    return shared if shared.is_dir() else folder / "frames"
+
+
+def prepare(
+    experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
+) -> tuple[Method, dict[str, Source]]:
     """Method and splits, built and checked; rank 0 decodes first, the others find its cache."""
     check_data(experiment.data)
     method = build_method(experiment)
@@ -108,7 +115,12 @@ def prepare(experiment: Experiment, folder: Path, world: World) -> tuple[Method,
         if world.is_main == (turn == "first"):
             for name in names:
                 sources[name] = load_source(
-                    experiment.data, name, method, cache=folder / "frames", device=world.device
+                    experiment.data,
+                    name,
+                    method,
+                    cache=frames_folder(folder),
+                    device=world.device,
+                    progress=progress if world.is_main else None,
                 )
         wait_for_main(world, "waiting for rank 0 to prepare the data")
     return method, sources
@@ -179,10 +191,11 @@ def count_parameters(method: Method) -> dict[str, int]:
     return {"encoder": in_encoder, "head": total - in_encoder, "trained": trained}
 
 
-def summarise(
-    experiment: Experiment, position: Position, method: Method, world: World, seconds: float
-) -> dict[str, Any]:
-    """`result.json`: the selected epoch's metrics, the history, time and memory."""
+def summarise(experiment: Experiment, position: Position, method: Method) -> dict[str, Any]:
+    """`result.json`: the selected epoch's metrics, the history, time and memory.
+
+    Seconds and peak are of all attempts together where a run was interrupted.
+    """
     best = [record for record in position.history if record["epoch"] == position.best_epoch]
     return {
         "experiment": experiment.name,
@@ -194,8 +207,9 @@ def summarise(
         "metrics": best[0] if best else None,
         "history": position.history,
         "parameters": count_parameters(method),
-        "seconds": round(seconds, 2),
-        "peak_memory_bytes": peak_memory(world.device),
+        "pairs": position.pairs,
+        "seconds": round(position.seconds, 2),
+        "peak_memory_bytes": position.peak_bytes,
     }
 
 
@@ -241,9 +255,9 @@ def evaluate_run(
             notes += seen_in_training(experiment, given.video_ids)
         else:
             name = split or default_split(experiment)
-            source = load_source(
-                experiment.data, name, method, cache=folder / "frames", device=world.device
-            )
+            notes += split_notes(experiment, name)
+            cache = frames_folder(folder)
+            source = load_source(experiment.data, name, method, cache=cache, device=world.device)
         result = evaluate_source(
             method,
             source,
@@ -256,6 +270,15 @@ def evaluate_run(
     finally:
         leave(world)
     return dataclasses.replace(result, notes=(*result.notes, *notes))
+
+
+def split_notes(experiment: Experiment, split: str) -> list[str]:
+    """What a split was to the run, where that makes its score too good."""
+    if split == "train":
+        return ["the run was trained on this split: not a score on unseen videos"]
+    if split == experiment.training.select == "val":
+        return ["this split chose the epoch: somewhat high for unseen videos"]
+    return []
 
 
 def seen_in_training(experiment: Experiment, video_ids: Sequence[str]) -> list[str]:

@@ -32,6 +32,7 @@ from eaglenet.training.distributed import (
 )
 from eaglenet.training.experiment import Experiment, TrainingConfig
 from eaglenet.training.logbook import Logbook, Progress, cut_log
+from eaglenet.training.memory import peak_memory
 from eaglenet.training.optimizer import (
     build_optimizer,
     freeze_parameters,
@@ -50,13 +51,21 @@ SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do 
 
 @dataclass
 class Position:
-    """Where a run stands. ``evaluated`` is the last step after which evaluation was done."""
+    """Where a run stands. ``evaluated`` is the last step after which evaluation was done.
+
+    A resumed run goes on from its last checkpoint, and so do these counts.
+    """
 
     step: int = 0
     evaluated: int = 0
     best_score: float = float("-inf")
     best_epoch: int = 0
     evaluations_since_best: int = 0
+    pairs: int = 0
+    """Pairs of a text and a video that it has learnt from."""
+    seconds: float = 0.0
+    """Spent on it, evaluations included; the attempts of an interrupted run together."""
+    peak_bytes: int | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -96,7 +105,7 @@ class Trainer:
         self.watch = FiniteWatch(world.device)
         self.pending: list[tuple[int, Tensor]] = []
         self.names: tuple[str, ...] = ()
-        self._log_started = time.perf_counter()
+        self._log_started = self._counted = time.perf_counter()
         self._resume()
         self.logbook = (
             Logbook(folder, step=self.position.step, tensorboard=tensorboard, progress=progress)
@@ -147,6 +156,7 @@ class Trainer:
 
     def fit(self) -> Position:
         """Train to the end (or until patience is lost); gives where the run stands then."""
+        self._counted = time.perf_counter()
         self._log({"event": "start", "num_steps": self.num_steps})
         self.method.train()
         while True:
@@ -158,6 +168,7 @@ class Trainer:
             self._log_started = time.perf_counter()
             for batch in epoch_batches(self.train, sampler, epoch, start, self.world):
                 self._step(batch)
+        self._count()
         self._log({"event": "end", "best_epoch": self.position.best_epoch})
         if self.logbook is not None:
             self.logbook.close()
@@ -181,6 +192,7 @@ class Trainer:
             group["lr"] = group["peak"] * factor
         self.optimizer.step()
         self.position.step = step + 1
+        self.position.pairs += len(batch.video_ids) * self.world.size
         values = {**losses.terms, "total": losses.total, "gradient norm": norm}
         self.watch.look(step, values)
         self._remember(values)
@@ -245,8 +257,17 @@ class Trainer:
         patience = self.config.patience
         return bool(patience) and self.position.evaluations_since_best >= patience
 
+    def _count(self) -> None:
+        """Add the time since the last count, and what memory it took at most."""
+        now = time.perf_counter()
+        self.position.seconds += now - self._counted
+        self._counted = now
+        peaks = [self.position.peak_bytes, peak_memory(self.world.device)]
+        self.position.peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
+
     def _checkpoint(self) -> None:
         self._flush()
+        self._count()
         if self.world.is_main:
             write_checkpoint(
                 self.folder / "checkpoints",
