@@ -106,7 +106,7 @@ def choose(root: Path, split: str, train: str, hold_out: int) -> tuple[list[str]
         if not held:
             raise UsageError(
                 "msrvtt: hold_out=0 leaves no validation videos; name the other splits (--split "
-                "train --split test_1k_a), or select on the test set by name"
+                "train --split test), or select on the test set by name"
             )
         return [video_id for video_id in ids if video_id in held], HELD_OUT_VALIDATION
     return [video_id for video_id in ids if video_id not in held], TRAIN
