@@ -140,7 +140,7 @@ def test_the_cache_command_tells_the_size_builds_and_reports_skips(root, tmp_pat
     code, text = run("cache", *common, "--workers", 0, "--json")
     assert code == 3
     assert list(json.loads(text)[0]["skipped"]) == ["v3"]
-    with pytest.raises(UsageError, match="known are raw, jpeg"):
+    with pytest.raises(UsageError, match="choose one of raw, jpeg"):
         run("cache", *common, "--encoding", "png")
 
 
