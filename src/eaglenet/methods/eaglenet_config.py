@@ -40,7 +40,7 @@ class EagleNetConfig:
     prior: Prior = "normal"
     radius_bias: bool = False
     noise_seed: int = 0  # of the evaluation bank
-    support: SupportMode = "pair"
+    support: SupportMode = "pair"  # spoils training with the sigmoid loss: recipes, elementwise
 
     # Fine-grained relationship learning; off: one drawn candidate a pair, the best in evaluation
     relation_learning: bool = True
@@ -92,7 +92,10 @@ class EagleNetConfig:
 
     @classmethod
     def paper(cls, **changes: Any) -> EagleNetConfig:
-        """What the paper's equations say."""
+        """What the paper's equations say.
+
+        To train, add ``support="elementwise"`` as the recipes do (`layers.stochastic_text`).
+        """
         return cls(**changes)
 
     @classmethod
