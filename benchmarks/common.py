@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2")
@@ -53,6 +55,23 @@ def timed(
 
 def _nothing() -> None:
     return None
+
+
+def ceiling(device: str, *, dtype: torch.dtype | None = None, size: int | None = None) -> float:
+    """TFLOP/s of a square product (bf16 on a GPU, fp32 on a CPU): what a device gives at best."""
+    on_gpu = device == "cuda"
+    size = size or (8192 if on_gpu else 1024)
+    dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / timed(lambda: left @ right, device, repeats=10).best / 1e12
+
+
+def operations(function: Callable[[], Any]) -> int:
+    """Floating-point operations of the matrix products and convolutions of a call, two a
+    multiply-add. Attention is written out meanwhile, so that its products count on any device."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        function()
+    return int(counter.get_total_flops())
 
 
 def environment() -> dict[str, Any]:

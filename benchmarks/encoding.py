@@ -6,8 +6,10 @@
 
 Our side starts from uint8 frames on the device (normalising included) and ends with un-normalised
 projections. transformers' ``CLIPModel``, where it is installed, is the other side: the same random
-weights and the same run, from pixels that are normalised already. One line is one tower, precision
-and batch; sides take turns, so a busy machine slows all of them alike.
+weights and the same run, from pixels that are normalised already. `released loop` re-creates how
+the authors' code encodes: call by call, with attention written out, from normalised float32 frames
+that lie on the host. One line is one tower, precision and batch; sides take turns, so a busy
+machine slows all of them alike. Operations are those of our image tower, for every side.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import environment, save_result
+from common import ceiling, environment, operations, save_result
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig
 from eaglenet.encoders.hub_config import config_to_hub
@@ -59,6 +62,7 @@ def build_sides(
     sides: dict[str, tuple[Side, Side | None]] = {
         "ours": (lambda: encoder.encode_video(clips), lambda: encoder.encode_text(tokens))
     }
+    sides["released loop"] = released_side(encoder, clips, tokens)
     if options.compile:
         compiled = ClipEncoder(config).to(device, dtype).eval()
         compiled.load_state_dict(encoder.state_dict())
@@ -72,6 +76,21 @@ def build_sides(
     if options.transformers and importlib.util.find_spec("transformers"):
         sides |= transformers_sides(encoder, clips, tokens, options)
     return sides
+
+
+def released_side(encoder: ClipEncoder, clips: Clips, tokens: Tokens) -> tuple[Side, Side]:
+    """Our own re-creation of the authors' loop."""
+    pixels = normalised(clips.frames, encoder).cpu()
+
+    def frames() -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return encoder.encode_frames(pixels, patches=True)  # all tokens, the first is kept
+
+    def texts() -> Any:
+        with sdpa_kernel(SDPBackend.MATH):
+            return encoder.encode_text(tokens)
+
+    return frames, texts
 
 
 def transformers_sides(
@@ -136,6 +155,9 @@ def measure(
     frames = rates({n: s[0] for n, s in sides.items()}, batch, options.device, options.rounds)
     text_sides = {name: side[1] for name, side in sides.items() if side[1] is not None}
     texts = rates(text_sides, batch, options.device, options.rounds)
+    count = operations(sides["ours"][0]) / batch
+    element = torch.finfo(PRECISIONS[precision]).bits // 8
+    weights = sum(value.numel() for value in ClipEncoder(config).vision.parameters()) * element
     return [
         {
             "tower": TOWERS[tower],
@@ -144,6 +166,11 @@ def measure(
             "side": name,
             "frames_per_second": round(rate, 1),
             "texts_per_second": round(texts[name], 1) if name in texts else None,
+            "against_released_loop": round(rate / frames["released loop"], 2),
+            "operations_a_frame": count,
+            "bytes_of_weights": weights,
+            "tflops": count * rate / 1e12,
+            "of_ceiling": count * rate / 1e12 / options.ceilings[precision],
         }
         for name, rate in frames.items()
     ]
@@ -183,7 +210,16 @@ def main() -> None:
 def run(options: argparse.Namespace) -> None:
     where = environment()
     print(f"{where['gpu'] or where['cpu']}, torch {torch.__version__}, commit {where['commit']}")
-    print(f"{'tower':9} {'precision':9} {'batch':>6} {'side':22} {'frames/s':>10} {'texts/s':>10}")
+    options.ceilings = {
+        name: ceiling(options.device, dtype=PRECISIONS[name]) for name in options.precisions
+    }
+    listed = ", ".join(f"{name} {value:.1f}" for name, value in options.ceilings.items())
+    print(f"ceiling, a product of two square matrices: {listed} TFLOP/s")
+    print(
+        f"{'tower':9} {'precision':9} {'batch':>6} {'side':22} {'frames/s':>10} {'texts/s':>10} "
+        f"{'x released':>10} {'GFLOP/frame':>11} {'weights MB':>10} {'TFLOP/s':>8} "
+        f"{'of ceiling':>10}"
+    )
     rows: list[dict[str, Any]] = []
     for tower in options.towers:
         for precision in options.precisions:
@@ -193,11 +229,16 @@ def run(options: argparse.Namespace) -> None:
                     texts = "-" if row["texts_per_second"] is None else row["texts_per_second"]
                     print(
                         f"{row['tower']:9} {precision:9} {row['batch']:6} {row['side']:22} "
-                        f"{row['frames_per_second']:10,.0f} {texts:>10}"
+                        f"{row['frames_per_second']:10,.0f} {texts:>10} "
+                        f"{row['against_released_loop']:9.1f}x "
+                        f"{row['operations_a_frame'] / 1e9:11.2f} "
+                        f"{row['bytes_of_weights'] / 1e6:10.0f} "
+                        f"{row['tflops']:8.2f} {row['of_ceiling']:10.1%}"
                     )
     settings = {"mode": options.mode, "token_shift": options.token_shift, "quick": options.quick}
     name = options.name or ("encoding-quick" if options.quick else "encoding")
-    path = save_result(name, {"settings": settings, "rows": rows}, options.output)
+    result = {"settings": settings, "ceilings_tflops": options.ceilings, "rows": rows}
+    path = save_result(name, result, options.output)
     print(f"written to {path}")
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import environment, save_result, timed
+from common import ceiling, environment, save_result, timed
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
@@ -93,13 +93,6 @@ def multiply_adds(config: EagleNetConfig, side: str) -> float:
     products = drawn * dim * (projected + 4 * heads)
     messages = texts * (texts + frames) * inner + (frames * texts * inner if with_frames else 0)
     return products + messages + (nodes if with_frames else texts) * inner * heads + around
-
-
-def ceiling(device: str, size: int) -> float:
-    """TFLOP/s of a square bf16 product (fp32 on a CPU): what a device gives at best."""
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2 * size**3 / timed(lambda: left @ right, device, repeats=10).best / 1e12
 
 
 def side_function(
@@ -311,9 +304,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     print(f"{where['gpu'] or where['cpu']}, torch {torch.__version__}, commit {where['commit']}")
     results: dict[str, Any] = {}
     if "table" in options.parts:
-        size = 8192 if options.device == "cuda" else 1024
-        results["ceiling_tflops"] = peak_rate = ceiling(options.device, size)
-        print(f"ceiling: {peak_rate:.2f} TFLOP/s, a product of {size} x {size} matrices")
+        results["ceiling_tflops"] = peak_rate = ceiling(options.device)
+        print(f"ceiling: {peak_rate:.2f} TFLOP/s, a product of two square matrices")
         results["table"] = table(options, peak_rate)
     if "growth" in options.parts:
         results["growth"] = growth(options)

@@ -7,7 +7,8 @@
 One step is forward, backward, clipping and the optimizer, from uint8 frames on the device, random
 weights, EagleNet's released configuration. `released loop` is our own straightforward re-creation
 of the authors' step (see released_loop.py). The loss of each side's first step is compared with a
-plain step in bf16 and in fp32. Needs torch alone (PYTHONPATH=src).
+plain step in bf16 and in fp32. Operations are those of a plain step of ours, for every side: what
+is computed again or in vain does not count. Needs torch alone (PYTHONPATH=src).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import environment, save_result, timed
+from common import ceiling, environment, operations, save_result, timed
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.energy import ENERGIES, ChainRunner, sample
@@ -39,7 +40,7 @@ from eaglenet.training.optimizer import (
     parameter_groups,
 )
 from eaglenet.training.step import Precision, StepOptions, training_losses
-from eaglenet.types import Clips, PairBatch, Tokens
+from eaglenet.types import Clips, Losses, PairBatch, Tokens
 from released_loop import ReleasedLoop
 
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}
@@ -156,19 +157,28 @@ def measure_step(name: str, step: Step, options: argparse.Namespace) -> dict[str
     }
 
 
-def plain_losses(config: ClipConfig, options: argparse.Namespace) -> dict[str, float]:
-    """Total loss of a plain step, call by call and with unfused attention, in either precision."""
+def plain_losses(config: ClipConfig, options: argparse.Namespace) -> tuple[dict[str, float], int]:
+    """Total loss of a plain step, call by call and with unfused attention, in either precision.
+
+    Also the operations of its forward and backward pass.
+    """
     found = {}
+    count = 0
     batch = make_batch(config, options)
     world = World(device=torch.device(options.device))
     precisions: tuple[Precision, Precision] = ("fp32", "bf16")
     for precision in precisions:
         method = make_method(config, options)
-        with sdpa_kernel(SDPBackend.MATH):
-            losses = training_losses(method, batch, StepOptions(precision=precision), world, seed=1)
-        found[precision] = float(losses.total)
+        losses: list[Losses] = []
+
+        def step(chosen: Precision = precision, model: EagleNet = method) -> None:
+            settings = StepOptions(precision=chosen)
+            losses.append(training_losses(model, batch, settings, world, seed=1))  # noqa: B023
+
+        count = operations(step)
+        found[precision] = float(losses[0].total)
         del method
-    return found
+    return found, count
 
 
 def chain_sides(kind: str, options: argparse.Namespace) -> dict[str, Step]:
@@ -205,15 +215,19 @@ def chain_sides(kind: str, options: argparse.Namespace) -> dict[str, Step]:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     where = environment()
     print(f"{where['gpu'] or where['cpu']}, torch {torch.__version__}, commit {where['commit']}")
-    results: dict[str, Any] = {"steps": [], "chains": [], "plain_losses": {}}
+    peak = ceiling(options.device)
+    print(f"ceiling: {peak:.2f} TFLOP/s, a product of two square matrices")
+    results: dict[str, Any] = {"steps": [], "chains": [], "plain_losses": {}, "operations": {}}
+    results["ceiling_tflops"] = peak
     for tower in options.towers:
         config = SMALL if options.quick else CLIP_SHAPES[TOWERS[tower]]
         title = "small" if options.quick else TOWERS[tower]
         print(f"\n{title}: {options.pairs} pairs of {options.frames} frames, EagleNet (released)")
-        plain = plain_losses(config, options)
+        plain, count = plain_losses(config, options)
         results["plain_losses"][title] = plain
+        results["operations"][title] = count
         listed = ", ".join(f"{name} {value:.6f}" for name, value in plain.items())
-        print(f"  loss of a plain step: {listed}")
+        print(f"  loss of a plain step: {listed}; {count / 1e12:.3f} T operations")
         rows = []
         for side in options.sides:
             is_released = side == "released loop"
@@ -224,6 +238,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             print(f"  {side}: {rows[-1]['seconds']:.4f} s", flush=True)
             del step
             gc.collect()
+        for row in rows:
+            row["tflops"] = count / row["seconds"] / 1e12
+            row["of_ceiling"] = row["tflops"] / peak
         print_steps(rows, plain)
         results["steps"] += rows
     results["chains"] = measure_chains(options)
@@ -248,7 +265,7 @@ def print_steps(rows: list[dict[str, Any]], plain: dict[str, float]) -> None:
     base = next((row["seconds"] for row in rows if row["side"] == "released loop"), None)
     print(
         f"  {'side':35} {'seconds':>9} {'peak GiB':>9} {'against released loop':>22} "
-        f"{'loss to plain bf16':>19} {'to fp32':>9}"
+        f"{'TFLOP/s':>9} {'of ceiling':>10} {'loss to plain bf16':>19} {'to fp32':>9}"
     )
     for row in rows:
         peak = f"{row['peak_bytes'] / 2**30:.1f}" if row["peak_bytes"] else "-"
@@ -258,8 +275,8 @@ def print_steps(rows: list[dict[str, Any]], plain: dict[str, float]) -> None:
             for name in ("bf16", "fp32")
         ]
         print(
-            f"  {row['side']:35} {row['seconds']:9.4f} {peak:>9} {ratio:>22} {away[0]:>19} "
-            f"{away[1]:>9}"
+            f"  {row['side']:35} {row['seconds']:9.4f} {peak:>9} {ratio:>22} "
+            f"{row['tflops']:9.2f} {row['of_ceiling']:10.1%} {away[0]:>19} {away[1]:>9}"
         )
 
 
