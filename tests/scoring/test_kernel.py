@@ -177,6 +177,8 @@ def test_every_kind_of_launch_has_the_shape_that_was_measured() -> None:
     assert tuning_for(33, precise=False) == Tuning(stages=1)
     assert tuning_for(32, precise=True) == Tuning(block=64)
     assert tuning_for(33, precise=True) == Tuning(block=64, warps=4, stages=1)
+    for precise in (False, True):
+        assert tuning_for(32, precise=precise, joint=True) == Tuning()
 
 
 def test_attention_terms_and_narrow_pooling_stay_in_float32(

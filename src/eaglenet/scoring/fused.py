@@ -31,12 +31,16 @@ class Tuning:
     registers: int | None = None
 
 
-def tuning_for(num_frames: int, *, precise: bool) -> Tuning:
+def tuning_for(num_frames: int, *, precise: bool, joint: bool = False) -> Tuning:
     """The fastest of several shapes, each measured on an H200 with a million pairs.
+
+    GAT (``joint``) keeps the shape in which its scores were compared there.
 
     Other shapes for many frames in float32 ended in illegal memory accesses (Triton 3.6): after a
     change here, run ``tests/scoring/kernel_on_device.py``.
     """
+    if joint and num_frames <= MANY_FRAMES:
+        return Tuning()
     if precise:
         return Tuning(block=64, warps=4, stages=1) if num_frames > MANY_FRAMES else Tuning(block=64)
     return Tuning(stages=1) if num_frames > MANY_FRAMES else Tuning(registers=168)
@@ -204,7 +208,7 @@ class FusedScorer:
 
         texts, nodes = len(text), self.noise.shape[0]
         videos, frames = prepared["mask"].shape
-        tuning = tuning_for(frames, precise=self.precise)
+        tuning = tuning_for(frames, precise=self.precise, joint=self.plan.graph.joint)
         widths = [self.inner, self.inner, self.score_width]
         own = (part.contiguous() for part in (text @ self.text_side).split(widths, dim=1))
         output = torch.empty(videos, texts, nodes, device=scores.device)

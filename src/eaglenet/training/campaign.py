@@ -134,7 +134,7 @@ def budget_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     if not differing:
         return ["All rows had the same budget."]
     listed = " and ".join(", ".join(differing).rsplit(", ", 1))
-    return [f"Budgets differ in {listed} (compare.md lists them): not quite equal terms."]
+    return [f"Budgets differ in {listed} (the report lists them): not quite equal terms."]
 
 
 def write_report(
