@@ -118,11 +118,13 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str:
-    """The commit, marked ``+`` where files differ from it; ``EAGLENET_COMMIT`` where git is not."""
+    """The commit, marked ``+`` where files differ from it; ``EAGLENET_COMMIT`` overrides."""
+    if "EAGLENET_COMMIT" in os.environ:
+        return os.environ["EAGLENET_COMMIT"]
     try:
         options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True}
         head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, **options)
         changed = subprocess.run(["git", "status", "--porcelain", "-uno"], check=True, **options)
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("EAGLENET_COMMIT", "unknown")
+        return "unknown"
     return head.stdout.decode().strip() + ("+" if changed.stdout.strip() else "")
