@@ -10,7 +10,8 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,17 @@ def ceiling(device: str, *, dtype: torch.dtype | None = None, size: int | None =
     dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2 * size**3 / timed(lambda: left @ right, device, repeats=10).best / 1e12
+
+
+@contextmanager
+def written_out_attention() -> Iterator[None]:
+    """Attention as two products and a softmax, in the operands' own precision."""
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # type: ignore[no-untyped-call]
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(False)  # type: ignore[no-untyped-call]
 
 
 def operations(function: Callable[[], Any]) -> int:

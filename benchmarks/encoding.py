@@ -7,9 +7,10 @@
 Our side starts from uint8 frames on the device (normalising included) and ends with un-normalised
 projections. transformers' ``CLIPModel``, where it is installed, is the other side: the same random
 weights and the same run, from pixels that are normalised already. `released loop` re-creates how
-the authors' code encodes: call by call, with attention written out, from normalised float32 frames
-that lie on the host. One line is one tower, precision and batch; sides take turns, so a busy
-machine slows all of them alike. Operations are those of our image tower, for every side.
+the authors' code encodes: call by call, attention written out, every token normalised and
+projected, from normalised float32 frames. One line is one tower, precision and batch; sides take
+turns, so a busy machine slows all of them alike. Operations are those of our image tower, for
+every side.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import ceiling, environment, operations, save_result
+from common import ceiling, environment, operations, save_result, written_out_attention
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig
 from eaglenet.encoders.hub_config import config_to_hub
@@ -80,14 +80,14 @@ def build_sides(
 
 def released_side(encoder: ClipEncoder, clips: Clips, tokens: Tokens) -> tuple[Side, Side]:
     """Our own re-creation of the authors' loop."""
-    pixels = normalised(clips.frames, encoder).cpu()
+    pixels = normalised(clips.frames, encoder)
 
     def frames() -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
+        with written_out_attention():
             return encoder.encode_frames(pixels, patches=True)  # all tokens, the first is kept
 
     def texts() -> Any:
-        with sdpa_kernel(SDPBackend.MATH):
+        with written_out_attention():
             return encoder.encode_text(tokens)
 
     return frames, texts

@@ -23,10 +23,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import ceiling, environment, operations, save_result, timed
+from common import ceiling, environment, operations, save_result, timed, written_out_attention
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.energy import ENERGIES, ChainRunner, sample
@@ -130,7 +129,7 @@ def released_step(config: ClipConfig, options: argparse.Namespace) -> Step:
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with sdpa_kernel(SDPBackend.MATH), casts():
+        with written_out_attention(), casts():
             loss = loop.loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(loop.parameters(), 1.0)

@@ -9,7 +9,6 @@ import torch
 from scoring_cases import RELEASED, largest_difference, model, texts, videos
 from torch import Tensor
 
-from eaglenet.errors import UsageError
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
 from eaglenet.scoring.factorised import Prepared
@@ -124,7 +123,7 @@ def test_frames_may_outnumber_the_text_nodes() -> None:
 
 
 def test_many_frames_in_fp32_cut_a_head_in_blocks_of_columns_with_the_same_scores() -> None:
-    assert tuning_for(64, precise=True).block == 64
+    assert tuning_for(3, 40, precise=True).block == 32
     method = model(dim=128, num_heads=1, num_frames=40, num_candidates=2, edge_weights="activated")
     text, video = texts(2, dim=128), videos(2, frames=40, dim=128)
     expected = score_all(method, text, video, backend="reference")
@@ -173,12 +172,12 @@ def test_heads_may_outnumber_the_columns_of_a_tile() -> None:
 
 
 def test_every_kind_of_launch_has_the_shape_that_was_measured() -> None:
-    assert tuning_for(12, precise=False) == tuning_for(32, precise=False) == Tuning(registers=168)
-    assert tuning_for(33, precise=False) == Tuning(stages=1)
-    assert tuning_for(32, precise=True) == Tuning(block=64)
-    assert tuning_for(33, precise=True) == Tuning(block=64, warps=4, stages=1)
-    for precise in (False, True):
-        assert tuning_for(32, precise=precise, joint=True) == Tuning()
+    for nodes, frames in ((21, 12), (32, 32)):
+        assert tuning_for(nodes, frames, precise=False) == Tuning(registers=168)
+        assert tuning_for(nodes, frames, precise=True) == Tuning(block=64)
+    for nodes, frames in ((33, 12), (21, 33)):
+        assert tuning_for(nodes, frames, precise=False) == Tuning(stages=1)
+        assert tuning_for(nodes, frames, precise=True) == Tuning(block=32, stages=1)
 
 
 def test_attention_terms_and_narrow_pooling_stay_in_float32(
@@ -202,9 +201,12 @@ def test_attention_terms_and_narrow_pooling_stay_in_float32(
     assert not torch.equal(given[0], given[0].bfloat16().float())
 
 
-def test_many_frames_in_fp32_go_to_the_kernel_only_where_that_was_run_on_a_gpu() -> None:
-    video = videos(1, frames=40)
-    with pytest.raises(UsageError, match="40 frames in fp32 are proven"):
-        choose(model(num_frames=40), video, backend="kernel")
-    choose(model(num_frames=40), video, backend="kernel", precision="bf16")
-    choose(model(num_frames=40, **RELEASED), video, backend="kernel")
+def test_a_tile_holds_fewer_videos_where_a_pair_holds_more() -> None:
+    video = videos(1)
+    small = choose(model(**RELEASED), video, backend="kernel", precision="bf16")
+    wide = model(dim=512, num_heads=4, num_candidates=63)
+    large = choose(wide, videos(1, dim=512), backend="kernel")
+    assert small.tile_videos == 512
+    # 64 texts, 63 candidates, 4 heads of 512 messages and as many residuals, 4 bytes each
+    assert large.tile_videos == 2 * 2**30 // (64 * 63 * 4096 * 4)
+    assert large.tile_videos * 64 * 63 * 4096 * 4 <= 2 * 2**30

@@ -32,7 +32,7 @@ def test_the_compiled_kernel_agrees_with_the_reference() -> None:
     )
     assert done.returncode == 0, done.stderr
     for name, found in json.loads(done.stdout).items():
-        assert found["scorers"]["bf16"] == "KernelScorer", name
+        assert set(found["scorers"].values()) == {"KernelScorer"}, name
         assert found["fp32"] < 1e-5, name
         assert found["bf16"] < 3e-3, name
         assert found["same_top_1"] >= 0.999, name

@@ -21,6 +21,9 @@ from eaglenet.types import TextFeatures, VideoFeatures
 Backend = Literal["auto", "reference", "factorised", "kernel"]
 Precision = Literal["fp32", "bf16"]
 
+KERNEL_TILE_BYTES = 2 * 2**30
+"""A tile's projections at most: a million pairs take as long as with larger tiles."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -79,13 +82,14 @@ class KernelScorer(Scorer):
     """The Triton kernels; EagleNet with two graph layers on a CUDA device."""
 
     tile_texts = 64
-    tile_videos = 512
 
     def __init__(self, plan: Plan, precision: Precision) -> None:
         from eaglenet.scoring.fused import FusedScorer
 
         self.plan = plan
         self.fused = FusedScorer(plan, precise=precision == "fp32")
+        row = self.tile_texts * self.fused.bytes_a_pair()
+        self.tile_videos = min(max(KERNEL_TILE_BYTES // row, 1), 512)
 
     def prepare(self, video: VideoFeatures) -> Prepared:
         full = video.to(video.frames.device, torch.float32)
@@ -110,7 +114,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def why_no_kernel(plan: Plan, video: VideoFeatures, precision: Precision) -> str | None:
+def why_no_kernel(plan: Plan, video: VideoFeatures) -> str | None:
     """The reason why the Triton kernels cannot be used, or None."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (pip install 'eaglenet[triton]')"
@@ -119,7 +123,7 @@ def why_no_kernel(plan: Plan, video: VideoFeatures, precision: Precision) -> str
 
     if video.frames.device.type != "cuda" and not is_interpreted():
         return f"features are on {video.frames.device.type}, the kernels need a CUDA device"
-    return why_not(plan, video.frames.shape[1], precise=precision == "fp32")
+    return why_not(plan, video.frames.shape[1])
 
 
 def choose(
@@ -143,7 +147,7 @@ def choose(
         reason = "asked for" if backend == "factorised" else f"features are on {device.type}"
         logger.info("scoring with the factorised back end: %s", reason)
         return FactorisedScorer(plan, exact)
-    obstacle = why_no_kernel(plan, video, exact)
+    obstacle = why_no_kernel(plan, video)
     if obstacle is None:
         reason = "asked for" if backend == "kernel" else "a two-layer graph on a CUDA device"
         logger.info("scoring with the kernel back end: %s", reason)

@@ -15,38 +15,35 @@ from eaglenet.scoring.plan import Plan
 MAX_NODES = 64
 MAX_FRAMES = 64
 """More have not been run on a GPU; the factorised scorer takes any number."""
-MANY_FRAMES = 32
-"""Above this, tiles of frames crowd a program's registers."""
+CROWDED = 32
+"""Above this many text nodes or frames, their tiles crowd a program's registers."""
 NARROW = 128
 """Below this width rounding errors of a cosine do not average out, and float32 costs nothing."""
+WARPS = 2
+"""Of ``graph_weights``. With 4 or 8, some launch shapes of tiles of 64 rows ended in illegal memory
+accesses on an H200 (Triton 3.6); with 2, none of those that were tried did."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Launch shape of ``graph_weights``: columns at a time, warps, loads ahead, most registers."""
+    """Launch shape of ``graph_weights``: columns at a time, loads ahead, most registers."""
 
     block: int = 128
-    warps: int = 2
     stages: int = 2
     registers: int | None = None
 
 
-def tuning_for(num_frames: int, *, precise: bool, joint: bool = False) -> Tuning:
+def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
     """The fastest of several shapes, each measured on an H200 with a million pairs.
 
-    GAT (``joint``) keeps the shape in which its scores were compared there.
-
-    Other shapes for many frames in float32 ended in illegal memory accesses (Triton 3.6): after a
-    change here, run ``tests/scoring/kernel_on_device.py``.
+    After a change here, run ``tests/scoring/kernel_on_device.py``.
     """
-    if joint and num_frames <= MANY_FRAMES:
-        return Tuning()
-    if precise:
-        return Tuning(block=64, warps=4, stages=1) if num_frames > MANY_FRAMES else Tuning(block=64)
-    return Tuning(stages=1) if num_frames > MANY_FRAMES else Tuning(registers=168)
+    if max(nodes, frames) > CROWDED:
+        return Tuning(block=32, stages=1) if precise else Tuning(stages=1)
+    return Tuning(block=64) if precise else Tuning(registers=168)
 
 
-def why_not(plan: Plan, num_frames: int, *, precise: bool) -> str | None:
+def why_not(plan: Plan, num_frames: int) -> str | None:
     """The reason why the kernels cannot score this plan, or None."""
     graph = plan.graph
     nodes = plan.noise.shape[0]
@@ -59,12 +56,6 @@ def why_not(plan: Plan, num_frames: int, *, precise: bool) -> str | None:
         return f"{nodes} text nodes are more than {MAX_NODES}"
     if num_frames > MAX_FRAMES:
         return f"{num_frames} frames are more than {MAX_FRAMES}"
-    measured = graph.frame_vectors is not None and not graph.joint
-    if precise and num_frames > MANY_FRAMES and not measured:
-        return (
-            f"{num_frames} frames in fp32 are proven on a GPU for RGAT with activated edges only; "
-            f"up to {MANY_FRAMES} for others"
-        )
     return None
 
 
@@ -145,6 +136,10 @@ class FusedScorer:
         high, low = _parts((noise.T[:, :, None] * weight[:, None]).flatten(1))
         return torch.cat([high, high, low]) if self.precise else high
 
+    def bytes_a_pair(self) -> int:
+        """Of its projections, which are nearly all that a tile holds."""
+        return (self.noise.shape[0] - 1) * self.width * self.dtype.itemsize
+
     def prepare(self, prepared: Prepared) -> Prepared:
         """A video's part of ``factorised.prepare`` in the kernels' types."""
         arranged = {
@@ -208,7 +203,7 @@ class FusedScorer:
 
         texts, nodes = len(text), self.noise.shape[0]
         videos, frames = prepared["mask"].shape
-        tuning = tuning_for(frames, precise=self.precise, joint=self.plan.graph.joint)
+        tuning = tuning_for(nodes, frames, precise=self.precise)
         widths = [self.inner, self.inner, self.score_width]
         own = (part.contiguous() for part in (text @ self.text_side).split(widths, dim=1))
         output = torch.empty(videos, texts, nodes, device=scores.device)
@@ -245,7 +240,7 @@ class FusedScorer:
             ACTIVATED=self.plan.graph.frame_vectors is not None,
             PRECISE=self.precise,
             OPERAND=operand_type(),
-            num_warps=tuning.warps,
+            num_warps=WARPS,
             num_stages=tuning.stages,
             maxnreg=tuning.registers,
         )
