@@ -22,7 +22,7 @@ Backend = Literal["auto", "reference", "factorised", "kernel"]
 Precision = Literal["fp32", "bf16"]
 
 KERNEL_TILE_BYTES = 2 * 2**30
-"""A tile's projections at most: a million pairs take as long as with larger tiles."""
+"""A tile's projections at most. Larger tiles were at most 3% faster on an H200."""
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ NARROW = 128
 """Below this width rounding errors of a cosine do not average out, and float32 costs nothing."""
 WARPS = 2
 """Of ``graph_weights``. With 4 or 8, some launch shapes of tiles of 64 rows ended in illegal memory
-accesses on an H200 (Triton 3.6); with 2, none of those that were tried did."""
+accesses on an H200 (Triton 3.6)."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Tuning:
 
 
 def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
-    """The fastest of several shapes, each measured on an H200 with a million pairs.
+    """The fastest of several shapes on an H200 for the released preset; for others it is near.
 
     After a change here, run ``tests/scoring/kernel_on_device.py``.
     """
