@@ -9,7 +9,7 @@ import numpy as np
 from eaglenet.data.frame_picking import decode_through
 
 if TYPE_CHECKING:
-    from eaglenet.data.decoding import VideoSource
+    from eaglenet.data.video_source import VideoSource
 
 GRID = 32
 """Side in pixels of the pictures that are compared: camera motion hardly shows at this size."""

@@ -15,7 +15,7 @@ from eaglenet.data.pixels import Pixels
 from eaglenet.errors import UsageError, VideoDecodeError
 
 if TYPE_CHECKING:
-    from eaglenet.data.decoding import VideoSource
+    from eaglenet.data.video_source import VideoSource
 
 QUIET = {"libx265": {"x265-params": "log-level=none"}}
 """Encoders that write to the terminal by themselves unless told not to."""

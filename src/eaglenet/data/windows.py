@@ -26,7 +26,7 @@ from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.types import FrameSpec
 
 if TYPE_CHECKING:
-    from eaglenet.data.decoding import VideoSource
+    from eaglenet.data.video_source import VideoSource
 
 Window = tuple[float, float]
 
