@@ -88,12 +88,6 @@ def test_a_dataset_without_a_released_script_is_refused() -> None:
         EagleNetConfig.released("lsmdc")
 
 
-def test_frames_are_even_in_the_paper_and_one_a_second_in_the_released_code() -> None:
-    paper, released = EagleNetConfig.paper().frame_spec(), EagleNetConfig.released().frame_spec(64)
-    assert (paper.sampling, paper.short, paper.num_frames) == ("uniform", "repeat", 12)
-    assert (released.sampling, released.short, released.size) == ("per_second", "zeros", 64)
-
-
 def test_a_config_survives_json() -> None:
     config = EagleNetConfig.released("vatex")
     assert EagleNetConfig(**json.loads(json.dumps(asdict(config)))) == config

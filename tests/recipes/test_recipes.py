@@ -11,8 +11,12 @@ from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.evaluation.paper_tables import paper_tables
 from eaglenet.methods import METHODS
+from eaglenet.methods.eaglenet import build
+from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.recipes import RECIPES, TABLES, build_recipe
+from eaglenet.recipes.benchmarks import DATASETS, num_frames
 from eaglenet.recipes.features import NEED_TOWERS
+from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.build import build_method
 from eaglenet.training.distributed import World
 from eaglenet.training.experiment import EncoderChoice, Experiment
@@ -151,6 +155,34 @@ def test_the_released_didemo_recipe_has_matrices_of_sixteen_pairs():
     training = build_recipe("didemo-b16-released").training
     assert training.batch_size // training.accumulate == 16
     assert training.accumulation == "split"
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_frames_are_even_in_the_paper_and_one_a_second_in_the_released_code(dataset):
+    paper, released = (build_recipe(f"{dataset}-b16{end}").data for end in ("", "-released"))
+    assert (paper.frames.sampling, paper.frames.short) == ("uniform", "repeat")
+    assert (released.frames.sampling, released.frames.short) == ("per_second", "zeros")
+    assert paper.frames.num_frames == released.frames.num_frames == num_frames(dataset)
+    assert paper.options == {}
+    # The released code reads DiDeMo's videos up to second 31.
+    assert released.options.get("window", "whole") == (
+        "first_31_seconds" if dataset == "didemo" else "whole"
+    )
+
+
+def test_masks_and_frames_are_options_of_their_own():
+    released = EagleNetConfig.released()
+    encoder = FeatureEncoder(FeatureConfig(512, 512, 512, identity=True))
+    specs = {
+        build(dataclasses.replace(released, energy=None, mask_frames=masked), encoder).frame_spec
+        for masked in (False, True)
+    }
+    assert len(specs) == 1
+
+
+def test_two_recipes_of_one_name_are_an_error():
+    with pytest.raises(ValueError, match="twice"):
+        add_recipe("msrvtt-b16", lambda: build_recipe("demo"), "another")
 
 
 def test_every_method_has_a_demo_recipe_with_one_budget():

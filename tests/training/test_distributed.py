@@ -8,7 +8,7 @@ import torch
 from processes import free_port, run_ranks, start, wait
 from tiny import logged_losses, tiny_experiment
 
-from eaglenet.errors import ConfigError, DistributedError
+from eaglenet.errors import ConfigError, DistributedError, NonFiniteError
 from eaglenet.training.build import build_method, load_source
 from eaglenet.training.distributed import (
     World,
@@ -108,18 +108,40 @@ def test_a_whole_run_on_two_processes_equals_one(features, tmp_path):
 def test_shared_evaluation_equals_evaluation_by_one(features, tmp_path):
     experiment = tiny_experiment(features)
 
-    def evaluated(world):
+    def evaluated(world, **settings):
         method = build_method(experiment)
         source = load_source(
             experiment.data, "val", method, cache=features, device=torch.device("cpu")
         )
-        return evaluate_source(method, source, world).metrics.to_dict()
+        record = evaluate_source(method, source, world, **settings).to_dict()
+        return {key: record[key] for key in record if key not in ("seconds", "device")}
 
-    expected = evaluated(World())
+    choices = ({}, {"backend": "reference", "precision": "bf16"}, {"noise_seeds": (3, 4)})
+    expected = [evaluated(World(), **choice) for choice in choices]
+    assert expected[1]["precision"] == "bf16"
 
     def rank():
         world = join("cpu")
-        assert evaluated(world) == expected
+        assert [evaluated(world, **choice) for choice in choices] == expected
+        leave(world)
+
+    run_ranks(rank)
+
+
+def test_features_that_are_not_finite_stop_every_process(features):
+    experiment = tiny_experiment(features)
+
+    def rank():
+        world = join("cpu")
+        method = build_method(experiment)
+        source = load_source(
+            experiment.data, "val", method, cache=features, device=torch.device("cpu")
+        )
+        if world.rank == 0:
+            for parameter in method.encoder.parameters():
+                torch.nn.init.constant_(parameter, float("nan"))
+        with pytest.raises(NonFiniteError, match="NaN or infinite"):
+            evaluate_source(method, source, world)
         leave(world)
 
     run_ranks(rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from eaglenet.errors import NonFiniteError, UsageError
 from eaglenet.evaluation.metrics import Metrics, check_video_of_text
-from eaglenet.evaluation.ranking import MAX_SCORES, rank_pairs
+from eaglenet.evaluation.ranking import MAX_SCORES, Share, rank_pairs
 from eaglenet.evaluation.summary import format_result, mean_and_spread
 from eaglenet.methods.base import Method
+from eaglenet.scoring import check_choice
 from eaglenet.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
 
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_NAMES = 20  # missing videos named in a result; the count is always whole
 
 
@@ -106,6 +106,7 @@ def evaluate(
     missing_videos: Sequence[str] = (),
     max_scores: int = MAX_SCORES,
     scores_file: Path | None = None,
+    share: Share | None = None,
 ) -> EvaluationResult:
     """Evaluate ``method``: encode texts and videos, score every pair, rank both directions.
 
@@ -119,22 +120,27 @@ def evaluate(
         missing_videos: ids that the protocol lists but that were not found; reported.
         max_scores: scores held at once.
         scores_file: also write the scores there, a ``.npy`` ``[texts, videos]``.
+        share: this process's part where several evaluate together. ``texts`` and ``videos`` are
+            then its own rows; every process gets the metrics of all.
     """
+    check_choice(backend, precision)
     place = torch.device(device) if device is not None else method.device
     was_training = method.training
     method.to(place).eval()
     try:
         with torch.no_grad():
             started = _now(place)
-            text = _encode(method, _text_batches(method, texts, text_batch), place, precision)
+            sentences = _text_batches(method, texts, text_batch)
+            text = _encode(method, sentences, place, precision, share)
             texts_done = _now(place)
-            video = _encode(method, _batches(videos, video_batch), place, precision)
+            video = _encode(method, _batches(videos, video_batch), place, precision, share)
             videos_done = _now(place)
             _check_encoded(text, video, video_of_text)
             settings: dict[str, Any] = {
                 "backend": backend,
                 "precision": precision,
                 "max_scores": max_scores,
+                "share": share,
             }
             metrics = rank_pairs(
                 method, text, video, video_of_text, scores_file=scores_file, **settings
@@ -154,7 +160,7 @@ def evaluate(
         num_videos=len(video),
         num_missing_videos=len(missing_videos),
         missing_videos=tuple(missing_videos[:MAX_NAMES]),
-        device=_device_name(place),
+        device=_device_name(place) if share is None else f"{share.size} x {place.type}",
         backend=backend,
         precision=precision,
         noise=noise,
@@ -187,12 +193,9 @@ def _noise_spread(
 def _kept_buffers(method: Method) -> Iterator[None]:
     """Put every buffer (the noise bank among them) back as it was."""
     kept = {name: buffer.clone() for name, buffer in method.named_buffers()}
-    seed = getattr(method, "noise_seed", None)
     try:
         yield
     finally:
-        if seed is not None:
-            method.reseed(seed)  # type: ignore[operator]
         for name, buffer in method.named_buffers():
             if name in kept:
                 buffer.copy_(kept[name])
@@ -237,25 +240,30 @@ def _batches(source: Any, batch_size: int) -> Iterator[Any]:
         yield source[start : start + batch_size]
 
 
-def _encode(method: Method, batches: Iterator[Any], device: torch.device, precision: str) -> Any:
+def _encode(
+    method: Method,
+    batches: Iterator[Any],
+    device: torch.device,
+    precision: str,
+    share: Share | None,
+) -> Any:
     parts: list[Any] = []
     for batch in batches:
         moved = batch.to(device)
         is_text = isinstance(moved, Tokens | TextFeatures)
-        with _autocast(device, precision):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             features = method.encode_text(moved) if is_text else method.encode_video(moved)
         features = features.to(device, torch.float32)
-        _check_finite(features)
+        if share is None:
+            _check_finite(features)
         parts.append(features)
     if not parts:
         raise UsageError("nothing to evaluate: the texts or the videos are empty; check the split")
-    return type(parts[0]).concatenate(parts)
-
-
-def _autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    if precision not in AUTOCAST:
-        return nullcontext()
-    return torch.autocast(device.type, AUTOCAST[precision])
+    features = type(parts[0]).concatenate(parts)
+    if share is not None:
+        features = share.gather(features, int(share.total(torch.tensor(len(features)))))
+        _check_finite(features)  # here, where all processes raise together: none waits for another
+    return features
 
 
 def _check_encoded(
@@ -277,7 +285,7 @@ def _check_finite(features: TextFeatures | VideoFeatures) -> None:
     bad = int((~values.isfinite()).any(dim=-1).sum())
     if bad:
         raise NonFiniteError(
-            f"{bad} of {values.shape[0]} {name} features of a batch are NaN or infinite: check the "
+            f"{bad} of {values.shape[0]} {name} features are NaN or infinite: check the "
             "weights or the stored features"
         )
 

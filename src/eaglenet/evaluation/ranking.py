@@ -23,11 +23,16 @@ MAX_SCORES = 1 << 26  # scores held at once: 256 MB in fp32
 
 @dataclass(frozen=True)
 class Share:
-    """One process of several: it scores its part of the videos. ``total`` sums over all of them."""
+    """One process of several: it encodes every ``size``-th row and scores its part of the videos.
+
+    ``total`` sums a tensor over all of them; ``gather`` gives all rows, in order, of features of
+    which each has its own.
+    """
 
     rank: int
     size: int
     total: Callable[[Tensor], Tensor]
+    gather: Callable[[Any, int], Any]
 
     def videos(self, count: int) -> range:
         """Neighbouring videos, as even as can be."""

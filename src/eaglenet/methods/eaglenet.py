@@ -31,7 +31,7 @@ from eaglenet.methods.base import (
     frame_spec_for,
 )
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.types import Encoder, FrameSpec, Losses, TextFeatures, VideoFeatures
+from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
 
 ChainNoise = tuple[Tensor, Tensor]
 
@@ -60,10 +60,8 @@ class EagleNet(Method):
     config: EagleNetConfig
     noise: Tensor
 
-    def __init__(
-        self, encoder: Encoder, config: EagleNetConfig, *, frame_spec: FrameSpec | None = None
-    ) -> None:
-        super().__init__(encoder, frame_spec=frame_spec)
+    def __init__(self, encoder: Encoder, config: EagleNetConfig) -> None:
+        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         if encoder.dim != config.dim:
             raise ConfigError(
                 f"the encoder gives features of width {encoder.dim}, the configuration says dim "
@@ -311,8 +309,7 @@ def build(config: EagleNetConfig, encoder: Encoder) -> EagleNet:
     if shift is not None:
         last = len(encoder.vision.blocks)  # type: ignore[attr-defined]
         shift((last - 2, last - 1) if config.token_shift else ())
-    size = frame_spec_for(encoder, config.num_frames).size
-    method = EagleNet(encoder, config, frame_spec=config.frame_spec(size))
+    method = EagleNet(encoder, config)
     adopt_logit_scale(encoder, method.loss)
     return method
 

@@ -11,7 +11,6 @@ from eaglenet.energy.sampler import NoiseScale
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.layers.stochastic_text import Prior, SupportMode
 from eaglenet.layers.text_frame_graph import EdgeDirection, EdgeWeights, GraphKind, HeadSize
-from eaglenet.types import FrameSpec
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -105,14 +104,6 @@ class EagleNetConfig:
             known = ", ".join(RELEASED_SCRIPTS)
             raise UnknownNameError(f"no released script for {dataset!r} (known: {known})")
         return replace(_RELEASED, **{**RELEASED_SCRIPTS[dataset], **changes})
-
-    def frame_spec(self, size: int = 224) -> FrameSpec:
-        """How frames are taken: evenly (paper), or one a second with black frames at the end."""
-        if self.mask_frames:
-            return FrameSpec(num_frames=self.num_frames, size=size)
-        return FrameSpec(
-            num_frames=self.num_frames, size=size, sampling="per_second", short="zeros"
-        )
 
 
 _RELEASED = EagleNetConfig(

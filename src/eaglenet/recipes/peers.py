@@ -45,10 +45,10 @@ class PeerSettings:
     )
 
 
-R0: Mapping[str, Any] = {"batch_size": 128, "lr_encoder": 1e-6, "freeze": "embeddings"}
+FIELD_TRAINING: Mapping[str, Any] = {"batch_size": 128, "lr_encoder": 1e-6, "freeze": "embeddings"}
 VIDEO_EPOCHS: Mapping[str, Any] = {"captions": "one", "warmup": 0.01, "batch_size": 128}
 SETTINGS: dict[str, PeerSettings] = {
-    "clip4clip": PeerSettings(R0, frames=FIELD_SAMPLING),
+    "clip4clip": PeerSettings(FIELD_TRAINING, frames=FIELD_SAMPLING),
     "xpool": PeerSettings(
         {"batch_size": 32, "lr_head": 3e-5},
         datasets=("msrvtt", "msvd"),
@@ -64,7 +64,7 @@ SETTINGS: dict[str, PeerSettings] = {
             )
         },
     ),
-    "ts2net": PeerSettings(R0, frames=FIELD_SAMPLING),
+    "ts2net": PeerSettings(FIELD_TRAINING, frames=FIELD_SAMPLING),
     "clipvip": PeerSettings(
         {**VIDEO_EPOCHS, "epochs": 100, "lr_head": 1e-6},
         datasets=("msrvtt", "didemo"),
@@ -87,8 +87,10 @@ SETTINGS: dict[str, PeerSettings] = {
             ),
         },
     ),
-    "video_colbert": PeerSettings(R0, frames=FIELD_SAMPLING),
-    "drl": PeerSettings(R0, datasets=("msrvtt", "didemo", "msvd"), frames=FIELD_SAMPLING),
+    "video_colbert": PeerSettings(FIELD_TRAINING, frames=FIELD_SAMPLING),
+    "drl": PeerSettings(
+        FIELD_TRAINING, datasets=("msrvtt", "didemo", "msvd"), frames=FIELD_SAMPLING
+    ),
 }
 
 

@@ -21,8 +21,7 @@ def add_recipe(name: str, recipe: Recipe, doc: str) -> None:
 
     named.__name__ = name
     named.__doc__ = f"eaglenet train {name} --output DIR\n\n{doc}"
-    if name not in RECIPES:
-        RECIPES.add(name, named)
+    RECIPES.add(name, named)
 
 
 def build_recipe(name: str) -> Experiment:

@@ -126,14 +126,19 @@ def why_no_kernel(plan: Plan, video: VideoFeatures) -> str | None:
     return why_not(plan, video.frames.shape[1])
 
 
-def choose(
-    method: Method, video: VideoFeatures, *, backend: str = "auto", precision: str = "fp32"
-) -> Scorer:
-    """The scorer for a method on its videos' device. ``--verbose`` shows which and why."""
+def check_choice(backend: str, precision: str) -> None:
+    """Raise if no scorer is called so: before the long work whose result it is to score."""
     if backend not in get_args(Backend):
         raise UsageError(f"back end {backend!r}; choose one of {', '.join(get_args(Backend))}")
     if precision not in get_args(Precision):
         raise UsageError(f"precision {precision!r}; choose one of {', '.join(get_args(Precision))}")
+
+
+def choose(
+    method: Method, video: VideoFeatures, *, backend: str = "auto", precision: str = "fp32"
+) -> Scorer:
+    """The scorer for a method on its videos' device. ``--verbose`` shows which and why."""
+    check_choice(backend, precision)
     exact: Precision = "bf16" if precision == "bf16" else "fp32"
     device = video.frames.device
     plan = None if backend == "reference" else plan_of(method, device)
