@@ -74,6 +74,7 @@ def _examples(
     """Ask one run of each recipe; runs on other data than the first cannot share a figure."""
     from eaglenet.evaluation.qualitative import best_videos, make_examples
     from eaglenet.evaluation.run_records import group_runs
+    from eaglenet.training.sources import index_chunks
 
     best: dict[str, Any] = {}
     gallery = None
@@ -88,35 +89,25 @@ def _examples(
         elif list(gallery.sentences) != list(candidate.sentences):
             notes.append(f"No examples of {group.label}: it was made for other data")
             continue
-        texts = (source.texts(rows) for rows in _chunks(source.num_texts, 256))
-        videos = (source.videos(rows) for rows in _chunks(source.num_videos, 32))
+        texts = (source.texts(rows) for rows in index_chunks(source.num_texts, 256))
+        videos = (source.videos(rows) for rows in index_chunks(source.num_videos, 32))
         best[group.label] = best_videos(method, texts, videos, top_k=top_k)
     return make_examples(best, gallery, count) if gallery is not None and best else []
 
 
 def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
     """Model, source and gallery of a run."""
-    from eaglenet.data.synthetic import demo_split
     from eaglenet.errors import UsageError
     from eaglenet.evaluation.qualitative import Gallery
     from eaglenet.training.build import load_source
-    from eaglenet.training.runs import load_run
+    from eaglenet.training.runs import frames_folder, load_run
 
     experiment, method = load_run(folder)
     data = experiment.data
     if data.dataset == "features":
         raise UsageError("stored features have no frames to show")
-    source = load_source(data, split, method, cache=folder / "frames", device=method.device)
-    records: Any = getattr(source.pairs, "split", None)
-    if records is None:
-        records = demo_split(split, **data.options)
+    cache = frames_folder(folder)
+    source = load_source(data, split, method, cache=cache, device=method.device)
     clips: Any = source.videos
-    gallery = Gallery(records.texts, records.video_ids, source.video_of_text.cpu(), clips)
+    gallery = Gallery(source.sentences, source.video_ids, source.video_of_text.cpu(), clips)
     return method, source, gallery
-
-
-def _chunks(count: int, size: int) -> Iterator[Tensor]:
-    import torch
-
-    for start in range(0, count, size):
-        yield torch.arange(start, min(start + size, count))

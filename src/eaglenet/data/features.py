@@ -180,17 +180,8 @@ class FeatureSplit:
         return torch.as_tensor(indices, dtype=torch.int64, device=self.device)
 
 
-def load_feature_folder(
-    folder: Path | str,
-    *,
-    frame_spec: FrameSpec | None = None,
-    model: str | None = None,
-) -> FeatureSplit:
-    """Read and check a feature folder.
-
-    Give ``frame_spec`` and ``model`` to be warned where the folder was made with others: features
-    of other frames or another tower give other scores without any error.
-    """
+def load_feature_folder(folder: Path | str) -> FeatureSplit:
+    """Read and check a feature folder."""
     folder = Path(folder)
     index = read_index(folder)
     frames = read_array(folder / FRAMES_FILE, (np.float16, np.float32))
@@ -211,7 +202,6 @@ def load_feature_folder(
     check_total(folder / FRAMES_FILE, len(frames), int(frame_count.sum()), "frames_per_video")
     check_total(folder, len(sentences), int(text_count.sum()), "captions_per_video")
     metadata = {key: value for key, value in index.items() if key in METADATA}
-    warn_of_mismatch(folder, metadata, frame_spec, model)
     captions = tuple(caption for group in index["captions"] for caption in group)
     video_ids = tuple(index["video_ids"])
     family = str(metadata.get("protocol") or f"features of {folder.name}")
@@ -307,21 +297,17 @@ def check_total(path: Path, found: int, expected: int, key: str) -> None:
         )
 
 
-def warn_of_mismatch(
-    folder: Path, metadata: Mapping[str, Any], frame_spec: FrameSpec | None, model: str | None
-) -> None:
-    """Log where stored features were made from other frames or by another model."""
-    stored_spec = metadata.get("frame_spec")
-    if frame_spec is not None and stored_spec not in (None, dataclasses.asdict(frame_spec)):
-        logger.warning(
-            "%s was made with frames %s, the model expects %s: scores will differ",
-            folder,
-            stored_spec,
-            dataclasses.asdict(frame_spec),
-        )
-    stored_model = metadata.get("model")
-    if model is not None and stored_model not in (None, model):
-        logger.warning("%s was made by model %r, not %r", folder, stored_model, model)
+def made_otherwise(trained: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Where two folders say that they were made from other frames or by another model.
+
+    Features of another tower give other scores without any error.
+    """
+    return [
+        f"these features have {key} {given[key]}, those of the training {trained[key]}: "
+        "scores will differ"
+        for key in ("model", "frame_spec")
+        if key in trained and key in given and trained[key] != given[key]
+    ]
 
 
 def save_feature_folder(

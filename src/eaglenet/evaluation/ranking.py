@@ -49,6 +49,7 @@ def rank_pairs(
     max_scores: int = MAX_SCORES,
     share: Share | None = None,
     scores_file: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
     **settings: Any,
 ) -> Metrics:
     """Metrics of all pairs; memory grows with texts + videos, never their product.
@@ -59,6 +60,7 @@ def rank_pairs(
         max_scores: scores held at once.
         share: this process's part; every process gets the metrics of all.
         scores_file: also write the matrix there, ``[texts, videos]`` as given (not with a share).
+        progress: told the scores made and all scores of this process.
         settings: of :func:`score_all`.
     """
     order = video_of_text.argsort(stable=True)
@@ -71,9 +73,20 @@ def rank_pairs(
         shape = (len(text), len(video))
         matrix = np.lib.format.open_memmap(scores_file, mode="w+", dtype=np.float32, shape=shape)
 
-    def block(texts: slice, videos: slice) -> Tensor:
-        scores = score_all(method, text[texts], video[videos], **settings)
-        return torch.as_tensor(scores).float()
+    scored = 0
+
+    def block(texts: slice, videos: slice, *, shown: bool = True) -> Tensor:
+        nonlocal scored
+        before = scored
+
+        def advance(done: int, _: int) -> None:
+            if progress is not None:
+                progress(before + done, len(text) * len(own))
+
+        told = advance if shown else None
+        scores = score_all(method, text[texts], video[videos], progress=told, **settings)
+        scored += scores.numel() if shown else 0
+        return scores
 
     def count(tile: Tensor, text_start: int, video_start: int) -> None:
         ranks.add(tile, text_start, video_start)
@@ -94,7 +107,8 @@ def rank_pairs(
             first, last = torch.searchsorted(sorted_video, torch.tensor([start, stop])).tolist()
             for row in range(first, last, text_step):
                 rows = slice(row, min(row + text_step, last))
-                ranks.add_targets(block(rows, slice(start, stop)), row, start)
+                right = block(rows, slice(start, stop), shown=False)
+                ranks.add_targets(right, row, start)
     if share is not None:
         ranks.share_targets(share.total)
     if kept is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import overload
@@ -30,6 +31,7 @@ def score_all(
     tile_videos: int | None = ...,
     top_k: None = ...,
     resume: Path | None = ...,
+    progress: Callable[[int, int], None] | None = ...,
 ) -> Tensor: ...
 
 
@@ -45,6 +47,7 @@ def score_all(
     tile_videos: int | None = ...,
     top_k: int,
     resume: Path | None = ...,
+    progress: Callable[[int, int], None] | None = ...,
 ) -> TopK: ...
 
 
@@ -60,6 +63,7 @@ def score_all(
     tile_videos: int | None = None,
     top_k: int | None = None,
     resume: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Tensor | TopK:
     """Float32 scores ``[texts, videos]`` on the features' device; memory holds one tile beside it.
 
@@ -70,6 +74,7 @@ def score_all(
         tile_texts, tile_videos: size of a tile; each back end has its own default.
         top_k: give the best videos of each text instead of the matrix, which is then never made.
         resume: a folder that keeps finished blocks of videos; a second call goes on from there.
+        progress: told the pairs scored and all pairs, after every tile.
     """
     if len(text) == 0 or len(video) == 0:
         raise UsageError(
@@ -93,7 +98,7 @@ def score_all(
         if resume is not None:
             settings = (type(scorer).__name__, precision, top_k, tile[1])
             result.restore(_fingerprint(method, text, video, settings))
-        _fill(scorer, text, video, tile, result)
+        _fill(scorer, text, video, tile, result, progress)
         return result.value()
     finally:
         method.train(training)
@@ -105,6 +110,7 @@ def _fill(
     video: VideoFeatures,
     tile: tuple[int, int],
     result: Result,
+    progress: Callable[[int, int], None] | None,
 ) -> None:
     """Videos outside, texts inside: a video's own part is made once."""
     for number, video_span in enumerate(spans(len(video), tile[1])):
@@ -113,6 +119,9 @@ def _fill(
         prepared = scorer.prepare(video[video_span])
         for text_span in spans(len(text), tile[0]):
             result.add(text_span, video_span, scorer.score(text[text_span], prepared))
+            if progress is not None:
+                block = text_span.stop * (video_span.stop - video_span.start)
+                progress(video_span.start * len(text) + block, len(text) * len(video))
         result.block_finished()
 
 

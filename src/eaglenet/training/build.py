@@ -238,7 +238,7 @@ def _demo_source(data: DataChoice, split: str, method: Method) -> Source:
     world = demo_split(split, **check_options(DEMO, demo_split, data.options))
     clips = render_clips(world, data.frames)
     tokens = method.tokenizer(world.texts, max_length=data.max_words)
-    return memory_source(tokens, clips, world.video_of_text, world.protocol)
+    return memory_source(world, tokens, clips)
 
 
 def _folder(root: str, data: DataChoice) -> Path:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglenet.data.features import INDEX_FILE, load_feature_folder, read_index
+from eaglenet.data.features import (
+    INDEX_FILE,
+    FeatureSplit,
+    load_feature_folder,
+    made_otherwise,
+    read_index,
+)
 from eaglenet.data.records import hold_out_ids
 from eaglenet.errors import CheckpointError, ConfigError
 from eaglenet.evaluation.evaluate import EvaluationResult
@@ -252,7 +258,7 @@ def evaluate_run(
         if features is not None:
             given = check_features(load_feature_folder(features), method)
             source = feature_source(given)
-            notes += seen_in_training(experiment, given.video_ids)
+            notes += feature_notes(experiment, given)
         else:
             name = split or default_split(experiment)
             notes += split_notes(experiment, name)
@@ -281,15 +287,16 @@ def split_notes(experiment: Experiment, split: str) -> list[str]:
     return []
 
 
-def seen_in_training(experiment: Experiment, video_ids: Sequence[str]) -> list[str]:
-    """A note where a features folder holds videos that the run trained on or was selected on."""
+def feature_notes(experiment: Experiment, given: FeatureSplit) -> list[str]:
+    """What of a features folder was part of the training, and how it was made otherwise."""
     data = experiment.data
     root = Path(data.root).expanduser()
     if data.dataset != FEATURES or not (root / INDEX_FILE).is_file():
         return []
-    ids = read_index(root)["video_ids"]
+    index = read_index(root)
+    ids, video_ids = index["video_ids"], given.video_ids
     held_out = hold_out_ids(ids, data.val_videos)
-    notes = []
+    notes = made_otherwise(index, given.metadata)
     for name, known in (("trained on", set(ids) - held_out), ("selected on", held_out)):
         count = len(known.intersection(video_ids))
         if count:
@@ -325,15 +332,11 @@ def evaluate_model(
     """
     method = load(name_or_folder)
     world = join(device)
-    encoder: Any = method.encoder
-    limit = encoder.config.text.context_length if dataset != FEATURES else 0
-    words = min(limit, 64 if dataset == "didemo" else 32)
-    data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
     try:
         if dataset == FEATURES:
             source = feature_source(check_features(load_feature_folder(root), method))
         else:
-            source = load_source(data, split, method, cache=user_cache(data), device=world.device)
+            source = dataset_source(method, dataset, root, split, options, world)
         return evaluate_source(
             method.to(world.device),
             source,
@@ -345,6 +348,23 @@ def evaluate_model(
         )
     finally:
         leave(world)
+
+
+def dataset_source(
+    method: Method,
+    dataset: str,
+    root: str,
+    split: str,
+    options: Mapping[str, Any] | None,
+    world: World,
+    progress: Progress | None = None,
+) -> Source:
+    """A split with the frames that a model was made for."""
+    encoder: Any = method.encoder
+    words = min(encoder.config.text.context_length, 64 if dataset == "didemo" else 32)
+    data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
+    cache = user_cache(data)
+    return load_source(data, split, method, cache=cache, device=world.device, progress=progress)
 
 
 def user_cache(data: DataChoice) -> Path:

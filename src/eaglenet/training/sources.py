@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eaglenet.data.batches import CachedPairs, FeaturePairs, PairSource, prefetch
 from eaglenet.data.features import FeatureSplit
+from eaglenet.data.records import Split
 from eaglenet.data.sampler import PairSampler
 from eaglenet.training.distributed import World
 from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
@@ -23,7 +24,8 @@ class Source:
     pairs: PairSource
     texts: Callable[[Tensor], Tokens | TextFeatures]
     videos: Callable[[Tensor], Clips | VideoFeatures]
-    num_videos: int
+    sentences: Sequence[str]
+    video_ids: Sequence[str]
     protocol: Any
     missing: tuple[str, ...] = ()
     """Ids that the split lists and that could not be had."""
@@ -35,6 +37,10 @@ class Source:
     @property
     def num_texts(self) -> int:
         return len(self.pairs.video_of_text)
+
+    @property
+    def num_videos(self) -> int:
+        return len(self.video_ids)
 
     def describe(self) -> dict[str, Any]:
         """What the manifest says of this split."""
@@ -50,7 +56,12 @@ class Source:
 def feature_source(split: FeatureSplit) -> Source:
     """Stored features, on the device that ``split`` lies on."""
     return Source(
-        FeaturePairs(split), split.text_batch, split.video_batch, split.num_videos, split.protocol
+        pairs=FeaturePairs(split),
+        texts=split.text_batch,
+        videos=split.video_batch,
+        sentences=split.captions,
+        video_ids=split.video_ids,
+        protocol=split.protocol,
     )
 
 
@@ -61,7 +72,8 @@ def cached_source(pairs: CachedPairs) -> Source:
         pairs=pairs,
         texts=lambda rows: tokens[rows],
         videos=pairs.cache.clips,
-        num_videos=len(pairs.split),
+        sentences=pairs.split.texts,
+        video_ids=pairs.split.video_ids,
         protocol=pairs.split.protocol,
         missing=tuple(entry.video_id for entry in pairs.split.left_out),
     )
@@ -85,14 +97,15 @@ class MemoryPairs:
         return PairBatch(self.tokens[chosen], self.clips[owners], owners)
 
 
-def memory_source(tokens: Tokens, clips: Clips, video_of_text: Tensor, protocol: Any) -> Source:
-    """A small split held whole in memory, such as the demo world."""
+def memory_source(records: Split, tokens: Tokens, clips: Clips) -> Source:
+    """A small split held whole in memory: the demo world."""
     return Source(
-        pairs=MemoryPairs(tokens, clips, video_of_text),
+        pairs=MemoryPairs(tokens, clips, records.video_of_text),
         texts=lambda rows: tokens[rows],
         videos=lambda rows: clips[rows],
-        num_videos=len(clips),
-        protocol=protocol,
+        sentences=records.texts,
+        video_ids=records.video_ids,
+        protocol=records.protocol,
     )
 
 
@@ -110,8 +123,9 @@ def epoch_batches(
         yield batch.to(world.device)
 
 
-def index_chunks(count: int, size: int, world: World) -> tuple[Tensor, ...]:
+def index_chunks(count: int, size: int, world: World | None = None) -> tuple[Tensor, ...]:
     """All indices in order, in chunks; of several ranks each takes every ``world.size``-th."""
+    world = world or World()
     return torch.split(torch.arange(count)[world.rank :: world.size], size)
 
 
