@@ -9,7 +9,7 @@ projections. transformers' ``CLIPModel``, where it is installed, is the other si
 weights and the same run, from pixels that are normalised already. `released loop` re-creates how
 the authors' code encodes: call by call, attention written out, every token normalised and
 projected, from normalised float32 frames. One line is one tower, precision and batch; sides take
-turns, so a busy machine slows all of them alike. Operations are those of our image tower, for
+turns, so other load slows all of them alike. Operations are those of our image tower, for
 every side.
 """
 

@@ -48,8 +48,8 @@ def demo(
     from eaglenet.methods.folder import load
 
     started = time.perf_counter()
-    # The model's tensors are small: on a busy machine threads waiting for each other take longer
-    # than the work (17 s with one thread, 118 s with two, both cores shared with other programs).
+    # The model's tensors are small: on shared cores threads waiting for each other take longer
+    # than the work (17 s with one thread, 118 s with two, under other load).
     torch.set_num_threads(1)
     # The reports below count what was left out; the loader need not say it too.
     logging.getLogger("eaglenet.data.loader").setLevel(logging.ERROR)

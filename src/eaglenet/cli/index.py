@@ -91,7 +91,7 @@ def index(
 
 
 class _Bar:
-    """A progress bar on standard error, or one line a commit where that is not a terminal."""
+    """A progress bar on standard error; nothing where that is not a terminal."""
 
     def __init__(self, shown: bool) -> None:
         self.shown = shown

@@ -25,10 +25,10 @@ ENERGIES: Registry[type[Energy]] = Registry("energy")
 
 
 class Energy(nn.Module, ABC):
-    """``E(t, F)``, pooled over frames: ``mean`` (paper eq. efunc), ``max`` or ``min``.
+    """``E(t, F)``, pooled over frames: ``mean`` (paper eqs. 12-14), ``max`` or ``min`` (4.3.3).
 
-    ``global`` is ``E(t, v)`` of the pooling ablation: the caller gives the fused video as the
-    only frame, so that nothing is left to pool.
+    ``global`` is ``E(t, v)`` of the pooling ablation (table 5): the caller gives the fused video as
+    the only frame, so that nothing is left to pool.
     """
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
@@ -112,7 +112,7 @@ class Energy(nn.Module, ABC):
 
 
 class BilinearEnergy(Energy):
-    """``-(W t/||t|| + b) . f / ||f||`` (paper eq. efunc_bilinear).
+    """``-(W t/||t|| + b) . f / ||f||`` (paper eq. 13).
 
     bias: Paper: none; the released code's linear map of the unit text has one.
     """
@@ -164,7 +164,7 @@ class BilinearEnergy(Energy):
 
 
 class CosineEnergy(BilinearEnergy):
-    """``-cos(t, f)`` (paper eq. efunc_cossim): bilinear with the identity, nothing to learn."""
+    """``-cos(t, f)`` (paper eq. 12): bilinear with the identity, nothing to learn."""
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = False) -> None:
         Energy.__init__(self, dim, pooling=pooling, bias=False)
@@ -177,7 +177,7 @@ class CosineEnergy(BilinearEnergy):
 
 
 class PerceptronEnergy(Energy):
-    """``w . ReLU(W_f f + W_t t + b) + c``: an MLP on ``[f || t]`` (paper eq. efunc_mlp).
+    """``w . ReLU(W_f f + W_t t + b) + c``: an MLP on ``[f || t]`` (paper eq. 14).
 
     bias: whether there is an output bias ``c``. It cancels in the difference of energies and only
     learns through the magnitude penalty, so it is left out where that penalty has no weight.

@@ -15,7 +15,7 @@ def contrast(
     positive_mask: Bool[Tensor, "*positives"] | None = None,
     negative_mask: Bool[Tensor, "*negatives"] | None = None,
 ) -> Float[Tensor, ""]:
-    """``mean E+ - mean E- + c (mean E+^2 + mean E-^2)`` (paper eq. eam_loss, appendix D.4).
+    """``mean E+ - mean E- + c (mean E+^2 + mean E-^2)`` (paper eq. 15, appendix D.4).
 
     The masks say which entries are pairs of that kind.
     """

@@ -74,7 +74,7 @@ def recall_against_time_figure(
     *,
     protocol: str = "",
 ) -> bytes:
-    """The paper's first figure: (seconds, text-to-video R@1) of each method.
+    """Figure 1 of the paper: (seconds, text-to-video R@1) of each method.
 
     Ours and the paper's stand in separate panels: other machines, other data.
     """

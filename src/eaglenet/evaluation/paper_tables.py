@@ -239,7 +239,7 @@ def paper_tables() -> Registry[PaperTable]:
 
 
 def recall_against_time() -> dict[str, tuple[float, float]]:
-    """The paper's first figure: method -> (test seconds, text-to-video R@1), ViT-B/16, MSR-VTT."""
+    """Figure 1 of the paper: method -> (test seconds, text-to-video R@1), ViT-B/16, MSR-VTT."""
     main, times = paper_tables()["msrvtt"], paper_tables()["time"]
     points: dict[str, tuple[float, float]] = {}
     for row in times.rows:

@@ -1,4 +1,4 @@
-"""Queries and the videos that methods find for them, for the paper's qualitative figure."""
+"""Queries and the videos that methods find for them, for figures like 3 to 5 of the paper."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def format_spread(mean: float, spread: float, count: int) -> str:
 
 
 def _paper(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """The paper's main table, when a run was measured on the same data."""
+    """Table 1 of the paper, when a run was measured on the same data."""
     protocols = [str((run.metrics or {}).get("protocol")) for g in groups for run in g.runs]
     if not any(protocol.startswith(PAPER_PROTOCOL) for protocol in protocols):
         return []

@@ -12,7 +12,7 @@ from eaglenet.layers.masking import masked_softmax
 
 
 class FramePooling(nn.Module):
-    """Frames fused by attention, with a text as the query (paper appendix "Fusion Module").
+    """Frames fused by attention, with a text as the query (paper eq. 2, appendix A).
 
     ``q = W_Q LN_1(t)``, ``k_m = W_K LN_1(f_m)``, ``a = softmax_m(q . k_m / sqrt(d))``,
     ``z = LN_2(W_O sum_m a_m W_V LN_1(f_m))``, ``v = LN_3(z + dropout(FC(z)))``.

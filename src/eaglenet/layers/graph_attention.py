@@ -26,7 +26,7 @@ Mask = Bool[Tensor, "videos frames"]
 class Relation(nn.Module):
     """``psi([W h_i || W h_j]) = query . W h_i + key . W h_j`` of one kind of edge, for each head.
 
-    ``query`` and ``key`` are shared by the heads, as ``psi^r`` carries no head index.
+    Paper eq. 5. The heads share ``query`` and ``key``, as ``psi^r`` carries no head index.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Relation(nn.Module):
 
 
 class RelationalAttention(nn.Module):
-    """One message-passing layer with a relation for each kind of edge (paper eq. rgat).
+    """One message-passing layer with a relation for each kind of edge (paper eqs. 6, 7).
 
     ``h_i' = ReLU(W_out h_i + ||_h sum_r sum_j alpha_ij^{r,h} W^{r,h} h_j)``,
     ``alpha^{r,h} = softmax_j LeakyReLU(psi^r)`` over the neighbours of relation r.
@@ -133,7 +133,7 @@ class RelationalAttention(nn.Module):
 class PlainAttention(nn.Module):
     """One GAT layer: a single relation, every node a neighbour of every node, no ``W_out``.
 
-    Without ``frame_edges`` frames attend to texts only.
+    Paper eqs. 25-27 (appendix F.2). Without ``frame_edges`` frames attend to texts only.
     """
 
     def __init__(

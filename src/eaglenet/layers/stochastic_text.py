@@ -32,7 +32,7 @@ def draw_noise(
 
 
 class StochasticText(nn.Module):
-    """Radius and candidates of text-video pairs (paper appendix "Stochastic Text Embeddings").
+    """Radius and candidates of text-video pairs (paper appendix B.1).
 
     ``s_m = cos(f_m, t)``, ``r = exp(W s)``, ``t_i = t + r * eps_i``. ``W`` starts as a
     rectangular identity, so that dimension k looks at frame k and all the others have radius 1.
@@ -82,7 +82,8 @@ def support_text(
 ) -> Float[Tensor, "texts videos dim"]:
     """The text moved towards the video by the radius: the edge of the stochastic region.
 
-    ``pair`` (paper): ``t + ||r|| (v - t) / ||v - t||`` with the pair's own pooled video.
+    ``pair`` (paper, appendix B.2): ``t + ||r|| (v - t) / ||v - t||`` with the pair's own pooled
+    video.
     ``elementwise``: ``t + r * (v - t) / ||v - t||``, what T-MASS does for the right video.
     ``batch`` (released code): the same towards ``m``, the mean over the batch's texts of the unit
     pooled videos.

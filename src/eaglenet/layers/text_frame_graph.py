@@ -27,7 +27,7 @@ EdgeDirection = Literal["text_to_frame", "frame_to_text"]
 class TextFrameEdges(nn.Module):
     """The last layer: the weight of every text-frame edge, averaged over heads and frames.
 
-    ``e_i = 1/(H M) sum_h sum_j e_ij^{tf,h}`` (paper eq. text_frame_weights, text_nodes_attns).
+    ``e_i = 1/(H M) sum_h sum_j e_ij^{tf,h}`` (paper eqs. 8, 9).
     Its messages would never be read, so only the text-frame relation is there.
 
     ``raw`` reads ``e`` before the LeakyReLU (paper). As psi is a sum of a text and a frame part,
@@ -153,7 +153,7 @@ class TextFrameGraph(nn.Module):
     def place(
         self, frames: Float[Tensor, "videos frames dim"]
     ) -> Float[Tensor, "videos frames dim"]:
-        """Frames as graph nodes: ``f_j + PE(j)``."""
+        """Frames as graph nodes: ``f_j + PE(j)`` (paper eq. 4)."""
         return frames if self.position is None else frames + self.position[: frames.shape[1]]
 
     def forward(

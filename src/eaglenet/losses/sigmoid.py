@@ -13,7 +13,7 @@ class SigmoidLoss(nn.Module):
 
     ``I`` is +1 for positives and -1 otherwise; several positives in a row or column are fine.
 
-    Paper: eq. sig_loss prints the sign inside the exponential the wrong way round.
+    Paper: eq. 18, which prints the sign inside the exponential the wrong way round.
     """
 
     def __init__(self, *, temperature: float = 4.77, bias: float = -12.93) -> None:

@@ -16,7 +16,7 @@ ROUNDING = 1e-4
 
 
 class SoftmaxLoss(nn.Module):
-    """``1/2 (L_t2v + L_v2t)`` (paper eq. ce_loss) of ``exp(logit_scale) * scores``.
+    """``1/2 (L_t2v + L_v2t)`` (paper eq. 3) of ``exp(logit_scale) * scores``.
 
     Each direction is the cross-entropy with a target spread evenly over a row's positives; with
     one positive a row it is the plain cross-entropy. Rows without a positive do not count.

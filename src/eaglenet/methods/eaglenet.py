@@ -177,7 +177,7 @@ class EagleNet(Method):
         chain_noise: ChainNoise | None = None,
         generator: torch.Generator | None = None,
     ) -> Losses:
-        """``L(t_gen, v) + lambda_sup L(t_sup, v) + lambda_eam L_eam`` (paper eq. total_loss_2).
+        """``L(t_gen, v) + lambda_sup L(t_sup, v) + lambda_eam L_eam`` (paper eqs. 17, 19).
 
         Args:
             noise: as in :meth:`score`; fresh noise for each pair where none is given.

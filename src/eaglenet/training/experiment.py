@@ -31,8 +31,8 @@ class EncoderChoice:
     """Where features come from.
 
     kind: ``pretrained`` CLIP towers (``source``: a name on the hub or a folder), ``clip`` towers of
-        shape ``config`` from random weights, or ``features``: linear adapters of shape ``config``
-        over stored features.
+        shape ``config`` from random weights, or ``features``: adapters of shape ``config`` over
+        stored features.
     source: for ``clip``, whose tokenizer to use: a folder, or ``demo``.
     logit_scale: where the temperature of a softmax loss starts (its logarithm); None leaves the
         encoder's own, CLIP's ln 100, which is too sharp for weights that know nothing yet.

@@ -166,7 +166,7 @@ def open_run(experiment: Experiment, folder: Path, world: World) -> dict[str, An
 def write_manifest(
     experiment: Experiment, folder: Path, sources: dict[str, Source], method: Method, world: World
 ) -> None:
-    """What made this run; a resumed run keeps the first one's under ``resumed_from``."""
+    """What made this run; a resumed run lists the attempts before it under ``earlier``."""
     path = folder / MANIFEST
     earlier: list[Any] = []
     if path.exists():
