@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from eaglenet.data.features import FeatureSplit, load_feature_folder, save_feature_folder
+from eaglenet.data.features import (
+    FeatureSplit,
+    load_feature_folder,
+    made_otherwise,
+    save_feature_folder,
+)
 from eaglenet.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
 
@@ -134,13 +139,14 @@ def test_saved_features_come_back_equal(folder, tmp_path):
         save(tmp_path / "saved", split)
 
 
-def test_features_of_other_frames_or_models_are_warned_about(folder, tmp_path, caplog):
-    saved = save(tmp_path / "saved", load_feature_folder(folder))
-    load_feature_folder(saved, frame_spec=FrameSpec(num_frames=7), model="clip")
-    assert not caplog.records
-    load_feature_folder(saved, frame_spec=FrameSpec(num_frames=7, size=336), model="other")
-    assert "scores will differ" in caplog.text
-    assert "made by model 'clip', not 'other'" in caplog.text
+def test_features_of_other_frames_or_models_are_told_apart(folder, tmp_path):
+    saved = load_feature_folder(save(tmp_path / "saved", load_feature_folder(folder))).metadata
+    for one, other in ((saved, saved), ({}, saved), (saved, {})):
+        assert made_otherwise(one, other) == []
+    spec = {**saved["frame_spec"], "size": 336}
+    by_model, by_frames = made_otherwise({"model": "other", "frame_spec": spec}, saved)
+    assert "model clip, those of the training other" in by_model
+    assert "336" in by_frames
 
 
 def test_features_that_could_not_be_read_back_leave_nothing_behind(folder, tmp_path):

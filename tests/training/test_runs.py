@@ -1,5 +1,6 @@
 """Runs: learn, select, resume bit-identically after a kill, refuse another experiment."""
 
+import dataclasses
 import json
 import os
 import random
@@ -11,11 +12,12 @@ import torch
 from processes import kill, start, wait
 from tiny import logged_losses, tiny_experiment, write_features
 
+from eaglenet.data.features import load_feature_folder
 from eaglenet.errors import CheckpointError, ConfigError, DatasetError, NonFiniteError, UsageError
 from eaglenet.methods.folder import load
 from eaglenet.training import trainer as trainer_module
 from eaglenet.training.logbook import read_log
-from eaglenet.training.runs import evaluate_run, seen_in_training, train
+from eaglenet.training.runs import evaluate_run, feature_notes, train
 
 
 @pytest.fixture(scope="module")
@@ -76,16 +78,18 @@ def test_a_run_is_evaluated_on_any_features_folder_of_its_form(finished, tmp_pat
 
 
 def test_videos_that_a_run_was_trained_or_selected_on_are_counted(finished, features, tmp_path):
-    from eaglenet.data.features import load_feature_folder
-
-    train_part, held_out = load_feature_folder(features).hold_out(10)
+    whole = load_feature_folder(features)
+    train_part, held_out = whole.hold_out(10)
     notes = " ".join(evaluate_run(finished.folder, features=features, device="cpu").notes)
     assert "30 of the 40 videos are among those that the run was trained on" in notes
     assert "10 of the 40 videos are among those that the run was selected on" in notes
     experiment = finished.experiment
-    assert "5 of the 5 videos" in seen_in_training(experiment, train_part.video_ids[:5])[0]
-    assert "selected on" in seen_in_training(experiment, held_out.video_ids)[0]
-    assert seen_in_training(experiment, ["unseen"]) == []
+    five = train_part.select(range(5))
+    assert "5 of the 5 videos" in feature_notes(experiment, five)[0]
+    assert "selected on" in feature_notes(experiment, held_out)[0]
+    unseen = load_feature_folder(write_features(tmp_path / "unseen", videos=3, seed=7))
+    unseen = dataclasses.replace(unseen, video_ids=("x", "y", "z"))
+    assert feature_notes(experiment, unseen) == []
 
 
 def test_a_finished_run_is_not_trained_again(finished, features):

@@ -143,6 +143,52 @@ def cache(
         raise typer.Exit(3)
 
 
+@app.command()
+def features(
+    model: Annotated[
+        str, typer.Argument(help="Whose towers: a CLIP folder or hub id, a model folder or run.")
+    ],
+    dataset: Annotated[
+        str, typer.Argument(help="msrvtt, didemo, msvd, vatex, folder (your own) or demo.")
+    ],
+    output: Annotated[Path, typer.Option("--output", help="The features folder to write.")],
+    root: Annotated[str, typer.Option("--root", help="Folder (or file) of the dataset.")] = "",
+    split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
+    videos: VideoFolders = None,
+    settings: Settings = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Encode a split once; heads then train on the features without towers, in minutes.
+
+    Train with ``eaglenet train features/xpool --set data.root=OUTPUT``, evaluate with
+    ``eaglenet evaluate RUN --features OUTPUT``.
+    """
+    from eaglenet.cli.training_options import progress_bars
+    from eaglenet.training.feature_export import export_features
+
+    options = parse_settings(settings)
+    if videos:
+        options["video_folders"] = [str(folder) for folder in videos]
+    with progress_bars(quiet=as_json) as bars:
+        source = export_features(
+            model,
+            dataset,
+            root,
+            output,
+            split=split,
+            options=options,
+            device=device,
+            progress=bars("features"),
+        )
+    if as_json:
+        print(json.dumps({"output": str(output), **source.describe()}, indent=2))
+        return
+    print(f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}")
+    if source.missing:
+        print(f"{len(source.missing):,} videos of the split are missing, first {source.missing[0]}")
+
+
 def cache_split(
     split: Split,
     spec: FrameSpec,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from eaglenet.cli.data import Settings as DatasetSettings
 from eaglenet.cli.data import VideoFolders, parse_settings
-from eaglenet.cli.training_options import AsJson, Device
+from eaglenet.cli.training_options import AsJson, Device, progress_bars
 from eaglenet.errors import UsageError
 
 
@@ -57,7 +57,6 @@ def evaluate(
 
     if scores is not None and scores.suffix != ".npy":
         raise UsageError(f"--scores {scores}: the file is a .npy, name it so")
-    seeds = list(range(noise_seeds)) or None
     options = parse_settings(settings)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
@@ -69,30 +68,21 @@ def evaluate(
         )
     if dataset is None and root:
         raise UsageError("--root belongs to --dataset; a run keeps the data it names")
-    if dataset is None:
-        result = evaluate_run(
-            Path(run),
-            split=split,
-            features=features,
-            noise_seeds=seeds,
-            device=device,
-            backend=backend,
-            precision=precision,
-            scores_file=scores,
-        )
-    else:
-        result = evaluate_model(
-            run,
-            dataset,
-            root,
-            split=split or "test",
-            options=options,
-            noise_seeds=seeds,
-            device=device,
-            backend=backend,
-            precision=precision,
-            scores_file=scores,
-        )
+    settled: dict[str, Any] = {
+        "noise_seeds": list(range(noise_seeds)) or None,
+        "device": device,
+        "backend": backend,
+        "precision": precision,
+        "scores_file": scores,
+    }
+    with progress_bars(quiet=as_json) as bars:
+        settled["progress"] = bars("evaluate")
+        if dataset is None:
+            result = evaluate_run(Path(run), split=split, features=features, **settled)
+        else:
+            result = evaluate_model(
+                run, dataset, root, split=split or "test", options=options, **settled
+            )
     record = result.to_dict()
     if output is not None:
         write_json(output, record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +13,6 @@ import typer
 from eaglenet.errors import EagleNetError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eaglenet.evaluation.figures import QualitativeExample
     from eaglenet.evaluation.run_records import RunRecord
 

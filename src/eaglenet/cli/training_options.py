@@ -40,12 +40,12 @@ class ProgressBar:
         self.title = title
         self.task: Any = None
         self.score = ""
-        self.decoding: dict[str, Any] = {}
+        self.work: dict[str, Any] = {}
 
     def event(self, record: dict[str, Any]) -> None:
         kind = record["event"]
-        if kind == "decoding":
-            self._decoding(record)
+        if kind == "work":
+            self._work(record)
         elif kind == "start":
             total = record["num_steps"]
             self.task = self.bar.add_task(self.title, total=total, completed=record["step"])
@@ -56,14 +56,12 @@ class ProgressBar:
             text = f"{self.title}: loss {record['total']:.4f}{self.score}"
             self.bar.update(self.task, completed=record["step"], description=text)
 
-    def _decoding(self, record: dict[str, Any]) -> None:
-        """Frames that are not cached yet, with the size that all of a split's frames take."""
-        split = record["split"]
-        if split not in self.decoding:
-            size = f"{record['bytes'] / 1e9:.2f} GB"
-            title = f"{self.title}: decoding {split} frames ({size})"
-            self.decoding[split] = self.bar.add_task(title, total=record["total"])
-        self.bar.update(self.decoding[split], completed=record["done"])
+    def _work(self, record: dict[str, Any]) -> None:
+        """A bar of its own for what comes before or after the steps."""
+        title = record["title"]
+        if title not in self.work:
+            self.work[title] = self.bar.add_task(f"{self.title}: {title}", total=record["total"])
+        self.bar.update(self.work[title], completed=record["done"])
 
 
 @contextmanager

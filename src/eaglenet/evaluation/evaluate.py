@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +107,7 @@ def evaluate(
     max_scores: int = MAX_SCORES,
     scores_file: Path | None = None,
     share: Share | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> EvaluationResult:
     """Evaluate ``method``: encode texts and videos, score every pair, rank both directions.
 
@@ -122,6 +123,7 @@ def evaluate(
         scores_file: also write the scores there, a ``.npy`` ``[texts, videos]``.
         share: this process's part where several evaluate together. ``texts`` and ``videos`` are
             then its own rows; every process gets the metrics of all.
+        progress: told the scores made and all scores.
     """
     check_choice(backend, precision)
     place = torch.device(device) if device is not None else method.device
@@ -143,7 +145,13 @@ def evaluate(
                 "share": share,
             }
             metrics = rank_pairs(
-                method, text, video, video_of_text, scores_file=scores_file, **settings
+                method,
+                text,
+                video,
+                video_of_text,
+                scores_file=scores_file,
+                progress=progress,
+                **settings,
             )
             scored = _now(place)
             noise = None

@@ -84,7 +84,7 @@ def rank_pairs(
                 progress(before + done, len(text) * len(own))
 
         told = advance if shown else None
-        scores = score_all(method, text[texts], video[videos], progress=told, **settings)
+        scores: Tensor = score_all(method, text[texts], video[videos], progress=told, **settings)
         scored += scores.numel() if shown else 0
         return scores
 

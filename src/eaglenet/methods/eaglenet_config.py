@@ -131,4 +131,4 @@ RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
     "msvd": {"energy": "mlp", "frame_position": False, "energy_support_weight": 1.0},
     "vatex": {"energy": "mlp", "energy_support_weight": 1.0},
 }
-"""What each released script changes (paper_map, "Per-dataset switches")."""
+"""What each released script changes (docs/paper_map.md, row 51)."""

@@ -16,7 +16,7 @@ from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
 from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment
-from eaglenet.training.logbook import Progress
+from eaglenet.training.logbook import Progress, tell
 from eaglenet.training.sources import Source, cached_source, feature_source, memory_source
 from eaglenet.types import Clips
 
@@ -176,7 +176,8 @@ def check_features(features: FeatureSplit, method: Method) -> FeatureSplit:
     if given != expected:
         raise ConfigError(
             f"the features are {given[0]} wide for sentences and {given[1]} for frames, the model "
-            f"takes {expected[0]} and {expected[1]}; set encoder.config.text_dim and frame_dim"
+            f"takes {expected[0]} and {expected[1]}: --set encoder.config.text_dim={given[0]} "
+            f"--set encoder.config.frame_dim={given[1]}"
         )
     most = getattr(method.config, "num_frames", None)
     if most is not None and features.max_frames > most:
@@ -222,10 +223,10 @@ def _cached_frames(
     size = estimate(records, data.frames)
     logger.info("frames of %s: up to %.2f GB in %s", split, size / 1e9, folder)
 
+    title = f"decoding {split} frames ({size / 1e9:.2f} GB)"
+
     def decoded(done: int, total: int) -> None:
-        if progress is not None:
-            record = {"event": "decoding", "split": split, "done": done, "total": total}
-            progress.event({**record, "bytes": size})
+        tell(progress, title, done, total)
 
     frames = FrameCache.build(records, data.frames, folder, workers=data.workers, progress=decoded)
     pairs = CachedPairs(records, frames, method.tokenizer, max_words=data.max_words)

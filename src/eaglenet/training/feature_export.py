@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ from eaglenet.data.features import save_feature_folder
 from eaglenet.errors import UsageError
 from eaglenet.methods.folder import load
 from eaglenet.training.distributed import World, join, leave
+from eaglenet.training.logbook import Progress
+from eaglenet.training.rounds import fetched
 from eaglenet.training.runs import dataset_source
 from eaglenet.training.sources import Source, index_chunks
-
-Progress = Callable[[str, int, int], None]
 
 
 def export_features(
@@ -43,10 +43,18 @@ def export_features(
         source = dataset_source(method, dataset, root, split, options, world, progress)
         method = method.to(world.device).eval()
         with torch.inference_mode():
-            texts = _encoded(method.encode_text, source.texts, source.num_texts, 256, "texts",
-                             world, progress)  # fmt: skip
-            videos = _encoded(method.encode_video, source.videos, source.num_videos, 32, "videos",
-                              world, progress)  # fmt: skip
+            text_chunks = index_chunks(source.num_texts, 256)
+            video_chunks = index_chunks(source.num_videos, 32)
+            texts = _encoded(
+                method.encode_text,
+                fetched(source.texts, text_chunks, "encoding texts", progress),
+                world,
+            )
+            videos = _encoded(
+                method.encode_video,
+                fetched(source.videos, video_chunks, "encoding videos", progress),
+                world,
+            )
     finally:
         leave(world)
     save_feature_folder(
@@ -60,26 +68,12 @@ def export_features(
         model=name_or_folder,
         dataset=dataset,
         split=split,
-        protocol=str(getattr(source.protocol, "name", source.protocol)),
+        protocol=source.protocol.family,
     )
     return source
 
 
-def _encoded(
-    encode: Callable[[Any], Any],
-    fetch: Callable[[Any], Any],
-    count: int,
-    batch: int,
-    what: str,
-    world: World,
-    progress: Progress | None,
-) -> Any:
+def _encoded(encode: Callable[[Any], Any], batches: Iterator[Any], world: World) -> Any:
     """All features, on the host."""
-    parts = []
-    done = 0
-    for rows in index_chunks(count, batch):
-        parts.append(encode(fetch(rows).to(world.device)).to("cpu", torch.float32))
-        done += len(rows)
-        if progress is not None:
-            progress(f"encode {what}", done, count)
+    parts = [encode(batch.to(world.device)).to("cpu", torch.float32) for batch in batches]
     return type(parts[0]).concatenate(parts)

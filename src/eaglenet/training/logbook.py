@@ -12,9 +12,18 @@ from eaglenet.errors import UsageError
 
 
 class Progress(Protocol):
-    """What a caller may show while a run goes on. Every event is also a line of the log."""
+    """What a caller may show while a run goes on.
+
+    Events are the lines of the log, and ``work``: ``done`` of ``total`` of what ``title`` says.
+    """
 
     def event(self, record: dict[str, Any]) -> None: ...
+
+
+def tell(progress: Progress | None, title: str, done: int, total: int) -> None:
+    """Show how far some long work is."""
+    if progress is not None:
+        progress.event({"event": "work", "title": title, "done": done, "total": total})
 
 
 class Logbook:

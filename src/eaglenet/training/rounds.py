@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from eaglenet.errors import UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult, evaluate
 from eaglenet.evaluation.ranking import Share
 from eaglenet.methods.base import Method
 from eaglenet.training.distributed import World, gather_uneven, sum_over_ranks
+from eaglenet.training.logbook import Progress, tell
 from eaglenet.training.sources import Source, index_chunks
 
 
@@ -26,6 +29,7 @@ def evaluate_source(
     backend: str = "auto",
     precision: str = "fp32",
     scores_file: Path | None = None,
+    progress: Progress | None = None,
 ) -> EvaluationResult:
     """Metrics of ``method`` on a split; the same on one process and on several.
 
@@ -45,8 +49,8 @@ def evaluate_source(
     video_chunks = index_chunks(source.num_videos, batch_videos, world)
     result = evaluate(
         method,
-        (source.texts(rows) for rows in text_chunks),
-        (source.videos(rows) for rows in video_chunks),
+        fetched(source.texts, text_chunks, "encoding texts", progress),
+        fetched(source.videos, video_chunks, "encoding videos", progress),
         source.video_of_text.cpu(),
         source.protocol,
         device=world.device,
@@ -56,10 +60,26 @@ def evaluate_source(
         missing_videos=source.missing,
         scores_file=scores_file,
         share=share,
+        progress=lambda done, total: tell(progress, "scoring pairs", done, total),
     )
     if scores_file is not None:
         np.save(video_file(scores_file), source.video_of_text.cpu().numpy())
     return result
+
+
+def fetched(
+    fetch: Callable[[Tensor], Any],
+    chunks: Sequence[Tensor],
+    title: str,
+    progress: Progress | None,
+) -> Iterator[Any]:
+    """Batches one after another, each counted when the next is asked for."""
+    total = sum(len(rows) for rows in chunks)
+    done = 0
+    for rows in chunks:
+        yield fetch(rows)
+        done += len(rows)
+        tell(progress, title, done, total)
 
 
 def video_file(scores_file: Path) -> Path:

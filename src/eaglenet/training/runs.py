@@ -245,6 +245,7 @@ def evaluate_run(
     backend: str = "auto",
     precision: str = "fp32",
     scores_file: Path | None = None,
+    progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate the selected model of a run on a split, or on any features folder of its form.
 
@@ -263,7 +264,14 @@ def evaluate_run(
             name = split or default_split(experiment)
             notes += split_notes(experiment, name)
             cache = frames_folder(folder)
-            source = load_source(experiment.data, name, method, cache=cache, device=world.device)
+            source = load_source(
+                experiment.data,
+                name,
+                method,
+                cache=cache,
+                device=world.device,
+                progress=progress,
+            )
         result = evaluate_source(
             method,
             source,
@@ -272,6 +280,7 @@ def evaluate_run(
             backend=backend,
             precision=precision,
             scores_file=scores_file,
+            progress=progress,
         )
     finally:
         leave(world)
@@ -325,6 +334,7 @@ def evaluate_model(
     backend: str = "auto",
     precision: str = "fp32",
     scores_file: Path | None = None,
+    progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate any model on any dataset, with the frames that the model was made for.
 
@@ -336,7 +346,7 @@ def evaluate_model(
         if dataset == FEATURES:
             source = feature_source(check_features(load_feature_folder(root), method))
         else:
-            source = dataset_source(method, dataset, root, split, options, world)
+            source = dataset_source(method, dataset, root, split, options, world, progress)
         return evaluate_source(
             method.to(world.device),
             source,
@@ -345,6 +355,7 @@ def evaluate_model(
             backend=backend,
             precision=precision,
             scores_file=scores_file,
+            progress=progress,
         )
     finally:
         leave(world)
