@@ -341,6 +341,8 @@ def main() -> None:
     results = run(options)
     settings = {key: value for key, value in vars(options).items() if key != "output"}
     name = "scoring-quick" if options.quick else "scoring"
+    if "table" not in options.parts:
+        name += "-" + "-".join(options.parts)  # a part does not take the place of the whole
     path = save_result(name, {"settings": settings, **results}, options.output)
     print(f"written to {path}")
 
