@@ -119,7 +119,9 @@ class PairBatch:
     video_ids: Int[Tensor, "pairs"]
 
     def to(self, device: torch.device | str) -> PairBatch:
-        return PairBatch(self.texts.to(device), self.videos.to(device), self.video_ids.to(device))
+        # Not waited for: a copy that blocks would make every step wait for the one before.
+        ids = self.video_ids.to(device, non_blocking=True)
+        return PairBatch(self.texts.to(device), self.videos.to(device), ids)
 
     @property
     def positives(self) -> Bool[Tensor, "pairs pairs"]:

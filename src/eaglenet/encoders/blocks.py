@@ -62,15 +62,32 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        is_quick = self.activation == "quick_gelu"
+        if is_quick and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return self._in_one_pass(tokens)
         hidden = self.up(tokens)
-        hidden = quick_gelu(hidden) if self.activation == "quick_gelu" else F.gelu(hidden)
+        hidden = quick_gelu(hidden) if is_quick else F.gelu(hidden)
         result: Tensor = self.down(hidden)
         return result
+
+    def _in_one_pass(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """quick_gelu(x) = silu(1.702 x) / 1.702, the factors left to the products.
+
+        Written out, the activation reads and writes the widest tensor of a block three times.
+        """
+        flat = tokens.flatten(0, -2)
+        hidden = torch.addmm(SLOPE * self.up.bias, flat, self.up.weight.T, alpha=SLOPE)
+        hidden = F.silu(hidden, inplace=True)
+        result = torch.addmm(self.down.bias, hidden, self.down.weight.T, alpha=1 / SLOPE)
+        return result.view(tokens.shape)
+
+
+SLOPE = 1.702
 
 
 def quick_gelu(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """x sigmoid(1.702 x), the approximation OpenAI's models were trained with."""
-    return values * torch.sigmoid(1.702 * values)
+    return values * torch.sigmoid(SLOPE * values)
 
 
 class ResidualBlock(nn.Module):

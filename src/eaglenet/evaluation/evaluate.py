@@ -17,7 +17,7 @@ from eaglenet.errors import NonFiniteError, UsageError
 from eaglenet.evaluation.metrics import Metrics, check_video_of_text
 from eaglenet.evaluation.ranking import MAX_SCORES, Share, rank_pairs
 from eaglenet.evaluation.summary import format_result, mean_and_spread
-from eaglenet.methods.base import Method
+from eaglenet.methods.base import Method, evaluating
 from eaglenet.scoring import check_choice
 from eaglenet.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
 
@@ -127,38 +127,34 @@ def evaluate(
     """
     check_choice(backend, precision)
     place = torch.device(device) if device is not None else method.device
-    was_training = method.training
-    method.to(place).eval()
-    try:
-        with torch.no_grad():
-            started = _now(place)
-            sentences = _text_batches(method, texts, text_batch)
-            text = _encode(method, sentences, place, precision, share)
-            texts_done = _now(place)
-            video = _encode(method, _batches(videos, video_batch), place, precision, share)
-            videos_done = _now(place)
-            _check_encoded(text, video, video_of_text)
-            settings: dict[str, Any] = {
-                "backend": backend,
-                "precision": precision,
-                "max_scores": max_scores,
-                "share": share,
-            }
-            metrics = rank_pairs(
-                method,
-                text,
-                video,
-                video_of_text,
-                scores_file=scores_file,
-                progress=progress,
-                **settings,
-            )
-            scored = _now(place)
-            noise = None
-            if noise_seeds:
-                noise = _noise_spread(method, text, video, video_of_text, settings, noise_seeds)
-    finally:
-        method.train(was_training)
+    method.to(place)
+    with evaluating(method), torch.no_grad():
+        started = _now(place)
+        sentences = _text_batches(method, texts, text_batch)
+        text = _encode(method, sentences, place, precision, share)
+        texts_done = _now(place)
+        video = _encode(method, _batches(videos, video_batch), place, precision, share)
+        videos_done = _now(place)
+        _check_encoded(text, video, video_of_text)
+        settings: dict[str, Any] = {
+            "backend": backend,
+            "precision": precision,
+            "max_scores": max_scores,
+            "share": share,
+        }
+        metrics = rank_pairs(
+            method,
+            text,
+            video,
+            video_of_text,
+            scores_file=scores_file,
+            progress=progress,
+            **settings,
+        )
+        scored = _now(place)
+        noise = None
+        if noise_seeds:
+            noise = _noise_spread(method, text, video, video_of_text, settings, noise_seeds)
     return EvaluationResult(
         method=getattr(method, "name", type(method).__name__),
         protocol=str(getattr(protocol, "name", protocol)),

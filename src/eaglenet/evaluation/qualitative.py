@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eaglenet.errors import UsageError
 from eaglenet.evaluation.figures import QualitativeExample, Retrieved
-from eaglenet.methods.base import Method
+from eaglenet.methods.base import Method, evaluating
 from eaglenet.scoring import score_all
 from eaglenet.types import Clips
 
@@ -32,20 +32,15 @@ def best_videos(
     method: Method, texts: Iterable[Any], videos: Iterable[Any], *, top_k: int
 ) -> Int[Tensor, "texts best"]:
     """The ``top_k`` videos of each text, best first, from batches of both."""
-    was_training = method.training
-    method.eval()
-    try:
-        with torch.no_grad():
-            text = [method.encode_text(batch.to(method.device)) for batch in texts]
-            video = [method.encode_video(batch.to(method.device)) for batch in videos]
-            if not text or not video:
-                raise UsageError("no text or no video to choose examples from; check the split")
-            joined_text = type(text[0]).concatenate(text)
-            joined_video = type(video[0]).concatenate(video)
-            count = min(top_k, len(joined_video))
-            return score_all(method, joined_text, joined_video, top_k=count).videos.cpu()
-    finally:
-        method.train(was_training)
+    with evaluating(method), torch.no_grad():
+        text = [method.encode_text(batch.to(method.device)) for batch in texts]
+        video = [method.encode_video(batch.to(method.device)) for batch in videos]
+        if not text or not video:
+            raise UsageError("no text or no video to choose examples from; check the split")
+        joined_text = type(text[0]).concatenate(text)
+        joined_video = type(video[0]).concatenate(video)
+        count = min(top_k, len(joined_video))
+        return score_all(method, joined_text, joined_video, top_k=count).videos.cpu()
 
 
 def choose_queries(

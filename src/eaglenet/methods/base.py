@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -95,6 +96,18 @@ class Method(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+@contextmanager
+def evaluating(method: nn.Module) -> Iterator[None]:
+    """Everything in eval mode, and afterwards each module in the mode that it was in."""
+    modes = [(module, module.training) for module in method.modules()]
+    method.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
 
 
 def frame_spec_for(encoder: Encoder, num_frames: int) -> FrameSpec:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -28,18 +30,42 @@ logger = logging.getLogger(__name__)
 
 
 class Scorer(ABC):
-    """Scores tiles: ``prepare`` a block of videos once, then ``score`` texts against it."""
+    """Scores tiles: ``prepare`` a block of videos once, then ``score`` texts against it.
+
+    A score does not depend on the caller's autocast or precision of float32 products.
+    """
 
     tile_texts: int
     tile_videos: int
+    precision: Precision
 
-    @abstractmethod
     def prepare(self, video: VideoFeatures) -> Any:
         """What does not depend on the text; rows can be cut and stored per video."""
+        with _alone(video.frames.device, self.precision):
+            return self._prepare(video)
 
-    @abstractmethod
     def score(self, text: TextFeatures, prepared: Any) -> Tensor:
         """Float32 scores ``[texts, videos]``."""
+        with _alone(text.sentence.device, self.precision):
+            return self._score(text, prepared)
+
+    @abstractmethod
+    def _prepare(self, video: VideoFeatures) -> Any: ...
+
+    @abstractmethod
+    def _score(self, text: TextFeatures, prepared: Any) -> Tensor: ...
+
+
+@contextmanager
+def _alone(device: torch.device, precision: Precision) -> Iterator[None]:
+    kept = torch.get_float32_matmul_precision()
+    if precision == "fp32":
+        torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(kept)
 
 
 class ReferenceScorer(Scorer):
@@ -48,21 +74,23 @@ class ReferenceScorer(Scorer):
     def __init__(self, method: Method, precision: Precision) -> None:
         self.method = method
         self.precision = precision
+        self.dtype = next((value.dtype for value in method.parameters()), torch.float32)
         self.tile_texts, self.tile_videos = method.score_tile
 
-    def prepare(self, video: VideoFeatures) -> VideoFeatures:
-        return video
+    def _prepare(self, video: VideoFeatures) -> VideoFeatures:
+        return video.to(video.frames.device, self.dtype)
 
-    def score(self, text: TextFeatures, prepared: VideoFeatures) -> Tensor:
-        half = self.precision == "bf16"
-        with torch.autocast(prepared.frames.device.type, torch.bfloat16, enabled=half):
-            return self.method.score(text, prepared).float()
+    def _score(self, text: TextFeatures, prepared: VideoFeatures) -> Tensor:
+        device = prepared.frames.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            return self.method.score(text.to(device, self.dtype), prepared).float()
 
 
 class FactorisedScorer(Scorer):
     """Plain PyTorch on what is left of a pair; EagleNet, any device."""
 
     def __init__(self, plan: Plan, precision: Precision) -> None:
+        self.precision = precision
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.plan = plan
         self.fast = replace(plan, graph=_cast(plan.graph, self.dtype))
@@ -70,11 +98,11 @@ class FactorisedScorer(Scorer):
         self.tile_texts = 32 if on_device else 8
         self.tile_videos = 256 if on_device else 128
 
-    def prepare(self, video: VideoFeatures) -> Prepared:
+    def _prepare(self, video: VideoFeatures) -> Prepared:
         full = video.to(video.frames.device, torch.float32)
         return factorised.rounded(factorised.prepare(self.plan, full), self.dtype)
 
-    def score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
+    def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
         return factorised.score_tile(self.fast, text.sentence.float(), prepared)
 
 
@@ -86,16 +114,17 @@ class KernelScorer(Scorer):
     def __init__(self, plan: Plan, precision: Precision) -> None:
         from eaglenet.scoring.fused import FusedScorer
 
+        self.precision = precision
         self.plan = plan
         self.fused = FusedScorer(plan, precise=precision == "fp32")
         row = self.tile_texts * self.fused.bytes_a_pair()
         self.tile_videos = min(max(KERNEL_TILE_BYTES // row, 1), 512)
 
-    def prepare(self, video: VideoFeatures) -> Prepared:
+    def _prepare(self, video: VideoFeatures) -> Prepared:
         full = video.to(video.frames.device, torch.float32)
         return self.fused.prepare(factorised.prepare(self.plan, full))
 
-    def score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
+    def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
         return self.fused.score_tile(text.sentence, prepared)
 
 

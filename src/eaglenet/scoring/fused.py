@@ -144,7 +144,7 @@ class FusedScorer:
         """A video's part of ``factorised.prepare`` in the kernels' types."""
         arranged = {
             "unit": prepared["unit"].float().contiguous(),
-            "mask": prepared["mask"],
+            "mask": prepared["mask"].contiguous(),
             "message": prepared["message"].to(self.dtype).contiguous(),
             "source": prepared["source"].float().contiguous(),
             "key": prepared["key"].to(self.outer).contiguous(),
@@ -161,6 +161,8 @@ class FusedScorer:
     def score_tile(self, sentence: Tensor, prepared: Prepared) -> Tensor:
         """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
         text = sentence.float().contiguous()
+        # Rows may be any selection; the kernels know no strides.
+        prepared = {name: value.contiguous() for name, value in prepared.items()}
         spread = self.radii(text, prepared)
         rows = self._rows(spread)
         scores = self._product(rows, self.drawn_columns, torch.float32)

@@ -40,6 +40,12 @@ def _leaky(value, slope):
 
 
 @triton.jit
+def _relu(value):
+    """Keeps NaN, which ``tl.maximum`` would make a plausible number."""
+    return tl.where(value <= 0, 0.0, value)
+
+
+@triton.jit
 def _high(value, OPERAND: tl.constexpr):
     """A float32 tile rounded to bfloat16, in the type that products take."""
     return value.to(tl.bfloat16).to(OPERAND)
@@ -158,7 +164,7 @@ def graph_weights(
         text_out = _dot(cross / cross_total[:, None], values, text_out, PRECISE, OPERAND)
         vectors = columns[:, None] * VECTORS + vector_range[None, :]
         text_terms = _dot(
-            tl.maximum(text_out, 0.0), tl.load(text_vectors + vectors), text_terms, PRECISE, OPERAND
+            _relu(text_out), tl.load(text_vectors + vectors), text_terms, PRECISE, OPERAND
         )
 
         if ACTIVATED:
@@ -189,7 +195,7 @@ def graph_weights(
             base += moved
             frame_out = _dot(back / share[:, None], crossed, base, PRECISE, OPERAND)
             frame_terms = _dot(
-                tl.maximum(frame_out, 0.0), tl.load(frame_vectors + vectors), frame_terms,
+                _relu(frame_out), tl.load(frame_vectors + vectors), frame_terms,
                 PRECISE, OPERAND,
             )  # fmt: skip
 

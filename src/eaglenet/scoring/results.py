@@ -14,6 +14,8 @@ from torch import Tensor
 from eaglenet.errors import UsageError
 from eaglenet.scoring.tiles import RunningTopK, TopK
 
+SCORES_FILE = "scores.npy"
+
 
 class Result(ABC):
     """Takes tiles; after each block of videos the state on disk is whole again."""
@@ -31,14 +33,26 @@ class Result(ABC):
         journal = self._journal
         if not journal.exists():
             return
-        kept = json.loads(journal.read_text())
+        try:
+            kept = json.loads(journal.read_text())
+        except ValueError as error:
+            raise self._broken(journal) from error
         if kept["fingerprint"] != fingerprint:
             raise UsageError(
                 f"{self.folder} holds scores of other features, weights or settings; "
                 "give another folder or delete it"
             )
         self.blocks_done = kept["blocks_done"]
-        self._load()
+        try:
+            self._load()
+        except (OSError, ValueError, EOFError) as error:
+            raise self._broken(error) from error
+
+    def _broken(self, what: object) -> UsageError:
+        return UsageError(
+            f"{self.folder} holds scores that cannot be read ({what}); "
+            "give another folder or delete it"
+        )
 
     def block_finished(self) -> None:
         self.blocks_done += 1
@@ -88,7 +102,7 @@ class MatrixResult(Result):
         if self.folder is None:
             raise ValueError("nothing is kept without a folder")
         self._mapped = np.lib.format.open_memmap(
-            self.folder / "scores.npy", mode=mode, dtype=np.float32, shape=self.shape
+            self.folder / SCORES_FILE, mode=mode, dtype=np.float32, shape=self.shape
         )
         self._matrix = torch.from_numpy(self._mapped)
 
@@ -103,7 +117,11 @@ class MatrixResult(Result):
             self._mapped.flush()
 
     def value(self) -> Tensor:
-        return self._matrix.to(self.device)
+        if self.folder is None:
+            return self._matrix
+        # Copied on writing: what a caller does with the scores does not reach the kept ones.
+        kept = np.load(self.folder / SCORES_FILE, mmap_mode="c")
+        return torch.from_numpy(kept).to(self.device)
 
 
 class TopKResult(Result):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.errors import UsageError
-from eaglenet.methods.base import Method
+from eaglenet.methods.base import Method, evaluating
 from eaglenet.scoring.backends import Scorer, choose
 from eaglenet.scoring.results import MatrixResult, Result, TopKResult
 from eaglenet.scoring.tiles import TopK, spans
@@ -30,7 +30,7 @@ def score_all(
     tile_texts: int | None = ...,
     tile_videos: int | None = ...,
     top_k: None = ...,
-    resume: Path | None = ...,
+    resume: Path | str | None = ...,
     progress: Callable[[int, int], None] | None = ...,
 ) -> Tensor: ...
 
@@ -46,7 +46,7 @@ def score_all(
     tile_texts: int | None = ...,
     tile_videos: int | None = ...,
     top_k: int,
-    resume: Path | None = ...,
+    resume: Path | str | None = ...,
     progress: Callable[[int, int], None] | None = ...,
 ) -> TopK: ...
 
@@ -62,7 +62,7 @@ def score_all(
     tile_texts: int | None = None,
     tile_videos: int | None = None,
     top_k: int | None = None,
-    resume: Path | None = None,
+    resume: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor | TopK:
     """Float32 scores ``[texts, videos]`` on the features' device; memory holds one tile beside it.
@@ -80,28 +80,31 @@ def score_all(
         raise UsageError(
             f"{len(text)} texts and {len(video)} videos to score; give at least one each"
         )
+    if video.frames.shape[1] == 0:
+        raise UsageError("videos of 0 frames have no scores; give at least one frame each")
     if top_k is not None and top_k < 1:
         raise UsageError(f"top_k is {top_k}; it must be 1 or more")
-    training = method.training
-    method.eval()
-    try:
+    with evaluating(method):
         scorer = choose(method, video, backend=backend, precision=precision)
-        tile = (tile_texts or scorer.tile_texts, tile_videos or scorer.tile_videos)
+        tile = (
+            scorer.tile_texts if tile_texts is None else tile_texts,
+            scorer.tile_videos if tile_videos is None else tile_videos,
+        )
         if min(tile) < 1:
             raise UsageError(f"tiles of {tile[0]} texts x {tile[1]} videos; both must be 1 or more")
         device = video.frames.device
+        folder = None if resume is None else Path(resume)
         result: MatrixResult | TopKResult
         if top_k is None:
-            result = MatrixResult(len(text), len(video), device, resume)
+            result = MatrixResult(len(text), len(video), device, folder)
         else:
-            result = TopKResult(len(text), min(top_k, len(video)), device, resume)
-        if resume is not None:
-            settings = (type(scorer).__name__, precision, top_k, tile[1])
+            result = TopKResult(len(text), min(top_k, len(video)), device, folder)
+        if folder is not None:
+            model = (type(method).__qualname__, getattr(method, "config", None))
+            settings = (model, type(scorer).__name__, precision, top_k, tile[1])
             result.restore(_fingerprint(method, text, video, settings))
         _fill(scorer, text, video, tile, result, progress)
         return result.value()
-    finally:
-        method.train(training)
 
 
 def _fill(

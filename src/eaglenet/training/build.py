@@ -14,7 +14,7 @@ from eaglenet.data.features import FeatureSplit, load_feature_folder
 from eaglenet.data.records import check_options, check_split_name
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.methods import METHODS
-from eaglenet.methods.base import Method
+from eaglenet.methods.base import Method, evaluating
 from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.training.logbook import Progress, tell
 from eaglenet.training.sources import Source, cached_source, feature_source, memory_source
@@ -92,10 +92,8 @@ def check_fit(method: Method, data: DataChoice) -> None:
         torch.ones(1, spec.num_frames, dtype=torch.bool),
         torch.arange(spec.num_frames, dtype=torch.float32)[None],
     )
-    was_training = method.training
-    method.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with evaluating(method), torch.no_grad(), torch.random.fork_rng():
             tokens = method.tokenizer(["a"], max_length=data.max_words)
             text = method.encode_text(tokens.to(method.device))
             method.score(text, method.encode_video(clip.to(method.device)))
@@ -104,8 +102,6 @@ def check_fit(method: Method, data: DataChoice) -> None:
             f"data.frames ({spec.num_frames} frames of {spec.size} pixels) and data.max_words "
             f"({data.max_words}) do not fit the model: {error}"
         ) from error
-    finally:
-        method.train(was_training)
 
 
 def load_source(
