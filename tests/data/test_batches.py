@@ -90,7 +90,7 @@ def test_videos_that_the_cache_skipped_leave_the_pairs_and_are_counted(split, tm
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
     source = CachedPairs(split, cache, tokenizer)
     assert len(source.video_of_text) == 2 * (NUM_VIDEOS - 1)
-    assert list(source.skipped) == ["v2"]
+    assert [entry.video_id for entry in source.split.left_out] == ["v2"]
     assert "5 of 6 videos are in the frame cache" in caplog.text
     assert source.split.protocol.name == "toy (10 texts x 5 of 6 videos)"
     batch = source.pairs(torch.arange(10))

@@ -37,11 +37,6 @@ class PairSource(Protocol):
 
     video_of_text: Int[Tensor, "texts"]
 
-    @property
-    def skipped(self) -> dict[str, str]:
-        """Video id -> reason, of every video that could not be used so far."""
-        ...
-
     def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch: ...
 
 
@@ -52,10 +47,6 @@ class FeaturePairs:
         self.split = split
         self.video_of_text = split.video_of_text
 
-    @property
-    def skipped(self) -> dict[str, str]:
-        return {}
-
     def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
         chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.split.device)
         owners = self.split.video_of_text[chosen]
@@ -63,7 +54,7 @@ class FeaturePairs:
 
 
 class CachedPairs:
-    """Pairs of cached frames. Videos that the cache had to skip are left out, and counted, here."""
+    """Pairs of cached frames. Videos that the cache had to skip are left out of ``split`` here."""
 
     def __init__(
         self, split: Split, cache: FrameCache, tokenizer: Tokenizer, *, max_words: int = 32
@@ -76,12 +67,7 @@ class CachedPairs:
                 "is in the cache; build it for this split"
             )
         usable = [video.video_id for video, here in zip(split.videos, present, strict=True) if here]
-        self.skipped_before = {
-            video.video_id: self.cache.skipped.get(video.video_id, "not in the frame cache")
-            for video, here in zip(split.videos, present, strict=True)
-            if not here
-        }
-        if self.skipped_before:
+        if len(usable) < len(split):
             logger.warning(
                 "%s %s: %d of %d videos are in the frame cache",
                 split.dataset,
@@ -95,10 +81,6 @@ class CachedPairs:
         self.tokenizer = tokenizer
         self.max_words = max_words
         self.video_of_text = split.video_of_text
-
-    @property
-    def skipped(self) -> dict[str, str]:
-        return dict(self.skipped_before)
 
     def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
         chosen = torch.as_tensor(indices, dtype=torch.int64)
