@@ -275,18 +275,13 @@ class Trainer:
                 {
                     "experiment": self.experiment.to_plain(),
                     "position": vars(self.position).copy(),
-                    "sampler": self._sampler_state(),
+                    "sampler": self._place()[0].identity(),
                     "method": self.method.state_dict(),
                     "optimizer": self.optimizer.state_dict(),
                     "random": _random_state(self.world.device),
                 },
             )
         barrier(self.world, "waiting for rank 0 to write a checkpoint")
-
-    def _sampler_state(self) -> dict[str, Any]:
-        sampler, epoch, start = self._place()
-        sampler.seek(epoch, start)
-        return sampler.state_dict()
 
     def _resume(self) -> None:
         state = latest_checkpoint(self.folder / "checkpoints")
@@ -295,7 +290,7 @@ class Trainer:
                 cut_log(self.folder, -1, -1)
             return
         self.position = Position(**state["position"])
-        self._place()[0].load_state_dict(state["sampler"])
+        self._place()[0].check_identity(state["sampler"])
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
         _restore_random(state["random"], self.world.device)
