@@ -34,7 +34,6 @@ class PairSampler:
         video_of_text: Int[Tensor, "texts"],
         batch_size: int,
         seed: int,
-        drop_last: bool = True,
         *,
         one_caption: bool = False,
         neighbours: bool = False,
@@ -44,7 +43,6 @@ class PairSampler:
         self.video_of_text = video_of_text.cpu()
         self.batch_size = batch_size
         self.seed = seed
-        self.drop_last = drop_last
         self.one_caption = one_caption
         self.neighbours = neighbours
         self.rank = rank
@@ -63,13 +61,11 @@ class PairSampler:
                 f"batch size {self.batch_size} cannot be shared by {self.world} processes; "
                 f"use a multiple of {self.world}"
             )
-        if self.world > 1 and not self.drop_last:
-            raise ConfigError("several processes need equal batches: set drop_last=True")
-        if self.num_drawn < self.batch_size and self.drop_last:
+        if self.num_drawn < self.batch_size:
             kind = "videos" if self.one_caption else "captions"
             raise ConfigError(
                 f"{self.num_drawn} {kind} cannot fill one batch of {self.batch_size}: "
-                f"an epoch would be empty; lower the batch size or set drop_last=False"
+                "an epoch would be empty; lower the batch size"
             )
         if self.neighbours and not self.one_caption:
             raise ConfigError(
@@ -79,13 +75,12 @@ class PairSampler:
 
     @property
     def num_drawn(self) -> int:
-        """Pairs that an epoch draws from, before a short last batch is dropped."""
+        """Pairs that an epoch draws; those of a short last batch are dropped."""
         return self._num_videos if self.one_caption else len(self.video_of_text)
 
     def __len__(self) -> int:
         """Batches in an epoch; the same for every epoch and every rank."""
-        whole, rest = divmod(self.num_drawn, self.batch_size)
-        return whole + (1 if rest and not self.drop_last else 0)
+        return self.num_drawn // self.batch_size
 
     def epoch_batches(self, epoch: int) -> list[Tensor]:
         """This rank's share of every batch of an epoch, as int64 index tensors."""
@@ -109,7 +104,6 @@ class PairSampler:
         return {
             "seed": self.seed,
             "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
             "one_caption": self.one_caption,
             "neighbours": self.neighbours,
             "num_texts": len(self.video_of_text),
