@@ -121,11 +121,6 @@ class PairBatch:
     def to(self, device: torch.device | str) -> PairBatch:
         return PairBatch(self.texts.to(device), self.videos.to(device), self.video_ids.to(device))
 
-    @property
-    def positives(self) -> Bool[Tensor, "pairs pairs"]:
-        """Two captions of one video are both right for it."""
-        return self.video_ids[:, None] == self.video_ids[None, :]
-
 
 @dataclass(frozen=True)
 class Losses:

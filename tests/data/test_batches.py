@@ -65,11 +65,6 @@ def test_feature_pairs_match_texts_with_their_videos():
     assert batch.texts.sentence[:, 0].tolist() == [4.0, 0.0, 3.0]
     assert batch.videos.frames[:, 0, 0].tolist() == [3.0, 0.0, 3.0]
     assert batch.video_ids.tolist() == [2, 0, 2]
-    assert batch.positives.tolist() == [
-        [True, False, True],
-        [False, True, False],
-        [True, False, True],
-    ]
 
 
 def test_cached_pairs_are_the_decoded_files_and_their_captions(split, tmp_path):
