@@ -11,8 +11,6 @@ from functools import cache
 
 from eaglenet.registry import Registry
 
-SOURCE = "paper"
-
 
 @dataclass(frozen=True)
 class PaperRow:
