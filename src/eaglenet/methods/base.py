@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -122,11 +122,8 @@ class MethodSpec:
     config_class: type[Any]
     build: Callable[[Any, Encoder], Method]
     paper: str
-    implemented: str
     checked: str
     """One of: golden, reference loop, approximate from the abstract."""
-    published: dict[str, float] = field(default_factory=dict)
-    """Published text-to-video R@1 by setting, e.g. ``{"MSR-VTT 1k-A, ViT-B/32": 47.2}``."""
 
 
 METHODS: Registry[MethodSpec] = Registry("method")

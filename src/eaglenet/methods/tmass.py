@@ -168,17 +168,6 @@ METHODS.add(
         config_class=TMASSConfig,
         build=build,
         paper="T-MASS (Wang et al., CVPR 2024)",
-        implemented="stochastic and support text, leak-free scoring with one bank of draws",
         checked="reference loop",
-        published={
-            "MSR-VTT 1k-A, ViT-B/32": 43.4,
-            "MSR-VTT 1k-A, ViT-B/16": 48.5,
-            "DiDeMo, ViT-B/32": 43.4,
-            "DiDeMo, ViT-B/16": 42.1,
-            "MSVD, ViT-B/32": 41.8,
-            "MSVD, ViT-B/16": 44.9,
-            "VATEX, ViT-B/32": 56.1,
-            "VATEX, ViT-B/16": 60.8,
-        },
     ),
 )

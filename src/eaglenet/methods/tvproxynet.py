@@ -210,17 +210,6 @@ METHODS.add(
         config_class=TVProxyNetConfig,
         build=build,
         paper="TV-ProxyNet (Xiao et al., AAAI 2025)",
-        implemented="text proxies (director, dash) on CLIP-ViP's tower, three losses, fixed fusion",
         checked="reference loop",
-        published={
-            "MSR-VTT 1k-A, ViT-B/32": 46.7,
-            "MSR-VTT 1k-A, ViT-B/16": 49.5,
-            "DiDeMo, ViT-B/32": 46.8,
-            "DiDeMo, ViT-B/16": 47.9,
-            "MSVD, ViT-B/32": 46.6,
-            "MSVD, ViT-B/16": 49.7,
-            "VATEX, ViT-B/32": 58.9,
-            "VATEX, ViT-B/16": 64.0,
-        },
     ),
 )
