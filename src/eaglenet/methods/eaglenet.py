@@ -110,11 +110,8 @@ class EagleNet(Method):
             if config.loss == "sigmoid"
             else SoftmaxLoss()
         )
-        generator = torch.Generator().manual_seed(config.noise_seed)
-        bank = draw_noise(
-            config.num_candidates, config.dim, prior=config.prior, generator=generator
-        )
-        self.register_buffer("noise", bank)
+        self.register_buffer("noise", torch.empty(config.num_candidates, config.dim))
+        self.reseed(config.noise_seed)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the encoder, the graph and the pooling in place."""
@@ -127,11 +124,8 @@ class EagleNet(Method):
 
     def reseed(self, seed: int) -> None:
         """Draw another evaluation bank; the model's own is the one of ``config.noise_seed``."""
-        config = self.config
         generator = torch.Generator().manual_seed(seed)
-        bank = draw_noise(
-            config.num_candidates, config.dim, prior=config.prior, generator=generator
-        )
+        bank = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
         self.noise.copy_(bank)
 
     def score(

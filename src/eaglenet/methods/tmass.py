@@ -74,20 +74,14 @@ class TMASS(Method):
         self.stochastic = StochasticText(config.num_frames, encoder.dim, bias=True)
         self.pooling = FramePooling(encoder.dim, dropout=config.dropout)
         self.loss = SoftmaxLoss()
-        generator = torch.Generator().manual_seed(config.noise_seed)
-        bank = draw_noise(
-            config.num_candidates, encoder.dim, prior=config.prior, generator=generator
-        )
-        self.register_buffer("noise", bank * config.noise_scale)
+        self.register_buffer("noise", torch.empty(config.num_candidates, encoder.dim))
+        self.reseed(config.noise_seed)
 
     def reseed(self, seed: int) -> None:
         """Draw another evaluation bank; the model's own is the one of ``config.noise_seed``."""
-        config = self.config
         generator = torch.Generator().manual_seed(seed)
-        bank = draw_noise(
-            config.num_candidates, self.noise.shape[-1], prior=config.prior, generator=generator
-        )
-        self.noise.copy_(bank * config.noise_scale)
+        bank = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
+        self.noise.copy_(bank * self.config.noise_scale)
 
     def radius(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos dim"]:
         given = video.frames.shape[1]
