@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.errors import ConfigError
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.registry import Registry
 from eaglenet.types import (
@@ -101,6 +103,17 @@ def frame_spec_for(encoder: Encoder, num_frames: int) -> FrameSpec:
     """Evenly sampled frames of the size the encoder wants; 224 where it does not say."""
     vision = getattr(getattr(encoder, "config", None), "vision", None)
     return FrameSpec(num_frames=num_frames, size=int(getattr(vision, "image_size", 224)))
+
+
+def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
+    """The encoder of a method that works inside the vision tower, which features do not have."""
+    if not isinstance(encoder, ClipEncoder):
+        raise ConfigError(
+            f"{name} works inside the vision tower and cannot run on frozen features; "
+            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, drl or "
+            "eaglenet"
+        )
+    return encoder
 
 
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.layers.temporal_transformer import (
@@ -26,6 +25,7 @@ from eaglenet.methods.base import (
     MethodSpec,
     adopt_logit_scale,
     frame_spec_for,
+    need_tower,
 )
 from eaglenet.types import (
     Clips,
@@ -157,12 +157,7 @@ def frame_weighted_similarity(
 
 def build(config: TS2NetConfig, encoder: Encoder) -> TS2Net:
     """Switch on the token shift in the encoder's last blocks; start the temporal head from CLIP."""
-    if not isinstance(encoder, ClipEncoder):
-        raise ConfigError(
-            "ts2net needs the patches of a vision tower and cannot run on frozen features; "
-            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, drl or "
-            "eaglenet"
-        )
+    encoder = need_tower(encoder, "ts2net")
     num_blocks = len(encoder.vision.blocks)
     if config.num_shifted_blocks > num_blocks:
         raise ConfigError(
