@@ -28,7 +28,7 @@ def test_importing_the_package_loads_nothing_heavy():
 def test_model_and_training_code_imports_without_decoder_store_or_command_line():
     code = (
         "import sys\n"
-        "for name in ('av', 'lancedb', 'typer', 'fastapi', 'matplotlib', 'einops'):\n"
+        "for name in ('av', 'lancedb', 'typer', 'fastapi', 'matplotlib'):\n"
         "    sys.modules[name] = None\n"
         "import eaglenet.methods, eaglenet.scoring, eaglenet.training.runs, eaglenet.recipes\n"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from eaglenet.errors import UnknownNameError
@@ -33,10 +33,6 @@ class Registry(Generic[Entry]):
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         self._entries[name] = entry
         return entry
-
-    def register(self, name: str) -> Callable[[Entry], Entry]:
-        """Decorator form of :meth:`add`."""
-        return lambda entry: self.add(name, entry)
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:

@@ -123,11 +123,6 @@ class PairBatch:
         ids = self.video_ids.to(device, non_blocking=True)
         return PairBatch(self.texts.to(device), self.videos.to(device), ids)
 
-    @property
-    def positives(self) -> Bool[Tensor, "pairs pairs"]:
-        """Two captions of one video are both right for it."""
-        return self.video_ids[:, None] == self.video_ids[None, :]
-
 
 @dataclass(frozen=True)
 class Losses:

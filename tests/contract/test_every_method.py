@@ -296,5 +296,3 @@ def test_a_method_says_where_it_is_from_and_how_it_was_checked(name: str) -> Non
     assert spec.name == name
     assert spec.checked in ("golden", "reference loop", "approximate from the abstract")
     assert spec.paper
-    assert spec.implemented
-    assert all(0 < recall < 100 for recall in spec.published.values())

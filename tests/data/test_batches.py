@@ -1,4 +1,4 @@
-"""Sources of pairs: features, cached frames, files; a broken video is a counted skip."""
+"""Sources of pairs: features and cached frames; a broken video is a counted skip."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from eaglenet.data.batches import (
-    CachedPairs,
-    DecodedPairs,
-    FeaturePairs,
-    PairSampler,
-    decode_record,
-    prefetch,
-)
-from eaglenet.data.decoding import write_video
+from eaglenet.data.batches import CachedPairs, FeaturePairs, prefetch
+from eaglenet.data.decoding import decode, write_video
 from eaglenet.data.features import FeatureSplit
 from eaglenet.data.frame_cache import FrameCache
 from eaglenet.data.records import Protocol, Split, VideoRecord, make_split
-from eaglenet.errors import DatasetError, VideoDecodeError
+from eaglenet.errors import DatasetError
 from eaglenet.types import FrameSpec, TextFeatures, Tokens, VideoFeatures
 
 SPEC = FrameSpec(num_frames=3, size=32)
@@ -72,24 +65,18 @@ def test_feature_pairs_match_texts_with_their_videos():
     assert batch.texts.sentence[:, 0].tolist() == [4.0, 0.0, 3.0]
     assert batch.videos.frames[:, 0, 0].tolist() == [3.0, 0.0, 3.0]
     assert batch.video_ids.tolist() == [2, 0, 2]
-    assert batch.positives.tolist() == [
-        [True, False, True],
-        [False, True, False],
-        [True, False, True],
-    ]
 
 
-def test_cached_and_decoded_pairs_are_the_same(split, tmp_path):
+def test_cached_pairs_are_the_decoded_files_and_their_captions(split, tmp_path):
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
     indices = [7, 0, 1, 10]
     cached = CachedPairs(split, cache, tokenizer, max_words=9).pairs(indices)
-    decoded = DecodedPairs(split, SPEC, tokenizer, max_words=9).pairs(indices)
-    assert torch.equal(cached.videos.frames, decoded.videos.frames)
-    assert torch.equal(cached.videos.mask, decoded.videos.mask)
-    assert torch.equal(cached.texts.ids, decoded.texts.ids)
+    decoded = [decode(split.videos[video].path, SPEC) for video in (3, 0, 0, 5)]
+    assert torch.equal(cached.videos.frames, torch.stack([video.frames for video in decoded]))
+    assert torch.equal(cached.videos.mask, torch.stack([video.mask for video in decoded]))
     assert cached.texts.ids.shape == (4, 9)
     assert cached.texts.ids[:, 0].tolist() == [8, 1, 2, 11]
-    assert cached.video_ids.tolist() == decoded.video_ids.tolist() == [3, 0, 0, 5]
+    assert cached.video_ids.tolist() == [3, 0, 0, 5]
     assert brightness(cached) == [3, 0, 0, 5]
 
 
@@ -98,7 +85,7 @@ def test_videos_that_the_cache_skipped_leave_the_pairs_and_are_counted(split, tm
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
     source = CachedPairs(split, cache, tokenizer)
     assert len(source.video_of_text) == 2 * (NUM_VIDEOS - 1)
-    assert list(source.skipped) == ["v2"]
+    assert [entry.video_id for entry in source.split.left_out] == ["v2"]
     assert "5 of 6 videos are in the frame cache" in caplog.text
     assert source.split.protocol.name == "toy (10 texts x 5 of 6 videos)"
     batch = source.pairs(torch.arange(10))
@@ -110,55 +97,6 @@ def test_a_cache_of_other_videos_is_an_error(split, tmp_path):
     cache = FrameCache.build(part, SPEC, tmp_path / "cache")
     with pytest.raises(DatasetError, match="none of the 5 videos"):
         CachedPairs(split.only(split.video_ids[1:]), cache, tokenizer)
-
-
-def test_a_video_that_vanishes_within_an_epoch_is_replaced_and_counted(split, caplog):
-    source = DecodedPairs(split, SPEC, tokenizer)
-    sampler = PairSampler(source.video_of_text, 4, seed=0)
-    batches = sampler.epoch_batches(0)
-    source.pairs(batches[0])
-    split.videos[3].path.unlink()
-    split.videos[4].path.write_bytes(b"damaged")
-    epoch = [source.pairs(batch) for batch in sampler.epoch_batches(1)]
-    assert all(len(batch.video_ids) == 4 for batch in epoch)
-    for batch in epoch:
-        assert brightness(batch) == batch.video_ids.tolist()
-        assert (batch.texts.ids[:, 0] - 1).div(2, rounding_mode="floor").tolist() == brightness(
-            batch
-        )
-        assert not set(brightness(batch)) & {3, 4}
-    assert set(source.skipped) == {"v3", "v4"}
-    assert caplog.text.count("left out v3") == 1
-
-
-def test_the_replacement_is_the_same_in_every_run(split):
-    split.videos[3].path.unlink()
-    first = DecodedPairs(split, SPEC, tokenizer)
-    second = DecodedPairs(split, SPEC, tokenizer)
-    second.pairs([6])
-    assert torch.equal(first.pairs([6, 0]).texts.ids, second.pairs([6, 0]).texts.ids)
-
-
-def test_a_lost_disk_stops_the_run_with_a_reason(split):
-    source = DecodedPairs(split, SPEC, tokenizer)
-    for video in split.videos:
-        video.path.unlink()
-    with pytest.raises(DatasetError, match="6 of 6 videos cannot be read"):
-        source.pairs([0, 5])
-
-
-def test_files_that_were_never_there_are_left_out_at_the_start(split, caplog):
-    gone = VideoRecord("gone", ("c 99",))
-    wider = make_split("toy", "train", Protocol("toy", "toy"), (*split.videos, gone))
-    source = DecodedPairs(wider, SPEC, tokenizer)
-    assert len(source.video_of_text) == 12
-    assert source.skipped == {"gone": "no file found"}
-    assert "6 of 7 videos present" in caplog.text
-
-
-def test_a_record_without_a_file_cannot_be_decoded():
-    with pytest.raises(VideoDecodeError, match="gone: no file found"):
-        decode_record(VideoRecord("gone", ("x",)), SPEC)
 
 
 def test_prefetching_keeps_order_and_raises_errors_where_they_are_read():

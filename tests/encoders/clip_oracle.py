@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
@@ -60,10 +58,6 @@ def oracle_model(shape: str, *, end_token: int = 2, seed: int = 5):
             else:
                 weight.copy_(0.3 * noise)
     return model
-
-
-def save_oracle(shape: str, folder: Path, **options) -> None:
-    oracle_model(shape, **options).save_pretrained(folder)
 
 
 def random_clips(shape: str, videos: int = 2, frames: int = 5, seed: int = 11) -> Clips:

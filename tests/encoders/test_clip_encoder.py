@@ -8,12 +8,14 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.pretrained import save_clip
 from eaglenet.encoders.vision import PatchEmbedding
 from eaglenet.errors import ConfigError, UsageError
+from eaglenet.training.optimizer import freeze_parameters
 from eaglenet.types import Clips, Tokens
 
 VIDEOS, FRAMES, TEXTS, WORDS, SIZE, DIM = 2, 3, 4, 9, 48, 20
@@ -104,7 +106,7 @@ def test_every_weight_but_the_scale_gets_a_gradient(encoder, clips, tokens):
 
 
 def test_frozen_embeddings_are_what_the_field_freezes(encoder, clips, tokens):
-    encoder.freeze_embeddings()
+    freeze_parameters(nn.ModuleDict({"encoder": encoder}), "embeddings")
     frozen = {name for name, weight in encoder.named_parameters() if not weight.requires_grad}
     assert frozen == {
         "vision.patch_embedding.projection.weight",

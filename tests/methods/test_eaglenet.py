@@ -352,6 +352,4 @@ def test_mixed_precision_training_gives_finite_gradients() -> None:
 
 
 def test_the_method_is_registered() -> None:
-    spec = METHODS["eaglenet"]
-    assert spec.config_class is EagleNetConfig
-    assert spec.published["MSR-VTT 1k-A, ViT-B/16"] == 51.0
+    assert METHODS["eaglenet"].config_class is EagleNetConfig

@@ -125,6 +125,13 @@ def test_a_browser_exchanges_the_token_for_a_cookie(guarded: TestClient, form: b
     assert "query" in guarded.get("/").text
 
 
+def test_the_login_says_when_a_token_was_wrong(guarded: TestClient) -> None:
+    assert 'role="alert"' not in guarded.get("/").text
+    answer = guarded.post("/login", data={"token": "guess"})
+    assert answer.status_code == 401
+    assert answer.text.count('role="alert"') == 1
+
+
 def test_guessing_tokens_is_slowed_down(guarded: TestClient) -> None:
     statuses = [guarded.post("/login", data={"token": f"guess{n}"}).status_code for n in range(12)]
     assert statuses[:10] == [401] * 10

@@ -72,3 +72,14 @@ def test_the_coarse_objective_is_the_softmax_loss_of_mean_frames_and_leaves_the_
     inside = {parameter for parameter in method.encoder.parameters() if parameter.requires_grad}
     for parameter in method.parameters():
         assert (parameter.grad is not None) == (parameter in inside)
+
+
+def test_the_draws_of_a_step_come_from_its_seed_alone():
+    """What a resumed run drew before its first step changes nothing, so no state is restored."""
+    totals = {}
+    for seed, drawn_before in ((3, 0), (3, 50), (4, 0)):
+        method = build("eaglenet").train()
+        torch.rand(drawn_before)
+        losses = training_losses(method, make_batch(), StepOptions(), World(), seed=seed)
+        totals[seed, drawn_before] = losses.total.item()
+    assert totals[3, 0] == totals[3, 50] != totals[4, 0]

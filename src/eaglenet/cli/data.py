@@ -33,7 +33,7 @@ Settings = Annotated[
 ]
 Workers = Annotated[int, typer.Option("--workers", help="Files looked at side by side.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
-Reasons = 5
+MAX_REASONS = 5  # printed of each kind; --json lists them all
 
 
 @app.command()
@@ -235,10 +235,10 @@ def cache_split(
     result |= {"cached": len(split) - len(skipped), "skipped": skipped, "bytes": built.num_bytes}
     if not quiet:
         print(f"{split.name}: {result['cached']:,} of {len(split):,} cached in {folder}")
-        for video_id, reason in list(skipped.items())[:Reasons]:
+        for video_id, reason in list(skipped.items())[:MAX_REASONS]:
             print(printable(f"  skipped {video_id}: {reason}"))
-        if len(skipped) > Reasons:
-            print(f"  and {len(skipped) - Reasons} more; --json lists them all")
+        if len(skipped) > MAX_REASONS:
+            print(f"  and {len(skipped) - MAX_REASONS} more; --json lists them all")
     return result
 
 
@@ -296,7 +296,7 @@ def show(report: CheckReport) -> None:
         lines.append(f"{split.summary}; {split.protocol}")
         missing = [Problem(video_id, "no file found") for video_id in split.missing]
         for problems in (missing, split.undecodable, split.left_out):
-            for reason, count in count_reasons(problems)[:Reasons]:
+            for reason, count in count_reasons(problems)[:MAX_REASONS]:
                 first = next(entry.video_id for entry in problems if entry.reason == reason)
                 lines.append(f"  {count:,} x {reason}, first {first}")
         if split.ambiguous:

@@ -77,7 +77,6 @@ class _ExactPicker:
         self.frames: dict[int, Any] = {}  # decoded, at or after the last wanted time
         self.waiting: dict[int, list[int]] = {}  # wanted time -> positions of its targets
         self.read_to: int | None = None  # no packet still to be read is shown before this
-        self.exhausted = False
         self.decoding = False
         self.oldest_wanted = 0
         self.run_start = 0
@@ -86,7 +85,6 @@ class _ExactPicker:
     def read(self) -> bool:
         packet = next(self.stream, None)
         if packet is None:
-            self.exhausted = True
             return False
         if packet.pts is None:
             raise UntimedPacketError
@@ -127,7 +125,6 @@ class _ExactPicker:
             self.unsent_bytes = 0
             self.times.clear()
             self.read_to = None
-            self.exhausted = False
             # Some containers (MPEG-TS) land anywhere: what precedes a keyframe cannot be decoded.
             while self.read() and back is not None and not self.unsent[-1].is_keyframe:
                 self.unsent.clear()

@@ -154,8 +154,11 @@ def load(
 
 
 def demo_tokenizer_folder() -> Path:
-    """The tokenizer whose tokens are the world's words; it reads any other text as bytes."""
-    return Path(__file__).with_name("demo_tokenizer")
+    """The tokenizer whose tokens are the world's words; it reads any other text as bytes.
+
+    It lies with the model that ships, which was trained with it.
+    """
+    return Path(__file__).parent.parent / "models" / "demo"
 
 
 def _demo_records(scenes: list[Scene], split: str, folder: Path | None) -> DemoSplit:

@@ -94,17 +94,6 @@ class ClipEncoder(nn.Module):
             blocks = len(self.vision.blocks) if blocks else 0
         self.vision.gradient_checkpointing = blocks
 
-    def freeze_embeddings(self) -> None:
-        """Freeze what the field freezes: everything before the first block of either tower.
-
-        Patch projection, class, positional and token embeddings, and ln_pre.
-        """
-        for part in (self.vision.patch_embedding, self.vision.ln_pre, self.text.token_embedding):
-            part.requires_grad_(False)
-        self.vision.class_embedding.requires_grad_(False)
-        self.vision.positional_embedding.requires_grad_(False)
-        self.text.positional_embedding.requires_grad_(False)
-
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile both towers in place, with ``torch.compile``'s arguments.
 

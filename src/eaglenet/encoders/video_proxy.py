@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.vision import VisionTower
-from eaglenet.errors import UsageError
+from eaglenet.errors import ConfigError, UsageError
 from eaglenet.types import Clips, VideoFeatures
 
 
@@ -84,6 +84,16 @@ def freeze_frame_embedding(tower: VisionTower) -> None:
     """A tower's own frame positions, where it has any, are not read beside those of CLIP-ViP."""
     if tower.frame_embedding is not None:
         tower.frame_embedding.requires_grad_(False)
+
+
+def unit_videos(features: VideoFeatures) -> Float[Tensor, "videos dim"]:
+    """The class token that saw the whole video, as a unit vector."""
+    if features.video is None:
+        raise ConfigError(
+            "video features without a video vector: make them with encode_video of a method "
+            "with video proxies"
+        )
+    return F.normalize(features.video, dim=-1)
 
 
 @dataclass(frozen=True)

@@ -111,13 +111,6 @@ def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
     return ours
 
 
-def shifted_blocks(weights: Weights) -> tuple[int, ...]:
-    """The visual blocks whose attention the released code wrapped in token shift."""
-    prefix = "visual.transformer.resblocks."
-    wrapped = (name for name in weights if name.startswith(prefix) and SHIFTED in name)
-    return tuple(sorted({int(name[len(prefix) :].split(".")[0]) for name in wrapped}))
-
-
 def openai_config(weights: Weights) -> ClipConfig:
     """The shape of an OpenAI model, read off its weights: heads are 64 wide, always."""
     patches = _take(weights, "visual.conv1.weight")

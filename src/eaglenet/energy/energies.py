@@ -28,14 +28,14 @@ class Energy(nn.Module, ABC):
     """``E(t, F)``, pooled over frames: ``mean`` (paper eqs. 12-14), ``max`` or ``min`` (4.3.3).
 
     ``global`` is ``E(t, v)`` of the pooling ablation (table 5): the caller gives the fused video as
-    the only frame, so that nothing is left to pool.
+    the only frame, so that nothing is left to pool. Every kind is built alike; what ``bias`` adds,
+    if anything, it says itself.
     """
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
         super().__init__()
         self.dim = dim
         self.pooling = pooling
-        self.has_bias = bias
 
     @abstractmethod
     def frame_energies(

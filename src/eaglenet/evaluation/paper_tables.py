@@ -11,8 +11,6 @@ from functools import cache
 
 from eaglenet.registry import Registry
 
-SOURCE = "paper"
-
 
 @dataclass(frozen=True)
 class PaperRow:
@@ -36,8 +34,8 @@ class PaperTable:
         """The row called ``label`` (in ``group``, where a label stands in several)."""
         rows: Registry[PaperRow] = Registry(f"row of the paper's table {self.name!r}")
         for row in self.rows:
-            if group is None or row.group == group:
-                rows.add(row.label, row) if row.label not in rows else None
+            if group in (None, row.group) and row.label not in rows:
+                rows.add(row.label, row)
         return rows[label]
 
     def value(self, label: str, column: str, group: str | None = None) -> float | None:

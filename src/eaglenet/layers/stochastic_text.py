@@ -25,7 +25,7 @@ def draw_noise(
 ) -> Tensor:
     """Noise drawn on the device: N(0, 1) (paper) or U[0, 1) (released code).
 
-    Without a generator the device's default one is used, which training seeds and stores.
+    Without a generator the device's default one is used, which training seeds at each step.
     """
     draw = torch.randn if prior == "normal" else torch.rand
     return draw(shape, device=device, dtype=dtype, generator=generator)

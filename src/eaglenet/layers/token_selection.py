@@ -61,7 +61,7 @@ def perturbed_top_k(
         \frac{\partial Y}{\partial x} = \mathbb{E}_Z[\mathrm{topk}(x + \sigma Z)\, Z^\top] / \sigma
 
     Slot ``j`` holds the chosen item of ``j``-th lowest position. ``generator`` None draws from
-    torch's own generator of the device, which a training run seeds and checkpoints. ``noise`` is
+    torch's own generator of the device, which a training run seeds at each step. ``noise`` is
     one bank of draws for all rows; nothing is drawn then.
     """
     num_rows, num_items = scores.shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.errors import ConfigError
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.registry import Registry
 from eaglenet.types import (
@@ -116,6 +118,17 @@ def frame_spec_for(encoder: Encoder, num_frames: int) -> FrameSpec:
     return FrameSpec(num_frames=num_frames, size=int(getattr(vision, "image_size", 224)))
 
 
+def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
+    """The encoder of a method that works inside the vision tower, which features do not have."""
+    if not isinstance(encoder, ClipEncoder):
+        raise ConfigError(
+            f"{name} works inside the vision tower and cannot run on frozen features; "
+            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, drl or "
+            "eaglenet"
+        )
+    return encoder
+
+
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
     """A loss with a logit scale starts from CLIP's; CLIP's own is frozen, as nothing reads it."""
     scale = getattr(encoder, "logit_scale", None)
@@ -135,11 +148,8 @@ class MethodSpec:
     config_class: type[Any]
     build: Callable[[Any, Encoder], Method]
     paper: str
-    implemented: str
     checked: str
     """One of: golden, reference loop, approximate from the abstract."""
-    published: dict[str, float] = field(default_factory=dict)
-    """Published text-to-video R@1 by setting, e.g. ``{"MSR-VTT 1k-A, ViT-B/32": 47.2}``."""
 
 
 METHODS: Registry[MethodSpec] = Registry("method")

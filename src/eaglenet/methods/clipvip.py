@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding
+from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding, unit_videos
 from eaglenet.errors import ConfigError
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import (
@@ -18,6 +18,7 @@ from eaglenet.methods.base import (
     MethodSpec,
     adopt_logit_scale,
     frame_spec_for,
+    need_tower,
 )
 from eaglenet.types import (
     Clips,
@@ -97,22 +98,12 @@ class CLIPViP(Method):
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
         if isinstance(features, TextFeatures):
             return super().coarse_vectors(features)
-        if features.video is None:
-            raise ConfigError(
-                "clipvip was given video features without a video vector; "
-                "make them with this method's own encode_video"
-            )
-        return F.normalize(features.video, dim=-1)
+        return unit_videos(features)
 
 
 def build(config: CLIPViPConfig, encoder: Encoder) -> CLIPViP:
     """Proxies of the vision tower's width beside the encoder, whose blocks they run through."""
-    if not isinstance(encoder, ClipEncoder):
-        raise ConfigError(
-            "clipvip changes the vision tower itself and cannot run on frozen features; "
-            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, drl or "
-            "eaglenet"
-        )
+    encoder = need_tower(encoder, "clipvip")
     freeze_frame_embedding(encoder.vision)
     method = CLIPViP(encoder, config)
     adopt_logit_scale(encoder, method.loss)
@@ -126,19 +117,6 @@ METHODS.add(
         config_class=CLIPViPConfig,
         build=build,
         paper="CLIP-ViP (Xue et al., ICLR 2023)",
-        implemented="proxy tokens, frame positions and proxy-guided attention in every block",
         checked="reference loop",
-        published={
-            "MSR-VTT 1k-A, ViT-B/32, post-pretrained (own paper)": 50.1,
-            "MSR-VTT 1k-A, ViT-B/16, post-pretrained (own paper)": 54.2,
-            "MSR-VTT 1k-A, ViT-B/32": 46.0,
-            "MSR-VTT 1k-A, ViT-B/16": 48.5,
-            "DiDeMo, ViT-B/32": 44.7,
-            "DiDeMo, ViT-B/16": 47.2,
-            "MSVD, ViT-B/32": 46.5,
-            "MSVD, ViT-B/16": 49.2,
-            "VATEX, ViT-B/32": 59.3,
-            "VATEX, ViT-B/16": 63.8,
-        },
     ),
 )

@@ -155,8 +155,6 @@ METHODS.add(
         config_class=DRLConfig,
         build=build,
         paper="DRL (Wang et al., 2022)",
-        implemented="weighted token-wise interaction, seqTransf, channel decorrelation loss",
         checked="reference loop",
-        published={"MSR-VTT 1k-A, ViT-B/32 (own code's table)": 47.6},
     ),
 )

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.layers.temporal_transformer import (
@@ -26,6 +25,7 @@ from eaglenet.methods.base import (
     MethodSpec,
     adopt_logit_scale,
     frame_spec_for,
+    need_tower,
 )
 from eaglenet.types import (
     Clips,
@@ -157,12 +157,7 @@ def frame_weighted_similarity(
 
 def build(config: TS2NetConfig, encoder: Encoder) -> TS2Net:
     """Switch on the token shift in the encoder's last blocks; start the temporal head from CLIP."""
-    if not isinstance(encoder, ClipEncoder):
-        raise ConfigError(
-            "ts2net needs the patches of a vision tower and cannot run on frozen features; "
-            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, drl or "
-            "eaglenet"
-        )
+    encoder = need_tower(encoder, "ts2net")
     num_blocks = len(encoder.vision.blocks)
     if config.num_shifted_blocks > num_blocks:
         raise ConfigError(
@@ -189,19 +184,6 @@ METHODS.add(
         config_class=TS2NetConfig,
         build=build,
         paper="TS2-Net (Liu et al., ECCV 2022)",
-        implemented="token shift, token selection with perturbed top-k (hard in eval), seqTransf",
         checked="reference loop",
-        published={
-            "MSR-VTT 1k-A, ViT-B/32 (own paper)": 47.0,
-            "MSR-VTT 1k-A, ViT-B/16 (own paper)": 49.4,
-            "MSR-VTT 1k-A, ViT-B/32": 45.4,
-            "MSR-VTT 1k-A, ViT-B/16": 48.8,
-            "DiDeMo, ViT-B/32": 39.5,
-            "DiDeMo, ViT-B/16": 43.1,
-            "MSVD, ViT-B/32": 44.7,
-            "MSVD, ViT-B/16": 47.0,
-            "VATEX, ViT-B/32": 57.7,
-            "VATEX, ViT-B/16": 62.1,
-        },
     ),
 )

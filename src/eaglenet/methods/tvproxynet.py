@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding
+from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding, unit_videos
 from eaglenet.errors import ConfigError
 from eaglenet.layers.proxy_decoder import ProxyDecoder
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
@@ -22,6 +22,7 @@ from eaglenet.methods.base import (
     MethodSpec,
     adopt_logit_scale,
     frame_spec_for,
+    need_tower,
 )
 from eaglenet.types import (
     Clips,
@@ -181,22 +182,12 @@ class TVProxyNet(Method):
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
         if isinstance(features, TextFeatures):
             return super().coarse_vectors(features)
-        if features.video is None:
-            raise ConfigError(
-                "tvproxynet was given video features without a video vector; "
-                "make them with this method's own encode_video"
-            )
-        return F.normalize(features.video, dim=-1)
+        return unit_videos(features)
 
 
 def build(config: TVProxyNetConfig, encoder: Encoder) -> TVProxyNet:
     """Proxies beside the vision tower and a decoder over them."""
-    if not isinstance(encoder, ClipEncoder):
-        raise ConfigError(
-            "tvproxynet reads the proxy tokens of a vision tower and cannot run on frozen "
-            "features; give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, "
-            "drl or eaglenet"
-        )
+    encoder = need_tower(encoder, "tvproxynet")
     freeze_frame_embedding(encoder.vision)
     method = TVProxyNet(encoder, config)
     adopt_logit_scale(encoder, method.loss)
@@ -210,17 +201,6 @@ METHODS.add(
         config_class=TVProxyNetConfig,
         build=build,
         paper="TV-ProxyNet (Xiao et al., AAAI 2025)",
-        implemented="text proxies (director, dash) on CLIP-ViP's tower, three losses, fixed fusion",
         checked="reference loop",
-        published={
-            "MSR-VTT 1k-A, ViT-B/32": 46.7,
-            "MSR-VTT 1k-A, ViT-B/16": 49.5,
-            "DiDeMo, ViT-B/32": 46.8,
-            "DiDeMo, ViT-B/16": 47.9,
-            "MSVD, ViT-B/32": 46.6,
-            "MSVD, ViT-B/16": 49.7,
-            "VATEX, ViT-B/32": 58.9,
-            "VATEX, ViT-B/16": 64.0,
-        },
     ),
 )

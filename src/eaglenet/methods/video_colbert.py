@@ -165,17 +165,6 @@ METHODS.add(
         config_class=VideoColBERTConfig,
         build=build,
         paper="Video-ColBERT (Reddy et al., CVPR 2025)",
-        implemented="mean-max-sim on frames and video tokens, both expansions, dual sigmoid loss",
         checked="reference loop",
-        published={
-            "MSR-VTT 1k-A, ViT-B/32": 45.9,
-            "MSR-VTT 1k-A, ViT-B/16": 50.0,
-            "DiDeMo, ViT-B/32": 40.2,
-            "DiDeMo, ViT-B/16": 44.5,
-            "MSVD, ViT-B/32": 43.9,
-            "MSVD, ViT-B/16": 47.7,
-            "VATEX, ViT-B/32": 57.1,
-            "VATEX, ViT-B/16": 61.1,
-        },
     ),
 )

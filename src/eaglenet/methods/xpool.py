@@ -75,18 +75,6 @@ METHODS.add(
         config_class=XPoolConfig,
         build=build,
         paper="X-Pool (Gorti et al., CVPR 2022)",
-        implemented="text-conditioned frame pooling",
         checked="reference loop",
-        published={
-            "MSR-VTT 1k-A, ViT-B/32 (own paper)": 46.9,
-            "MSR-VTT 1k-A, ViT-B/32": 45.8,
-            "MSR-VTT 1k-A, ViT-B/16": 49.2,
-            "DiDeMo, ViT-B/32": 43.5,
-            "DiDeMo, ViT-B/16": 44.1,
-            "MSVD, ViT-B/32": 47.1,
-            "MSVD, ViT-B/16": 49.5,
-            "VATEX, ViT-B/32": 57.5,
-            "VATEX, ViT-B/16": 62.0,
-        },
     ),
 )

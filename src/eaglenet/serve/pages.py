@@ -28,6 +28,9 @@ TYPES = {
 }
 """The only files under ``/static``."""
 
+HTML = "text/html; charset=utf-8"
+WRONG_TOKEN = b'<p class="wrong" role="alert">That is not the token of this service.</p>'
+
 router = APIRouter()
 
 
@@ -36,10 +39,10 @@ async def page(request: Request) -> Response:
     """The search page, or the login for those without the token's cookie."""
     tokens = state_of(request).tokens
     if tokens is None or tokens.is_allowed(request.headers):
-        return _file(request, "index.html", "text/html; charset=utf-8")
+        return _file(request, "index.html", HTML)
     given = request.query_params.get("token")
     if given is None:
-        return _file(request, "login.html", "text/html; charset=utf-8", status=401)
+        return _login_page()
     return _logged_in(request, tokens, given)
 
 
@@ -59,7 +62,7 @@ def _logged_in(request: Request, tokens: TokenCheck, given: str) -> Response:
         if wait:
             retry = {"Retry-After": str(math.ceil(wait))}
             raise Problem(429, "too many wrong tokens", headers=retry)
-        return _file(request, "login_failed.html", "text/html; charset=utf-8", status=401)
+        return _login_page(WRONG_TOKEN)
     answer = RedirectResponse("/", 303)
     answer.set_cookie(
         COOKIE,
@@ -113,9 +116,15 @@ def _content(name: str) -> tuple[bytes, str]:
     return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
-def _file(request: Request, name: str, media_type: str, status: int = 200) -> Response:
+def _file(request: Request, name: str, media_type: str) -> Response:
     content, tag = _content(name)
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Type": media_type}
-    if status == 200 and request.headers.get("if-none-match") == tag:
+    if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(content, status, headers)
+    return Response(content, headers=headers)
+
+
+def _login_page(alert: bytes = b"") -> Response:
+    content, _ = _content("login.html")
+    headers = {"Cache-Control": "no-cache", "Content-Type": HTML}
+    return Response(content.replace(b"<!-- alert -->", alert), 401, headers)

@@ -89,13 +89,12 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def add_handlers(app: FastAPI) -> None:
     """Give every error of ``app`` the shape of :class:`ErrorBody`."""
-    app.add_exception_handler(HTTPException, _http_problem)
-    app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(EagleNetError, _own_error)
+    app.exception_handler(HTTPException)(_http_problem)
+    app.exception_handler(RequestValidationError)(_invalid_request)
+    app.exception_handler(EagleNetError)(_own_error)
 
 
-async def _http_problem(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
+async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
     if isinstance(error, Problem):
         options = {"code": error.code, "hint": error.hint}
         return error_response(error.status_code, error.detail, headers=error.headers, **options)
@@ -114,9 +113,8 @@ async def _http_problem(request: Request, error: Exception) -> JSONResponse:
     return error_response(error.status_code, message, headers=headers)
 
 
-async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
+async def _invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
     """What was wrong where; the given value is not repeated, for it may be anything."""
-    assert isinstance(error, RequestValidationError)
     parts = []
     for found in error.errors()[:5]:
         place = ".".join(str(part) for part in found["loc"])[:100]
@@ -126,7 +124,7 @@ async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     return error_response(422, message)
 
 
-async def _own_error(request: Request, error: Exception) -> JSONResponse:
+async def _own_error(request: Request, error: EagleNetError) -> JSONResponse:
     message = str(error).encode("utf-8", "replace").decode("utf-8")
     if isinstance(error, UsageError | VideoDecodeError):
         return error_response(400, message)

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError, DistributedError, UsageError
+from eaglenet.errors import DistributedError, UsageError
 from eaglenet.types import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
@@ -44,16 +44,6 @@ class World:
     @property
     def is_main(self) -> bool:
         return self.rank == 0
-
-    def share(self, rows: Tensor) -> Tensor:
-        """This rank's equal part of a joined batch."""
-        if len(rows) % self.size:
-            raise ConfigError(
-                f"a batch of {len(rows)} does not divide among {self.size} processes; choose "
-                "training.batch_size as a multiple"
-            )
-        each = len(rows) // self.size
-        return rows[self.rank * each : (self.rank + 1) * each]
 
 
 def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World:
@@ -167,15 +157,6 @@ def sum_over_ranks(value: Tensor, world: World) -> Tensor:
     summed = value.to(world.device, copy=True)
     _call("summing over the ranks", world, dist.all_reduce, summed)
     return summed.to(value.device)
-
-
-def broadcast_value(value: Any, world: World) -> Any:
-    """Rank 0's plain value on every rank."""
-    if world.size == 1:
-        return value
-    box = [value]
-    _call("broadcasting a value", world, dist.broadcast_object_list, box, src=0)
-    return box[0]
 
 
 def barrier(world: World, purpose: str) -> None:

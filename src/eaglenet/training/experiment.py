@@ -166,8 +166,7 @@ class Experiment:
     notes: str = ""
 
     def to_plain(self) -> dict[str, Any]:
-        plain = to_plain(self)
-        assert isinstance(plain, dict)
+        plain: dict[str, Any] = to_plain(self)
         return plain
 
     @staticmethod

@@ -87,10 +87,6 @@ class MemoryPairs:
         self.clips = clips
         self.video_of_text = video_of_text
 
-    @property
-    def skipped(self) -> dict[str, str]:
-        return {}
-
     def pairs(self, indices: Any) -> PairBatch:
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         owners = self.video_of_text[chosen]

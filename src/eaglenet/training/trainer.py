@@ -275,18 +275,12 @@ class Trainer:
                 {
                     "experiment": self.experiment.to_plain(),
                     "position": vars(self.position).copy(),
-                    "sampler": self._sampler_state(),
+                    "sampler": self._place()[0].identity(),
                     "method": self.method.state_dict(),
                     "optimizer": self.optimizer.state_dict(),
-                    "random": _random_state(self.world.device),
                 },
             )
         barrier(self.world, "waiting for rank 0 to write a checkpoint")
-
-    def _sampler_state(self) -> dict[str, Any]:
-        sampler, epoch, start = self._place()
-        sampler.seek(epoch, start)
-        return sampler.state_dict()
 
     def _resume(self) -> None:
         state = latest_checkpoint(self.folder / "checkpoints")
@@ -295,10 +289,9 @@ class Trainer:
                 cut_log(self.folder, -1, -1)
             return
         self.position = Position(**state["position"])
-        self._place()[0].load_state_dict(state["sampler"])
+        self._place()[0].check_identity(state["sampler"])
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
-        _restore_random(state["random"], self.world.device)
         if self.world.is_main:
             cut_log(self.folder, self.position.step, self.position.evaluated)
         logger.info("resuming after step %d of %d", self.position.step, self.num_steps)
@@ -325,16 +318,3 @@ def save_model(method: Method, folder: Path) -> None:
     os.replace(fresh, folder)
     sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _restore_random(state: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
