@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scoring_cases import largest_difference, model, texts, videos
 from eaglenet.errors import UsageError
 from eaglenet.scoring import score_all
 from eaglenet.scoring.backends import FactorisedScorer
-from eaglenet.types import VideoFeatures
+from eaglenet.types import TextFeatures, VideoFeatures
 
 TILES = {"tile_texts": 2, "tile_videos": 3}
 
@@ -111,3 +112,79 @@ def test_texts_may_be_cut_otherwise_when_going_on(tmp_path: Path, count: dict[st
     count.update(tiles=0, left=10**6)
     best = score_all(method, text, video, top_k=3, resume=tmp_path, tile_videos=3, tile_texts=2)
     assert torch.equal(best.videos, expected.videos)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"mask_frames": False}, {"edge_direction": "frame_to_text"}, {"negative_slope": 0.6}],
+)
+def test_a_model_of_the_same_weights_and_another_configuration_is_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    text, video = texts(5), videos(10)
+    one, other = model(edge_weights="activated"), model(edge_weights="activated", **changes)
+    for name, value in one.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+    score_all(one, text, video, resume=tmp_path, **TILES)
+    with pytest.raises(UsageError, match="holds scores of other"):
+        score_all(other, text, video, resume=tmp_path, **TILES)
+
+
+def test_every_row_and_entry_counts(tmp_path: Path) -> None:
+    method, text, video = model(), texts(1030), videos(2)
+    score_all(method, text, video, resume=tmp_path)
+    last = text.sentence.clone()
+    last[-1, -1] += 1
+    with pytest.raises(UsageError, match="holds scores of other"):
+        score_all(method, TextFeatures(last), video, resume=tmp_path)
+    with torch.no_grad():
+        method.pooling.output_norm.bias[-1] += 1
+    with pytest.raises(UsageError, match="holds scores of other"):
+        score_all(method, text, video, resume=tmp_path)
+
+
+def test_another_top_k_is_another_run(tmp_path: Path) -> None:
+    method, text, video = model(), texts(5), videos(10)
+    score_all(method, text, video, top_k=2, resume=tmp_path, **TILES)
+    with pytest.raises(UsageError, match="holds scores of other"):
+        score_all(method, text, video, top_k=4, resume=tmp_path, **TILES)
+
+
+def test_what_a_caller_does_with_the_scores_stays_with_the_caller(tmp_path: Path) -> None:
+    method, text, video = model(), texts(5), videos(10)
+    scores = score_all(method, text, video, resume=tmp_path, **TILES)
+    expected = scores.clone()
+    scores.mul_(100)
+    assert torch.equal(score_all(method, text, video, resume=str(tmp_path), **TILES), expected)
+
+
+@pytest.mark.parametrize("broken", ["progress.json", "scores.npy"])
+def test_a_broken_folder_says_what_to_do(tmp_path: Path, broken: str) -> None:
+    method, text, video = model(), texts(5), videos(10)
+    score_all(method, text, video, resume=tmp_path, **TILES)
+    (tmp_path / broken).write_bytes(b"")
+    with pytest.raises(UsageError, match=r"cannot be read .* delete it"):
+        score_all(method, text, video, resume=tmp_path, **TILES)
+
+
+def test_a_kill_between_the_scores_and_the_journal_loses_one_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, text, video = model(), texts(5), videos(10)
+    expected = score_all(method, text, video, top_k=3, **TILES)
+    replace, journals = os.replace, 0
+
+    def dying(source: Path, target: Path) -> None:
+        nonlocal journals
+        journals += Path(target).name == "progress.json"
+        if journals == 3:
+            raise KilledError
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", dying)
+    with pytest.raises(KilledError):
+        score_all(method, text, video, top_k=3, resume=tmp_path, **TILES)
+    monkeypatch.undo()
+    best = score_all(method, text, video, top_k=3, resume=tmp_path, **TILES)
+    assert torch.equal(best.videos, expected.videos)
+    assert torch.equal(best.scores, expected.scores)

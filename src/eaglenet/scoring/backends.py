@@ -169,6 +169,12 @@ def choose(
     """The scorer for a method on its videos' device. ``--verbose`` shows which and why."""
     check_choice(backend, precision)
     exact: Precision = "bf16" if precision == "bf16" else "fp32"
+    # Weights are folded once, always in full precision.
+    with _alone(video.frames.device, "fp32"):
+        return _built(method, video, backend, exact)
+
+
+def _built(method: Method, video: VideoFeatures, backend: str, exact: Precision) -> Scorer:
     device = video.frames.device
     plan = None if backend == "reference" else plan_of(method, device)
     if plan is None:
