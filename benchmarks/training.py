@@ -31,6 +31,7 @@ from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, Vision
 from eaglenet.energy import ENERGIES, ChainRunner, sample
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.training.determinism import repeatable
 from eaglenet.training.distributed import World
 from eaglenet.training.optimizer import (
     build_optimizer,
@@ -99,10 +100,11 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
     settings = StepOptions(precision=options.precision)
 
     def step() -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        losses = training_losses(method, batch, settings, world, seed=1)
-        torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
-        optimizer.step()
+        with repeatable(world.device, options.deterministic):
+            optimizer.zero_grad(set_to_none=True)
+            losses = training_losses(method, batch, settings, world, seed=1)
+            torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
+            optimizer.step()
         return losses.total
 
     return step
@@ -290,6 +292,12 @@ def main() -> None:
     parser.add_argument("--precision", default=None, choices=["bf16", "fp32"])
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument(
+        "--deterministic",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="our steps as the trainer makes them unless told otherwise: the same bits again",
+    )
     parser.add_argument("--quick", action="store_true", help="small towers, few pairs")
     parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
     options = parser.parse_args()

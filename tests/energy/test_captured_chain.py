@@ -48,3 +48,15 @@ def test_a_replay_draws_new_noise_that_the_seed_decides():
         ends.append(runner(energy, *start("cuda"), **OPTIONS)[0])
     assert torch.equal(ends[0], ends[2])
     assert not torch.equal(ends[0], ends[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["cosine", "bilinear", "mlp"])
+def test_a_replay_and_the_calls_give_the_same_samples_for_one_seed(kind):
+    energy = ENERGIES[kind](DIM).cuda()
+    runner = ChainRunner()
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        replayed = runner(energy, *start("cuda"), **OPTIONS)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(replayed, sample(energy, *start("cuda"), **OPTIONS))

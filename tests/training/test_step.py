@@ -83,3 +83,17 @@ def test_the_draws_of_a_step_come_from_its_seed_alone():
         losses = training_losses(method, make_batch(), StepOptions(), World(), seed=seed)
         totals[seed, drawn_before] = losses.total.item()
     assert totals[3, 0] == totals[3, 50] != totals[4, 0]
+
+
+def test_every_field_of_a_batch_is_sent_without_waiting(monkeypatch):
+    sent = []
+    plain = torch.Tensor.to
+
+    def spied(tensor, *arguments, **options):
+        sent.append(options.get("non_blocking"))
+        return plain(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", spied)
+    make_batch().to("cpu")
+    assert len(sent) >= 4
+    assert all(sent)

@@ -111,7 +111,7 @@ class TrainingConfig:
     )
     checkpointing: bool = False
     checkpointed_blocks: int = 0  # with checkpointing: the first visual blocks only; 0: all blocks
-    compile: bool = False
+    compile: bool = False  # on a GPU: what a step spends its time in; a CPU would only wait for it
     freeze: Freeze = "none"
     captions: Captions = "all"
     neighbours: bool = False

@@ -142,7 +142,9 @@ class Trainer:
             encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
-        if self.config.compile:
+        if self.config.compile and self.world.device.type == "cuda":
+            # A machine without a working compiler trains all the same, and is told.
+            torch._dynamo.config.suppress_errors = True
             self.method.compile()
         broadcast_state(self.method, self.world)
         groups = parameter_groups(
