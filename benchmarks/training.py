@@ -295,8 +295,8 @@ def main() -> None:
     parser.add_argument(
         "--deterministic",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="our steps as the trainer makes them unless told otherwise: the same bits again",
+        default=False,
+        help="the same bits again; EagleNet's recipes for CLIP towers go without",
     )
     parser.add_argument("--quick", action="store_true", help="small towers, few pairs")
     parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")

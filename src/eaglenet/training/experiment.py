@@ -86,7 +86,7 @@ class TrainingConfig:
     accumulate: pieces that a batch is encoded in; see ``accumulation`` in `training.step`.
     freeze: ``embeddings`` freezes what the field's "freeze 0" does; ``towers`` both towers whole.
     deterministic: on a GPU use kernels that give the same bits again, so that a resumed run equals
-        one never interrupted; a little slower. A CPU always does.
+        one never interrupted; slower. A CPU always does.
     select: the split that chooses the epoch; ``test`` is what published rows do, and is reported.
     patience: stop after so many evaluations without a better one; 0 never stops.
     checkpoint_every: steps between checkpoints, besides the one after each epoch; 0 for none.
