@@ -57,7 +57,7 @@ def main_result(dataset: str, tower: str) -> Experiment:
             compile=True,
             checkpointing=True,
             checkpointed_blocks=0 if dataset == "didemo" else 3,
-            deterministic=False,  # as benchmarks/training.py measures; the same bits would cost time
+            deterministic=False,  # as measured; the same bits again would cost time
         ),
         notes=MODERN,
     )
