@@ -18,6 +18,7 @@ from eaglenet.search.lance_store import LanceStore
 from eaglenet.search.locking import writer_lock
 from eaglenet.search.manifest import Splitting
 from eaglenet.search.progress import IndexReport, Progress
+from eaglenet.search.publishing import publish
 from eaglenet.types import FrameSpec
 
 SPLITTING = Splitting(clip_seconds=6.0, overlap=1.0)
@@ -167,6 +168,36 @@ def test_tables_without_a_manifest_are_not_taken_over(videos: Path, bag: BagMeth
     (videos.parent / "store" / "manifest.json").unlink()
     with pytest.raises(StoreError, match=r"no manifest\.json"):
         run(videos, bag, splitting=Splitting(clip_seconds=4.0))
+
+
+@pytest.mark.parametrize("table", ["clips", "files"])
+def test_a_lost_table_stops_the_index(table: str, videos: Path, bag: BagMethod) -> None:
+    run(videos, bag)
+    shutil.rmtree(videos.parent / "store" / f"{table}.lance")
+    with pytest.raises(StoreError, match=rf"lost {table}\.lance"):
+        run(videos, bag)
+    assert len(found(videos, bag)) == 5
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_files_whose_clips_got_lost_are_encoded_again(
+    is_shown: bool, videos: Path, bag: BagMethod
+) -> None:
+    run(videos, bag)
+    expected = found(videos, bag)
+    folder = videos.parent / "store"
+    layout, dim = _shape(videos)
+    store = LanceStore(folder, layout, dim)
+    lost = next(row for row in store.files() if row.path.endswith("long.mp4"))
+    store.remove_contents([lost.content])
+    if not is_shown:
+        publish(folder, store, layout, dim, anew=True)
+        assert len(found(videos, bag)) == 2
+    report = run(videos, bag)
+    assert (report.indexed, report.unchanged, report.clips) == (1, 2, 5)
+    assert found(videos, bag) == expected
+    assert len(LanceStore(folder, layout, dim).clip_keys()) == 5
+    assert run(videos, bag).unchanged == 3
 
 
 def test_failed_files_are_tried_again_when_asked_or_changed(videos: Path, bag: BagMethod) -> None:

@@ -24,7 +24,7 @@ from eaglenet.search.files import FoundFile, is_gone, tags_of, unused_tags
 from eaglenet.search.inspection import Inspected, inspect_ahead
 from eaglenet.search.manifest import Manifest, Splitting
 from eaglenet.search.progress import IndexReport, OnProgress, Problem, Progress
-from eaglenet.search.publishing import publish
+from eaglenet.search.publishing import missing_clips, publish
 from eaglenet.search.store import ClipRows, ClipStore, FileRow
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,12 @@ class IndexRun:
         self.started = self.committed = time.monotonic()
         self.known = {row.path: row for row in store.files()}
         self.before = {path: row.content for path, row in self.known.items()}
-        self.of_content = {row.content: row for row in self.known.values() if row.status == "done"}
+        missing = missing_clips(store)
+        self.of_content = {
+            row.content: row
+            for row in self.known.values()
+            if row.status == "done" and row.content not in missing
+        }
         self.unfinished = _unfinished(store, self.of_content)
         self.planned: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
         self.hopeless: dict[str, str] = {}
@@ -159,6 +164,8 @@ class IndexRun:
                 return False
             self.problems[file.path] = row.reason
             return True
+        if row.content not in self.of_content:
+            return False  # Its clips got lost.
         tags = tags_of(file.path, self.tags)
         if tags is not None and tags != row.tags:
             self.finished.append(dataclasses.replace(row, tags=tags))
