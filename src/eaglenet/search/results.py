@@ -18,7 +18,7 @@ from eaglenet.scoring import score_all
 from eaglenet.search.coarse import Shortlist
 from eaglenet.search.layout import StoredClips
 from eaglenet.search.moments import find_moment
-from eaglenet.search.queries import Query, clean_query, encode_sentences
+from eaglenet.search.queries import Query, clean_queries, encode_sentences
 from eaglenet.search.snapshot import Snapshot
 from eaglenet.types import Hit, Moment, VideoFeatures
 
@@ -145,7 +145,7 @@ def rank_captions(
     k: int,
 ) -> list[CaptionHit]:
     """The k captions with the highest exact score for one video."""
-    sentences = [clean_query(caption) for caption in captions]
+    sentences = clean_queries(captions)
     scores, frame_scores = [], []
     for start in range(0, len(sentences), CAPTIONS_AT_ONCE):
         text = encode_sentences(method, sentences[start : start + CAPTIONS_AT_ONCE])
