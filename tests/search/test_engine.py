@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from synthetic_store import BagMethod, content_of, make_manifest, make_store
 
 import eaglenet
-from eaglenet.errors import EagleNetError, StoreError, UsageError
+from eaglenet.errors import EagleNetError, ModelNotFoundError, StoreError, UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.queries import NEGATIVE_WEIGHT, clean_query, encode_sentences
@@ -127,6 +127,9 @@ def test_a_model_that_moved_is_told(bag: BagMethod, tmp_path: Path) -> None:
     manifest.write(tmp_path / "store")
     with pytest.raises(StoreError, match="--model FOLDER"):
         Engine.open(tmp_path / "store").search("red")
+    with pytest.raises(ModelNotFoundError, match="/no/such/model") as caught:
+        Engine.open(tmp_path / "store", "/no/such/model").search("red")
+    assert "was in" not in str(caught.value)
 
 
 def test_an_empty_store_finds_nothing(bag: BagMethod, tmp_path: Path) -> None:

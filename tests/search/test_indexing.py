@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import os
 import shutil
@@ -16,7 +17,7 @@ from eaglenet.search.filters import Filters
 from eaglenet.search.indexing import IndexOptions, index_videos
 from eaglenet.search.lance_store import LanceStore
 from eaglenet.search.locking import writer_lock
-from eaglenet.search.manifest import Splitting
+from eaglenet.search.manifest import Manifest, Splitting
 from eaglenet.search.progress import IndexReport, Progress
 from eaglenet.search.publishing import publish
 from eaglenet.types import FrameSpec
@@ -363,7 +364,7 @@ def test_a_store_that_cannot_be_written_is_told_and_still_searched(
         return original(path, flags, *rest)
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(StoreError, match="cannot be written to"):
+    with pytest.raises(StoreError, match=r"cannot be written to.*searching it still works"):
         run(videos, bag)
     assert len(found(videos, bag)) == 5
 
@@ -391,6 +392,38 @@ def test_without_the_default_model_nothing_is_touched(
     assert "--model FOLDER" in str(caught.value)
     assert creation.DEFAULT_MODEL in str(caught.value)
     assert not store.exists()
+
+
+def test_a_store_is_added_to_with_its_own_model(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(videos, bag)
+    colour_video(videos / "new.mp4", ["blue", "red"])
+    loaded = []
+    monkeypatch.setattr("eaglenet.methods.folder.load", lambda name: loaded.append(name) or bag)
+    options = IndexOptions(splitting=SPLITTING, workers=0)
+    assert index_videos([videos], videos.parent / "store", options=options).indexed == 1
+    assert loaded == ["bag"]
+
+
+def test_a_model_folder_that_is_gone_is_told_when_adding(videos: Path, bag: BagMethod) -> None:
+    store = videos.parent / "store"
+    run(videos, bag)
+    dataclasses.replace(Manifest.read(store), model="/gone/model").write(store)
+    with pytest.raises(StoreError, match=r"was in /gone/model.*--model FOLDER"):
+        index_videos([videos], store)
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StoreError, match=r"cannot be written to.*another --store") as caught:
+        run(videos, bag)
+    assert "searching" not in str(caught.value)
 
 
 def test_videos_are_found_by_content_and_the_store_is_not_looked_into(

@@ -26,8 +26,12 @@ def index(
     paths: Annotated[list[Path], typer.Argument(help="Folders and video files.")],
     store: Annotated[Path, typer.Option(help="Folder of the store; made if needed.")],
     model: Annotated[
-        str, typer.Option(help="A name (demo), a model folder, or a hub id.")
-    ] = "openai/clip-vit-base-patch32",
+        str | None,
+        typer.Option(
+            help="A name (demo), a model folder, or a hub id. Default: the store's own; for a new "
+            "store openai/clip-vit-base-patch32."
+        ),
+    ] = None,
     clip_seconds: Annotated[float, typer.Option(help="Length of clips, seconds.")] = 10.0,
     overlap: Annotated[float, typer.Option(help="How far clips overlap, seconds.")] = 2.0,
     shots: Annotated[bool, typer.Option("--shots", help="Cut at shot changes.")] = False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods.base import Method
 from eaglenet.search.approximate import Approximate
 from eaglenet.search.coarse import Shortlist, exact_shortlists, is_exact
-from eaglenet.search.creation import place
+from eaglenet.search.creation import place, require_model
 from eaglenet.search.filters import Filters
 from eaglenet.search.layout import StoredClips
 from eaglenet.search.manifest import Manifest, model_identity
@@ -102,11 +101,8 @@ class Engine:
         if not isinstance(method, Method):
             from eaglenet.methods.folder import load
 
-            if os.path.isabs(str(given)) and not os.path.exists(str(given)):
-                raise StoreError(
-                    f"the model of {self.folder} was in {given}, where nothing is now; say where "
-                    "it is with --model FOLDER (in Python: model=)"
-                )
+            if self._model is None:
+                require_model(self.folder, self.manifest.model)
             method = load(str(given))
         if model_identity(method) != self.manifest.identity:
             name = given.name if isinstance(given, Method) else str(given)
