@@ -2,6 +2,7 @@ import dataclasses
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from small_videos import colour_video
 from synthetic_store import BagMethod
 
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
-from eaglenet.search import creation
+from eaglenet.search import creation, decoding_ahead
 from eaglenet.search import index_run as indexing
 from eaglenet.search.engine import Engine
 from eaglenet.search.files import find_videos, read_tags
@@ -308,6 +309,33 @@ def test_an_interrupted_film_goes_on_where_it_was(
     assert report.unchanged == done
     assert not set(more) & set(decoded)
     assert len(more) + len(decoded) == 5
+
+
+@pytest.mark.parametrize("step", ["decode", "encode"])
+def test_an_interrupt_keeps_what_was_decoded(
+    step: str, videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(original: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            calls.append(arguments)
+            if len(calls) == (3 if step == "decode" else 1):
+                raise KeyboardInterrupt
+            return original(*arguments)
+
+        return call
+
+    owner, name = {
+        "decode": (decoding_ahead, "decode_clips"),
+        "encode": (indexing.ClipEncoding, "_encode"),
+    }[step]
+    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
+    with pytest.raises(KeyboardInterrupt):
+        run(videos, bag)
+    names = {name for name, _ in found(videos, bag)}
+    # The three files are decoded one after the other and fit into one batch.
+    assert names == {"first.mp4", "long.mp4"} | ({"second.mkv"} if step == "encode" else set())
 
 
 def test_a_second_writer_is_told_who_the_first_is(videos: Path, bag: BagMethod) -> None:

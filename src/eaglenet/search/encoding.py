@@ -33,16 +33,23 @@ class ClipEncoding:
     def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure]:
         """Rows and failures as they come; clips of one file may be spread over batches."""
         batch: list[ClipFrames] = []
-        for item in decode_ahead(requests, self.manifest.frame_spec, self.workers):
-            if isinstance(item, ClipFailure):
-                yield item
-                continue
-            batch.append(item)
-            if len(batch) == self.batch_size:
+        try:
+            for item in decode_ahead(requests, self.manifest.frame_spec, self.workers):
+                if isinstance(item, ClipFailure):
+                    yield item
+                    continue
+                batch.append(item)
+                if len(batch) == self.batch_size:
+                    rows, batch = self._encode(batch), []
+                    yield rows
+            if batch:
+                rows, batch = self._encode(batch), []
+                yield rows
+        except KeyboardInterrupt:
+            # Decoding took long: what is decoded is not thrown away.
+            if batch:
                 yield self._encode(batch)
-                batch = []
-        if batch:
-            yield self._encode(batch)
+            raise
 
     @torch.inference_mode()
     def _encode(self, batch: list[ClipFrames]) -> ClipRows:
