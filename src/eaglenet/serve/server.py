@@ -59,7 +59,7 @@ def run(
         _Server(config).run(sockets=[listener])
 
 
-class _Server(uvicorn.Server):
+class _Server(uvicorn.Server):  # type: ignore[misc]
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         super().handle_exit(number, frame)
         if self.force_exit:
