@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_videos import colour_video
+from small_videos import colour_video, cut_short_video, damaged_video
 from synthetic_store import BagMethod
 
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
@@ -478,6 +478,37 @@ def test_a_name_that_is_not_text_is_reported_not_stored(videos: Path, bag: BagMe
     report = run(videos, bag)
     assert "UTF-8" in {p.path: p.reason for p in report.problems}[os.fsdecode(name)]
     assert report.indexed == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(damaged_video, "stand in for some that are lost"), (cut_short_video, "cut short, only")],
+)
+def test_damaged_videos_are_indexed_and_noted(
+    make: Callable[[Path], Path], words: str, videos: Path, bag: BagMethod
+) -> None:
+    path = str(make(videos / "damaged.mp4"))
+    shutil.copy(path, videos / "damaged too.mp4")
+    for report in (run(videos, bag), run(videos, bag)):
+        assert {Path(note.path).name for note in report.damaged} == {
+            "damaged.mp4",
+            "damaged too.mp4",
+        }
+        assert all(note.reason.startswith("damaged: ") for note in report.damaged)
+        assert words in report.damaged[0].reason
+        assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
+    row = next(
+        row
+        for row in LanceStore(videos.parent / "store", *_shape(videos)).files()
+        if row.path == path
+    )
+    assert (row.status, row.reason) == ("done", report.damaged[0].reason)
+
+
+def test_a_link_to_nothing_is_told(videos: Path, bag: BagMethod) -> None:
+    (videos / "link.mp4").symlink_to(videos / "gone.mp4")
+    reasons = {Path(problem.path).name: problem.reason for problem in run(videos, bag).problems}
+    assert "gone.mp4, which is not there" in reasons["link.mp4"]
 
 
 def test_two_hundred_broken_files_do_not_stop_the_good_ones(videos: Path, bag: BagMethod) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglenet.cli.store import one_line
+
 if TYPE_CHECKING:
-    from eaglenet.search.progress import IndexReport, Progress
+    from eaglenet.search.progress import IndexReport, Problem, Progress
 
 LEFT_OUT = 3
 """Exit code: finished, but some files were left out."""
@@ -161,7 +164,12 @@ def _print_report(report: IndexReport, store: Path) -> None:
     if report.missing:
         print(f"{report.missing} of the store are gone; --drop-missing forgets them")
     print(f"{report.clips} clips in {store}, searched by {report.index}")
-    if report.problems:
-        print(f"{len(report.problems)} files were left out:", file=sys.stderr)
-        for problem in report.problems:
-            print(f"  {problem.path}: {problem.reason}", file=sys.stderr)
+    _print_files("files were left out", report.problems)
+    _print_files("files are in the store although parts of them are lost", report.damaged)
+
+
+def _print_files(title: str, files: Sequence[Problem]) -> None:
+    if files:
+        print(f"{len(files)} {title}:", file=sys.stderr)
+    for file in files:
+        print(one_line(f"  {file.path}: {file.reason}"), file=sys.stderr)

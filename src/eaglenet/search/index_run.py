@@ -18,12 +18,12 @@ from pathlib import Path
 
 from eaglenet.methods.base import Method
 from eaglenet.search.coarse import is_exact
-from eaglenet.search.decoding_ahead import ClipFailure, ClipRequest, split_request
+from eaglenet.search.decoding_ahead import ClipFailure, ClipRequest, Damage, split_request
 from eaglenet.search.encoding import ClipEncoding
 from eaglenet.search.files import FoundFile, is_gone, tags_of, unused_tags
 from eaglenet.search.inspection import Inspected, inspect_ahead
 from eaglenet.search.manifest import Manifest, Splitting
-from eaglenet.search.progress import IndexReport, OnProgress, Problem, Progress
+from eaglenet.search.progress import DAMAGED, IndexReport, OnProgress, Problem, Progress
 from eaglenet.search.publishing import missing_clips, publish
 from eaglenet.search.store import ClipRows, ClipStore, FileRow
 
@@ -59,8 +59,23 @@ class _Work:
     waiting: set[int]
     """Numbers of the clips that are neither encoded nor given up."""
     failures: list[str] = field(default_factory=list)
+    is_cut_short: bool = False
+    damage: float = 0.0
+    """Seconds to the farthest frame that stands in for one that did not decode."""
     others: list[FoundFile] = field(default_factory=list)
     """The same content, met again meanwhile."""
+
+
+def _reason(work: _Work) -> str:
+    """What is wrong with a file that is in the store; empty where nothing is."""
+    if work.failures:
+        return f"{len(work.failures)} of {work.num_clips} clips: {work.failures[0]}"
+    found = []
+    if work.is_cut_short:
+        found.append(f"cut short, only the first {work.row.duration:.1f} s are in the file")
+    if work.damage:
+        found.append(f"frames up to {work.damage:.1f} s away stand in for some that are lost")
+    return DAMAGED + "; ".join(found) if found else ""
 
 
 def _unfinished(store: ClipStore, finished: Container[str]) -> dict[str, frozenset[int]]:
@@ -109,6 +124,7 @@ class IndexRun:
         self.finished: list[FileRow] = []
         self.encoded: list[ClipRows] = []
         self.problems: dict[str, str] = {}
+        self.damaged: dict[str, str] = {}
         self.todo: set[str] = set()
         self.indexed = self.unchanged = self.aliases = self.done = self.skipped = 0
         self.seconds = self.hours_done = 0.0
@@ -142,6 +158,7 @@ class IndexRun:
             hours=self.seconds / 3600,
             elapsed=time.monotonic() - self.started,
             problems=tuple(Problem(path, reason) for path, reason in self.problems.items()),
+            damaged=tuple(Problem(path, reason) for path, reason in self.damaged.items()),
             index=index,
             unused_tags=unused_tags([file.path for file in found], self.tags),
         )
@@ -169,10 +186,15 @@ class IndexRun:
         tags = tags_of(file.path, self.tags)
         if tags is not None and tags != row.tags:
             self.finished.append(dataclasses.replace(row, tags=tags))
-        if row.reason:
-            self.problems[file.path] = row.reason
+        self._note(row)
         self.unchanged += 1
         return True
+
+    def _note(self, row: FileRow) -> None:
+        """Remember what is wrong with a file that is in the store."""
+        if row.reason:
+            notes = self.damaged if row.reason.startswith(DAMAGED) else self.problems
+            notes[row.path] = row.reason
 
     def _requests(self, todo: list[FoundFile]) -> Iterator[ClipRequest]:
         """Clips to decode, found file by file while earlier ones are being decoded.
@@ -221,12 +243,17 @@ class IndexRun:
         )
         numbers = range(len(inspected.windows))
         waiting = set(numbers) - self.unfinished.get(content, frozenset())
-        work = self.work[content] = _Work(row, len(numbers), waiting)
+        work = _Work(row, len(numbers), waiting, is_cut_short=inspected.is_cut_short)
+        self.work[content] = work
         if not waiting:
             self._settle(work)
 
-    def _take(self, result: ClipRows | ClipFailure) -> None:
-        """Note encoded clips, or that one could not be had."""
+    def _take(self, result: ClipRows | ClipFailure | Damage) -> None:
+        """Note encoded clips, that one could not be had, or that frames are lost."""
+        if isinstance(result, Damage):
+            work = self.work[result.content]
+            work.damage = max(work.damage, result.seconds)
+            return
         keys = result.keys if isinstance(result, ClipRows) else [result.key]
         if isinstance(result, ClipRows):
             self.encoded.append(result)
@@ -242,16 +269,13 @@ class IndexRun:
         """All clips of a file have been tried."""
         del self.work[work.row.content]
         good = work.num_clips - len(work.failures)
-        reason = ""
-        if work.failures:
-            reason = f"{len(work.failures)} of {work.num_clips} clips: {work.failures[0]}"
         if not good:
             file = FoundFile(work.row.path, work.row.size, work.row.modified_ns)
             self.hopeless[work.row.content] = work.failures[0]
             for each in (file, *work.others):
                 self._fail(each, work.row.content, work.failures[0])
             return
-        row = dataclasses.replace(work.row, num_clips=good, reason=reason)
+        row = dataclasses.replace(work.row, num_clips=good, reason=_reason(work))
         self.of_content[row.content] = row
         self._finish(row)
         self.indexed += 1
@@ -277,8 +301,7 @@ class IndexRun:
 
     def _finish(self, row: FileRow) -> None:
         self.finished.append(row)
-        if row.reason:
-            self.problems[row.path] = row.reason
+        self._note(row)
 
     def _fail(self, file: FoundFile, content: str, reason: str) -> None:
         self.problems[file.path] = reason
@@ -348,6 +371,7 @@ class IndexRun:
             for path in missing:
                 del self.known[path]
                 self.problems.pop(path, None)
+                self.damaged.pop(path, None)
         return len(missing), 0
 
     def _clean_up(self) -> int:

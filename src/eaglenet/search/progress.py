@@ -44,6 +44,10 @@ class Problem:
     reason: str
 
 
+DAMAGED = "damaged: "
+"""How the reason begins of a file that is in the store although parts of it cannot be decoded."""
+
+
 @dataclass(frozen=True)
 class IndexReport:
     """What an index run did."""
@@ -62,6 +66,8 @@ class IndexReport:
     """Of video encoded now."""
     elapsed: float
     problems: tuple[Problem, ...]
+    damaged: tuple[Problem, ...]
+    """Files that are in the store although parts of them cannot be decoded."""
     index: str
     """How the store is searched: ``exact scan`` or the kind of approximate index."""
     unused_tags: tuple[str, ...] = ()
