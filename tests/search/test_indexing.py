@@ -112,9 +112,13 @@ def test_the_same_content_is_encoded_once_and_outlives_its_first_path(
     report = run(videos, bag)
     assert (report.indexed, report.aliases, report.clips) == (3, 1, 5)
     engine = Engine.open(videos.parent / "store", bag)
-    hit = engine.search("red", k=1, filters=Filters(path="first.mp4"))[0]
+    hit = engine.search("red", k=1, filters=Filters(path="again"))[0]
     assert Path(hit.path).name == "again.mp4"
     assert [Path(path).name for path in hit.metadata["also_at"]] == ["first.mp4"]
+    for pattern in ("first.mp4", "FIRST*"):
+        same = engine.search("red", k=1, filters=Filters(path=pattern))[0]
+        assert (same.clip_id, Path(same.path).name) == (hit.clip_id, "first.mp4")
+        assert [Path(path).name for path in same.metadata["also_at"]] == ["again.mp4"]
     assert engine.info()["files"] == 4
     (videos / "again.mp4").unlink()
     assert engine.file_of(hit.clip_id) == videos / "first.mp4"
@@ -249,6 +253,23 @@ def test_worker_processes_give_the_same_store(videos: Path, bag: BagMethod) -> N
     report = run(videos, bag, workers=1)
     assert report.clips == 5
     assert found(videos, bag) == alone
+
+
+def test_workers_that_would_have_nothing_to_do_are_not_started(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    class Encoding(indexing.ClipEncoding):
+        def __init__(self, method: object, manifest: object, workers: int) -> None:
+            started.append(workers)
+            super().__init__(method, manifest, 0)
+
+    monkeypatch.setattr(indexing, "ClipEncoding", Encoding)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    run(videos, bag, workers=500)
+    run(videos, bag, videos.parent / "other", workers=3)
+    assert started == [4, 3]
 
 
 def test_progress_counts_what_is_on_disk(

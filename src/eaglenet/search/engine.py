@@ -334,7 +334,9 @@ class Engine:
             if not rerank and not group_files:
                 each = each.first(k)
             clips = self._stored(snapshot, each.rows)
-            results.append(make_hits(snapshot, query, each, clips, k, group_files, rerank))
+            path = filters.path if filters is not None else None
+            hits = make_hits(snapshot, query, each, clips, k, group_files, rerank, path)
+            results.append(hits)
         return results
 
     def _stored(self, snapshot: Snapshot, rows: NDArray[np.int64]) -> StoredClips:

@@ -165,11 +165,13 @@ class IndexRun:
 
     def _workers(self, todo: list[FoundFile]) -> int:
         """Starting processes takes seconds; a few short files are done by then."""
+        cores = os.cpu_count() or 1
         if self.options.workers is not None:
-            return max(0, self.options.workers)
+            # A long film keeps every core busy, but more workers need more files.
+            return min(max(0, self.options.workers), max(cores, len(todo)))
         if sum(file.size for file in todo) < 32 * 2**20 and len(todo) < 64:
             return 0
-        return min(8, os.cpu_count() or 1)
+        return min(8, cores)
 
     def _is_settled(self, file: FoundFile) -> bool:
         """Whether a file is as it was; its tags may still have changed."""

@@ -65,7 +65,7 @@ def missing_clips(store: ClipStore) -> dict[str, int]:
 
 
 def _file_table(rows: list[FileRow]) -> FileTable:
-    """One entry a content; its times are those of the path that was indexed first."""
+    """One entry a content; of several paths the first by name gives the times."""
     groups: dict[str, list[FileRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.path):
         if row.status == "done":
