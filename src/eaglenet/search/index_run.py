@@ -127,6 +127,7 @@ class IndexRun:
         self.damaged: dict[str, str] = {}
         self.todo: set[str] = set()
         self.indexed = self.unchanged = self.aliases = self.done = self.skipped = 0
+        self.clips = 0
         self.seconds = self.hours_done = 0.0
         self.total = self.bytes_total = self.bytes_done = 0
 
@@ -323,14 +324,16 @@ class IndexRun:
 
     def _commit(self) -> None:
         """Make what is finished durable and visible, and only then report it."""
+        rows, clips = self.finished, sum(map(len, self.encoded))
         if self.encoded:
             self.store.add_clips(ClipRows.concatenate(self.encoded))
             self.encoded = []
-        if self.finished:
-            rows = self.finished
+        if rows:
             self.store.put_files(rows)
             publish(self.folder, self.store, self.manifest.layout, self.manifest.dim)
             self.finished = []
+        if rows or clips:
+            self.clips += clips
             self._report(rows)
         self.committed = time.monotonic()
 
@@ -346,7 +349,7 @@ class IndexRun:
         if self.on_progress is not None:
             self.on_progress(
                 Progress(
-                    path=rows[-1].path,
+                    path=rows[-1].path if rows else "",
                     total=self.total,
                     done=self.done,
                     skipped=self.skipped,
@@ -354,6 +357,7 @@ class IndexRun:
                     bytes_total=self.bytes_total,
                     bytes_done=self.bytes_done,
                     elapsed=time.monotonic() - self.started,
+                    clips=self.clips,
                 )
             )
 

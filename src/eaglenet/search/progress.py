@@ -11,6 +11,7 @@ class Progress:
     """Counts so far; ``done`` files are safely on disk."""
 
     path: str
+    """Of the file that was just finished; empty where only clips of a longer one were stored."""
     total: int
     done: int
     skipped: int
@@ -20,6 +21,8 @@ class Progress:
     bytes_done: int
     elapsed: float
     """Seconds."""
+    clips: int
+    """Stored in this run, those of unfinished files too."""
 
     @property
     def speed(self) -> float:
