@@ -10,6 +10,12 @@ from synthetic_store import BagMethod
 
 from eaglenet.search import encoding, index_run, indexing
 from eaglenet.search.manifest import Splitting
+from eaglenet.search.progress import Progress
+
+
+def say_what_is_done(progress: Progress) -> None:
+    if progress.path:
+        print(progress.done, progress.path, flush=True)
 
 
 def main() -> None:
@@ -23,7 +29,7 @@ def main() -> None:
         "bag",
         method=BagMethod(),
         options=options,
-        on_progress=lambda progress: print(progress.done, progress.path, flush=True),
+        on_progress=say_what_is_done,
     )
     print("finished", flush=True)
 

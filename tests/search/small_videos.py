@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from eaglenet.data.decoding import write_video
+from eaglenet.data.decoding import write_clip, write_video
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 FPS = 4
@@ -22,6 +22,27 @@ def colour_video(path: Path, colours: Sequence[str], seconds_each: int = 3) -> P
         for name in colours
     ]
     write_video(path, torch.cat(parts), FPS)
+    return path
+
+
+def damaged_video(path: Path) -> Path:
+    """Six seconds of noise, a keyframe a second, with bytes overwritten in the third."""
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 256, (6 * FPS, 3, 24, 40), generator=generator, dtype=torch.uint8)
+    write_video(path, frames, FPS, options={"g": str(FPS)})
+    content = bytearray(path.read_bytes())
+    start = len(content) * 2 // 5
+    content[start : start + 2000] = bytes(2000)
+    path.write_bytes(content)
+    return path
+
+
+def cut_short_video(path: Path) -> Path:
+    """The first part of a file that lists all its frames at its start."""
+    whole = colour_video(path.with_name("whole.mkv"), ["red", "green", "blue"])
+    write_clip(whole, path, 0, 9)
+    whole.unlink()
+    path.write_bytes(path.read_bytes()[:-200])
     return path
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from synthetic_store import BagMethod, content_of, make_manifest, make_store
 
 import eaglenet
-from eaglenet.errors import EagleNetError, StoreError, UsageError
+from eaglenet.errors import EagleNetError, ModelNotFoundError, StoreError, UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.queries import NEGATIVE_WEIGHT, clean_query, encode_sentences
@@ -112,6 +112,8 @@ def test_captions_are_ranked_for_a_clip(engine: Engine, bag: BagMethod) -> None:
     assert [hit.caption for hit in ranked] == [captions[number] for number in order]
     with pytest.raises(UsageError, match="at least one"):
         engine.best_captions(clip_id, [])
+    with pytest.raises(UsageError, match="a list of sentences"):
+        engine.best_captions(clip_id, "red car")
 
 
 def test_a_store_is_only_searched_with_its_own_model(store_folder: Path) -> None:
@@ -125,6 +127,9 @@ def test_a_model_that_moved_is_told(bag: BagMethod, tmp_path: Path) -> None:
     manifest.write(tmp_path / "store")
     with pytest.raises(StoreError, match="--model FOLDER"):
         Engine.open(tmp_path / "store").search("red")
+    with pytest.raises(ModelNotFoundError, match="/no/such/model") as caught:
+        Engine.open(tmp_path / "store", "/no/such/model").search("red")
+    assert "was in" not in str(caught.value)
 
 
 def test_an_empty_store_finds_nothing(bag: BagMethod, tmp_path: Path) -> None:
@@ -144,10 +149,32 @@ def test_the_package_opens_stores(store_folder: Path, bag: BagMethod) -> None:
     assert len(engine.search("red car", k=2)) == 2
 
 
-@pytest.mark.parametrize("k", [0, -1, 10**9])
-def test_impossible_numbers_of_results_are_refused(engine: Engine, k: int) -> None:
+@pytest.mark.parametrize("k", [0, -1, 10**9, 1.5, "3", None])
+def test_impossible_numbers_of_results_are_refused(engine: Engine, k: object) -> None:
     with pytest.raises(UsageError, match="k must be"):
         engine.search("red", k=k)
+
+
+@pytest.mark.parametrize("shortlist", [0, 2.5, None])
+def test_impossible_shortlists_are_refused(engine: Engine, shortlist: object) -> None:
+    with pytest.raises(UsageError, match="shortlist must be"):
+        engine.search("red", shortlist=shortlist)
+
+
+@pytest.mark.parametrize("query", [["red", "car"], ("red",), None, 3, b"red", Path("red")])
+def test_what_is_no_sentence_is_refused(engine: Engine, query: object) -> None:
+    with pytest.raises(UsageError, match="search_many"):
+        engine.search(query)
+    with pytest.raises(UsageError, match="search_many"):
+        engine.search("red", negatives=[query])
+
+
+@pytest.mark.parametrize("queries", ["red car", b"red", None, 3])
+def test_what_is_no_list_of_sentences_is_refused(engine: Engine, queries: object) -> None:
+    with pytest.raises(UsageError, match="a list of sentences"):
+        engine.search_many(queries)
+    with pytest.raises(UsageError, match="a list of sentences"):
+        engine.search("red", negatives=queries)
 
 
 def test_queries_are_cleaned_not_trusted() -> None:

@@ -1,14 +1,16 @@
+import dataclasses
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_videos import colour_video
+from small_videos import colour_video, cut_short_video, damaged_video
 from synthetic_store import BagMethod
 
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
-from eaglenet.search import creation
+from eaglenet.search import creation, decoding_ahead
 from eaglenet.search import index_run as indexing
 from eaglenet.search.engine import Engine
 from eaglenet.search.files import find_videos, read_tags
@@ -16,8 +18,9 @@ from eaglenet.search.filters import Filters
 from eaglenet.search.indexing import IndexOptions, index_videos
 from eaglenet.search.lance_store import LanceStore
 from eaglenet.search.locking import writer_lock
-from eaglenet.search.manifest import Splitting
+from eaglenet.search.manifest import Manifest, Splitting
 from eaglenet.search.progress import IndexReport, Progress
+from eaglenet.search.publishing import publish
 from eaglenet.types import FrameSpec
 
 SPLITTING = Splitting(clip_seconds=6.0, overlap=1.0)
@@ -109,9 +112,13 @@ def test_the_same_content_is_encoded_once_and_outlives_its_first_path(
     report = run(videos, bag)
     assert (report.indexed, report.aliases, report.clips) == (3, 1, 5)
     engine = Engine.open(videos.parent / "store", bag)
-    hit = engine.search("red", k=1, filters=Filters(path="first.mp4"))[0]
+    hit = engine.search("red", k=1, filters=Filters(path="again"))[0]
     assert Path(hit.path).name == "again.mp4"
     assert [Path(path).name for path in hit.metadata["also_at"]] == ["first.mp4"]
+    for pattern in ("first.mp4", "FIRST*"):
+        same = engine.search("red", k=1, filters=Filters(path=pattern))[0]
+        assert (same.clip_id, Path(same.path).name) == (hit.clip_id, "first.mp4")
+        assert [Path(path).name for path in same.metadata["also_at"]] == ["again.mp4"]
     assert engine.info()["files"] == 4
     (videos / "again.mp4").unlink()
     assert engine.file_of(hit.clip_id) == videos / "first.mp4"
@@ -169,6 +176,36 @@ def test_tables_without_a_manifest_are_not_taken_over(videos: Path, bag: BagMeth
         run(videos, bag, splitting=Splitting(clip_seconds=4.0))
 
 
+@pytest.mark.parametrize("table", ["clips", "files"])
+def test_a_lost_table_stops_the_index(table: str, videos: Path, bag: BagMethod) -> None:
+    run(videos, bag)
+    shutil.rmtree(videos.parent / "store" / f"{table}.lance")
+    with pytest.raises(StoreError, match=rf"lost {table}\.lance"):
+        run(videos, bag)
+    assert len(found(videos, bag)) == 5
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_files_whose_clips_got_lost_are_encoded_again(
+    is_shown: bool, videos: Path, bag: BagMethod
+) -> None:
+    run(videos, bag)
+    expected = found(videos, bag)
+    folder = videos.parent / "store"
+    layout, dim = _shape(videos)
+    store = LanceStore(folder, layout, dim)
+    lost = next(row for row in store.files() if row.path.endswith("long.mp4"))
+    store.remove_contents([lost.content])
+    if not is_shown:
+        publish(folder, store, layout, dim, anew=True)
+        assert len(found(videos, bag)) == 2
+    report = run(videos, bag)
+    assert (report.indexed, report.unchanged, report.clips) == (1, 2, 5)
+    assert found(videos, bag) == expected
+    assert len(LanceStore(folder, layout, dim).clip_keys()) == 5
+    assert run(videos, bag).unchanged == 3
+
+
 def test_failed_files_are_tried_again_when_asked_or_changed(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     shutil.copy(videos / "second.mkv", videos / "broken.mp4")
@@ -216,6 +253,23 @@ def test_worker_processes_give_the_same_store(videos: Path, bag: BagMethod) -> N
     report = run(videos, bag, workers=1)
     assert report.clips == 5
     assert found(videos, bag) == alone
+
+
+def test_workers_that_would_have_nothing_to_do_are_not_started(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    class Encoding(indexing.ClipEncoding):
+        def __init__(self, method: object, manifest: object, workers: int) -> None:
+            started.append(workers)
+            super().__init__(method, manifest, 0)
+
+    monkeypatch.setattr(indexing, "ClipEncoding", Encoding)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    run(videos, bag, workers=500)
+    run(videos, bag, videos.parent / "other", workers=3)
+    assert started == [4, 3]
 
 
 def test_progress_counts_what_is_on_disk(
@@ -278,6 +332,33 @@ def test_an_interrupted_film_goes_on_where_it_was(
     assert len(more) + len(decoded) == 5
 
 
+@pytest.mark.parametrize("step", ["decode", "encode"])
+def test_an_interrupt_keeps_what_was_decoded(
+    step: str, videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(original: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            calls.append(arguments)
+            if len(calls) == (3 if step == "decode" else 1):
+                raise KeyboardInterrupt
+            return original(*arguments)
+
+        return call
+
+    owner, name = {
+        "decode": (decoding_ahead, "decode_clips"),
+        "encode": (indexing.ClipEncoding, "_encode"),
+    }[step]
+    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
+    with pytest.raises(KeyboardInterrupt):
+        run(videos, bag)
+    names = {name for name, _ in found(videos, bag)}
+    # The three files are decoded one after the other and fit into one batch.
+    assert names == {"first.mp4", "long.mp4"} | ({"second.mkv"} if step == "encode" else set())
+
+
 def test_a_second_writer_is_told_who_the_first_is(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     store = videos.parent / "store"
@@ -332,7 +413,7 @@ def test_a_store_that_cannot_be_written_is_told_and_still_searched(
         return original(path, flags, *rest)
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(StoreError, match="cannot be written to"):
+    with pytest.raises(StoreError, match=r"cannot be written to.*searching it still works"):
         run(videos, bag)
     assert len(found(videos, bag)) == 5
 
@@ -362,6 +443,38 @@ def test_without_the_default_model_nothing_is_touched(
     assert not store.exists()
 
 
+def test_a_store_is_added_to_with_its_own_model(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(videos, bag)
+    colour_video(videos / "new.mp4", ["blue", "red"])
+    loaded = []
+    monkeypatch.setattr("eaglenet.methods.folder.load", lambda name: loaded.append(name) or bag)
+    options = IndexOptions(splitting=SPLITTING, workers=0)
+    assert index_videos([videos], videos.parent / "store", options=options).indexed == 1
+    assert loaded == ["bag"]
+
+
+def test_a_model_folder_that_is_gone_is_told_when_adding(videos: Path, bag: BagMethod) -> None:
+    store = videos.parent / "store"
+    run(videos, bag)
+    dataclasses.replace(Manifest.read(store), model="/gone/model").write(store)
+    with pytest.raises(StoreError, match=r"was in /gone/model.*--model FOLDER"):
+        index_videos([videos], store)
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StoreError, match=r"cannot be written to.*another --store") as caught:
+        run(videos, bag)
+    assert "searching" not in str(caught.value)
+
+
 def test_videos_are_found_by_content_and_the_store_is_not_looked_into(
     videos: Path, tmp_path: Path
 ) -> None:
@@ -386,6 +499,37 @@ def test_a_name_that_is_not_text_is_reported_not_stored(videos: Path, bag: BagMe
     report = run(videos, bag)
     assert "UTF-8" in {p.path: p.reason for p in report.problems}[os.fsdecode(name)]
     assert report.indexed == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(damaged_video, "stand in for some that are lost"), (cut_short_video, "cut short, only")],
+)
+def test_damaged_videos_are_indexed_and_noted(
+    make: Callable[[Path], Path], words: str, videos: Path, bag: BagMethod
+) -> None:
+    path = str(make(videos / "damaged.mp4"))
+    shutil.copy(path, videos / "damaged too.mp4")
+    for report in (run(videos, bag), run(videos, bag)):
+        assert {Path(note.path).name for note in report.damaged} == {
+            "damaged.mp4",
+            "damaged too.mp4",
+        }
+        assert all(note.reason.startswith("damaged: ") for note in report.damaged)
+        assert words in report.damaged[0].reason
+        assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
+    row = next(
+        row
+        for row in LanceStore(videos.parent / "store", *_shape(videos)).files()
+        if row.path == path
+    )
+    assert (row.status, row.reason) == ("done", report.damaged[0].reason)
+
+
+def test_a_link_to_nothing_is_told(videos: Path, bag: BagMethod) -> None:
+    (videos / "link.mp4").symlink_to(videos / "gone.mp4")
+    reasons = {Path(problem.path).name: problem.reason for problem in run(videos, bag).problems}
+    assert "gone.mp4, which is not there" in reasons["link.mp4"]
 
 
 def test_two_hundred_broken_files_do_not_stop_the_good_ones(videos: Path, bag: BagMethod) -> None:

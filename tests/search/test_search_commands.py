@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from small_videos import colour_video, save_small_model
+from small_videos import colour_video, damaged_video, save_small_model
 from typer.testing import CliRunner
 
 from eaglenet import __version__
@@ -161,6 +161,41 @@ def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path
     assert "1 results were not saved" in result.stderr
 
 
+@pytest.mark.parametrize(("seconds", "lines"), [(0.0, 3), (1000.0, 1)])
+def test_a_log_gets_a_line_of_progress_now_and_then(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, lines: int
+) -> None:
+    monkeypatch.setattr("eaglenet.cli.index.LINE_SECONDS", seconds)
+    monkeypatch.setattr("eaglenet.search.index_run.COMMIT_CLIPS", 1)
+    monkeypatch.setattr("eaglenet.search.encoding.BATCH_FRAMES", 1)
+    colour_video(tmp_path / "long.mp4", ["red", "green", "blue"])
+    index = ["index", str(tmp_path / "long.mp4"), "--store", str(tmp_path / "store")]
+    options = ["--model", str(world / "model"), "--clip-seconds", "6"]
+    told = runner.invoke(app, [*index, *options]).stderr.splitlines()
+    assert told[0] == "loading the model, looking for videos"
+    assert len(told) == lines
+    # The first clip is told of before its file is finished.
+    expected = ["0/1 videos, 1 clips", "1/1 videos, 2 clips"][: lines - 1]
+    assert [", ".join(line.split(", ")[:2]) for line in told[1:]] == expected
+    quiet = runner.invoke(app, [*index, *options, "--json"])
+    assert quiet.stderr == ""
+
+
+def test_damage_and_odd_names_are_listed_a_line_each(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    damaged_video(tmp_path / "videos" / "two\nlines\x1b[31m.mp4")
+    store = ["--store", str(tmp_path / "store")]
+    index = ["index", str(tmp_path / "videos"), *store, "--model", str(world / "model")]
+    result = runner.invoke(app, index)
+    assert result.exit_code == 0
+    assert "1 files are in the store although parts" in result.stderr
+    assert "two\\nlines\\x1b[31m.mp4: damaged: " in result.stderr
+    lines = runner.invoke(app, ["store", "files", *store]).stdout.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("done")
+    assert "two\\nlines\\x1b[31m.mp4  damaged: " in lines[0]
+
+
 def test_indexing_says_what_came_to_nothing(world: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "tags.csv").write_text("path,tags\nblue.mp4,sky\nblu.mp4,sea\n")
@@ -168,6 +203,9 @@ def test_indexing_says_what_came_to_nothing(world: Path, tmp_path: Path) -> None
     result = runner.invoke(app, [*index, str(tmp_path / "empty"), "--json"])
     assert (result.exit_code, json.loads(result.stdout)["clips"]) == (0, 0)
     assert "no video was found in" in result.stderr
+    result = runner.invoke(app, ["search", "red", "--store", str(tmp_path / "store")])
+    assert result.exit_code == 0
+    assert "store holds no clips yet" in result.stderr
     result = runner.invoke(
         app, [*index, str(world / "videos"), "--tags", str(tmp_path / "tags.csv"), "--json"]
     )

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.search import coarse, publishing, snapshot
 from eaglenet.search.coarse import exact_shortlists
 from eaglenet.search.engine import Engine
+from eaglenet.search.lance_store import LanceStore
 from eaglenet.search.layout import FeatureLayout
 from eaglenet.search.manifest import Manifest, Splitting, model_identity
 from eaglenet.search.publishing import publish
@@ -209,6 +211,52 @@ def test_repairing_from_damaged_tables_keeps_what_can_be_searched(
     with pytest.raises(StoreError, match=r"tables of .* are damaged"):
         repair(tmp_path)
     assert [hit.clip_id for hit in Engine.open(tmp_path, bag).search("red car")] == expected
+
+
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["gone", "emptied"])
+@pytest.mark.parametrize("table", ["clips", "files"])
+def test_a_lost_table_is_told_and_not_made_anew(
+    table: str, is_emptied: bool, bag: BagMethod, tmp_path: Path
+) -> None:
+    manifest, _ = make_store(tmp_path, bag, num_files=2)
+    shutil.rmtree(tmp_path / f"{table}.lance")
+    if is_emptied:
+        (tmp_path / f"{table}.lance").mkdir()
+    for write in (repair, build_index):
+        with pytest.raises(StoreError, match=rf"lost {table}\.lance; what can be searched"):
+            write(tmp_path)
+    assert len(Engine.open(tmp_path, bag).search("red car", k=50)) == 6
+    shutil.rmtree(tmp_path / "snapshot")
+    with pytest.raises(StoreError, match=rf"lost {table}\.lance\. Restore"):
+        LanceStore(tmp_path, manifest.layout, manifest.dim)
+
+
+def test_a_store_that_was_hardly_begun_is_made_whole(bag: BagMethod, tmp_path: Path) -> None:
+    manifest = make_manifest(bag)
+    LanceStore(tmp_path, manifest.layout, manifest.dim)
+    shutil.rmtree(tmp_path / "files.lance")
+    assert LanceStore(tmp_path, manifest.layout, manifest.dim).files() == []
+
+
+def test_repairing_never_leaves_less_than_can_be_searched(bag: BagMethod, tmp_path: Path) -> None:
+    _, store = make_store(tmp_path, bag, num_files=2)
+    store.remove_contents([content_of(0)])
+    with pytest.raises(StoreError, match="lack 3 clips of 1 files"):
+        repair(tmp_path)
+    store.remove_files(["/videos/0.mp4"])
+    with pytest.raises(StoreError, match="hold 3 clips, but 6 can be searched"):
+        repair(tmp_path)
+    assert len(Engine.open(tmp_path, bag).search("red car", k=50)) == 6
+
+
+def test_a_snapshot_written_anew_keeps_clips_that_the_table_lost(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "CHUNK", 2)
+    manifest, store = make_store(tmp_path, bag, num_files=5)
+    store.remove_contents([content_of(4)])
+    store.remove_files([f"/videos/{number}.mp4" for number in range(4)])
+    assert publish(tmp_path, store, manifest.layout, manifest.dim) == 3
 
 
 def test_a_snapshot_that_may_not_be_read_says_so(

@@ -100,6 +100,8 @@ def test_metrics_count_requests_by_route_and_not_by_address(
         ("/api/search", 422, "invalid"),
         ("/api/search?q=", 422, "invalid"),
         ("/api/search?q=%20%09", 422, "invalid"),
+        ("/api/search?q=%00%1f%7f", 422, "invalid"),
+        ("/api/search?q=red&negative=%00", 422, "invalid"),
         ("/api/search?q=red&k=0", 422, "invalid"),
         ("/api/search?q=red&k=201", 422, "invalid"),
         ("/api/search?q=red&k=ten", 422, "invalid"),

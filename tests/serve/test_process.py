@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -82,9 +83,24 @@ def test_a_terminated_service_answers_what_it_began_and_exits_cleanly(service: S
         httpx.get(f"{service.address}health")
 
 
-def test_a_taken_port_is_told(demo: DemoStore, engine: Engine) -> None:
-    import socket
+def test_a_service_interrupted_twice_ends_at_once_and_in_silence(service: Service) -> None:
+    port = int(service.address.rsplit(":", 1)[1].strip("/"))
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        # A request whose body never comes keeps the service from ending by itself.
+        head = f"POST /api/search HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: 9\r\n\r\n"
+        connection.sendall(head.encode())
+        with httpx.Client(base_url=service.address) as client:
+            while begun(client.get("/metrics").text) < 1:
+                time.sleep(0.01)
+        service.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        began = time.monotonic()
+        code, errors = service.end(signal.SIGINT)
+    assert (code, errors) == (0, "")
+    assert time.monotonic() - began < 5
 
+
+def test_a_taken_port_is_told(demo: DemoStore, engine: Engine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {port}"):

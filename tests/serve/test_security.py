@@ -65,6 +65,35 @@ def test_another_site_cannot_make_a_browser_ask(client: TestClient, clip_id: str
     assert client.get("/api/info", headers={"sec-fetch-site": "same-origin"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://localhost:1234", "https://localhost.evil", ""]
+)
+def test_pages_of_another_origin_are_refused(engine: Engine, origin: str) -> None:
+    app = create_app(engine, Settings(allow_uploads=True))
+    headers = {"origin": origin}
+    with TestClient(app, base_url="http://localhost:8000", headers=headers) as client:
+        answers = [
+            client.get("/api/search?q=red"),
+            client.post("/api/search", json={"queries": ["red"]}),
+            client.post("/api/search/image", content=b"picture"),
+        ]
+    assert [answer.status_code for answer in answers] == [403] * 3
+    assert answers[0].json()["error"]["code"] == "forbidden"
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1:8000", "[::1]:8000", "localhost"])
+def test_the_services_own_page_may_ask(client: TestClient, host: str) -> None:
+    for scheme in ("http", "https"):
+        headers = {"host": host, "origin": f"{scheme}://{host}"}
+        body = {"queries": ["red"]}
+        assert client.post("/api/search", json=body, headers=headers).status_code == 200
+
+
+def test_the_login_form_of_our_own_page_names_no_origin(guarded: TestClient) -> None:
+    answer = guarded.post("/login", data={"token": TOKEN}, headers={"origin": "null"})
+    assert answer.status_code == 303
+
+
 def test_nothing_is_given_without_the_token(guarded: TestClient, clip_id: str) -> None:
     addresses = ["/api/search?q=red", "/api/info", f"/api/clips/{clip_id}", "/metrics"]
     addresses += [f"/api/clips/{clip_id}/video", f"/api/clips/{clip_id}/thumbnail"]

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from eaglenet.search.progress import IndexReport, Progress
+from eaglenet.cli.store import one_line
 
+if TYPE_CHECKING:
+    from eaglenet.search.progress import IndexReport, Problem, Progress
+
+LINE_SECONDS = 30.0
+"""Between two lines of progress in a log."""
 LEFT_OUT = 3
 """Exit code: finished, but some files were left out."""
 
@@ -26,8 +32,12 @@ def index(
     paths: Annotated[list[Path], typer.Argument(help="Folders and video files.")],
     store: Annotated[Path, typer.Option(help="Folder of the store; made if needed.")],
     model: Annotated[
-        str, typer.Option(help="A name (demo), a model folder, or a hub id.")
-    ] = "openai/clip-vit-base-patch32",
+        str | None,
+        typer.Option(
+            help="A name (demo), a model folder, or a hub id. Default: the store's own; for a new "
+            "store openai/clip-vit-base-patch32."
+        ),
+    ] = None,
     clip_seconds: Annotated[float, typer.Option(help="Length of clips, seconds.")] = 10.0,
     overlap: Annotated[float, typer.Option(help="How far clips overlap, seconds.")] = 2.0,
     shots: Annotated[bool, typer.Option("--shots", help="Cut at shot changes.")] = False,
@@ -71,7 +81,7 @@ def index(
     # The report lists what was left out; the loader need not say it again.
     logging.getLogger("eaglenet.data.loader").setLevel(logging.ERROR)
     given_tags = read_tags(tags) if tags is not None else {}
-    with _Bar(shown=not as_json and sys.stderr.isatty()) as bar:
+    with _Bar(shown=not as_json) as bar:
         report = index_videos(
             paths, store, model, options=options, tags=given_tags, on_progress=bar.update
         )
@@ -91,14 +101,17 @@ def index(
 
 
 class _Bar:
-    """A progress bar on standard error; nothing where that is not a terminal."""
+    """A progress bar on standard error; now and then a line where that is not a terminal."""
 
     def __init__(self, shown: bool) -> None:
         self.shown = shown
         self._bar: Any = None
+        self._told = time.monotonic()
 
     def __enter__(self) -> _Bar:
-        if self.shown:
+        if self.shown and not sys.stderr.isatty():
+            print("loading the model, looking for videos", file=sys.stderr, flush=True)
+        elif self.shown:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
@@ -110,7 +123,7 @@ class _Bar:
                 transient=True,
             )
             self._bar.start()
-            self._task = self._bar.add_task("looking for videos", total=None)
+            self._task = self._bar.add_task("loading the model, looking for videos", total=None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,13 +138,17 @@ class _Bar:
                 completed=progress.bytes_done,
                 description=describe(progress),
             )
+        elif self.shown and time.monotonic() - self._told >= LINE_SECONDS:
+            self._told = time.monotonic()
+            print(describe(progress), file=sys.stderr, flush=True)
 
 
 def describe(progress: Progress) -> str:
-    """One line: videos, hours, speed, time left, skipped."""
+    """One line: videos, clips, hours, speed, time left, skipped."""
     left = progress.seconds_left
     parts = [
         f"{progress.done + progress.skipped}/{progress.total} videos",
+        f"{progress.clips} clips",
         f"{progress.hours:.2f} h",
         f"{progress.speed:.1f}x real time",
         "time left unknown" if left is None else f"{_clock(left)} left",
@@ -157,7 +174,12 @@ def _print_report(report: IndexReport, store: Path) -> None:
     if report.missing:
         print(f"{report.missing} of the store are gone; --drop-missing forgets them")
     print(f"{report.clips} clips in {store}, searched by {report.index}")
-    if report.problems:
-        print(f"{len(report.problems)} files were left out:", file=sys.stderr)
-        for problem in report.problems:
-            print(f"  {problem.path}: {problem.reason}", file=sys.stderr)
+    _print_files("files were left out", report.problems)
+    _print_files("files are in the store although parts of them are lost", report.damaged)
+
+
+def _print_files(title: str, files: Sequence[Problem]) -> None:
+    if files:
+        print(f"{len(files)} {title}:", file=sys.stderr)
+    for file in files:
+        print(one_line(f"  {file.path}: {file.reason}"), file=sys.stderr)

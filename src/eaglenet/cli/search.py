@@ -125,6 +125,11 @@ def search(
         for written in (html, picture):
             if written is not None:
                 print(f"wrote {written}")
+    if not len(engine.snapshot):
+        print(
+            f"{store} holds no clips yet; add videos with: eaglenet index PATH --store {store}",
+            file=sys.stderr,
+        )
     _tell_what_is_gone(found, store)
     if left_out:
         print(f"{len(left_out)} results were not saved:", file=sys.stderr)

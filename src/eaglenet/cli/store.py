@@ -46,7 +46,17 @@ def files(store: Store, as_json: AsJson = False) -> None:
         print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
         return
     for row in rows:
-        print(f"{row.status:<7} {row.num_clips:>5} clips  {row.path}  {row.reason}".rstrip())
+        text = f"{row.status:<7} {row.num_clips:>5} clips  {row.path}  {row.reason}".rstrip()
+        print(one_line(text))
+
+
+def one_line(text: str) -> str:
+    """File names may hold line breaks and other signs that upset a terminal; shown as escapes.
+
+    >>> one_line("two\\nlines")
+    'two\\\\nlines'
+    """
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 @commands.command()

@@ -54,6 +54,8 @@ class VideoInfo:
     codec: str
     rotation: int
     num_frames: int | None
+    is_cut_short: bool = False
+    """Whether the end of the video is missing from the file."""
 
 
 def decode(
@@ -101,6 +103,7 @@ def probe(path: str | Path) -> VideoInfo:
             codec=stream.codec_context.name,
             rotation=orientation.rotation,
             num_frames=stream.frames or None,
+            is_cut_short=source.is_cut_short,
         )
 
 

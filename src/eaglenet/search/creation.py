@@ -25,6 +25,24 @@ from eaglenet.types import Clips, FrameSpec
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
 
 
+def model_of(folder: Path) -> str:
+    """The model to index with where none is named: the store's own, or else the default."""
+    if not (folder / NAME).exists():
+        return DEFAULT_MODEL
+    name = Manifest.read(folder).model
+    require_model(folder, name)
+    return name
+
+
+def require_model(folder: Path, name: str) -> None:
+    """Say so where the model folder that a store was made with is gone."""
+    if os.path.isabs(name) and not os.path.exists(name):
+        raise StoreError(
+            f"the model of {folder} was in {name}, where nothing is now; say where it is with "
+            "--model FOLDER (in Python: model=)"
+        )
+
+
 def load_model(name: str) -> Method:
     """The model to index with; nothing has been written yet when this fails."""
     from eaglenet.methods.folder import load

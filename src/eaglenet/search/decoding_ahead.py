@@ -55,6 +55,14 @@ class ClipFailure:
     reason: str
 
 
+@dataclass(frozen=True)
+class Damage:
+    """Frames of a file did not decode, and others up to ``seconds`` away stand in for them."""
+
+    content: str
+    seconds: float
+
+
 def split_request(content: str, path: str, windows: dict[int, Window]) -> Iterator[ClipRequest]:
     """Requests for the clips of one file, in pieces that travel well."""
     numbers = sorted(windows)
@@ -65,8 +73,8 @@ def split_request(content: str, path: str, windows: dict[int, Window]) -> Iterat
 
 def decode_ahead(
     requests: Iterable[ClipRequest], spec: FrameSpec, workers: int
-) -> Iterator[ClipFrames | ClipFailure]:
-    """Every requested clip once, as frames or as a failure, in order.
+) -> Iterator[ClipFrames | ClipFailure | Damage]:
+    """Every requested clip once, as frames or as a failure, in order; damage before its clips.
 
     With workers the requests are taken in another thread, a few ahead of the results.
     """
@@ -78,6 +86,8 @@ def decode_ahead(
             for number in request.numbers:
                 yield ClipFailure((request.content, number), result.reason)
             continue
+        if result.video.largest_error:
+            yield Damage(request.content, result.video.largest_error)
         yield from _separate(request, result.video, spec.num_frames)
 
 
@@ -89,13 +99,16 @@ def decode_clips(item: DecodeRequest, spec: FrameSpec) -> DecodedVideo:
     frames = torch.zeros(count, 3, spec.size, spec.size, dtype=torch.uint8)
     mask = torch.zeros(count, dtype=torch.bool)
     seconds = torch.zeros(count)
+    error = 0.0
     videos = decode_windows(item.path, spec, list(place), threads=1, skip_damaged=True)
     for video in videos:
         if video.window is not None:
             start = place[video.window] * spec.num_frames
             span = slice(start, start + spec.num_frames)
             frames[span], mask[span], seconds[span] = video.frames, video.mask, video.seconds
-    return DecodedVideo(frames, mask, seconds, 0.0)
+            # The nearest keyframes are some way off in whole files too.
+            error = max(error, 0.0 if spec.fast else video.largest_error)
+    return DecodedVideo(frames, mask, seconds, error)
 
 
 def _separate(

@@ -9,7 +9,13 @@ import torch
 
 from eaglenet.errors import NonFiniteError
 from eaglenet.methods.base import Method
-from eaglenet.search.decoding_ahead import ClipFailure, ClipFrames, ClipRequest, decode_ahead
+from eaglenet.search.decoding_ahead import (
+    ClipFailure,
+    ClipFrames,
+    ClipRequest,
+    Damage,
+    decode_ahead,
+)
 from eaglenet.search.manifest import Manifest
 from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store import ClipRows
@@ -30,19 +36,26 @@ class ClipEncoding:
         frames = GPU_BATCH_FRAMES if method.device.type == "cuda" else BATCH_FRAMES
         self.batch_size = max(1, frames // manifest.frame_spec.num_frames)
 
-    def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure]:
-        """Rows and failures as they come; clips of one file may be spread over batches."""
+    def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure | Damage]:
+        """Rows, failures and damage as they come; clips of one file may be spread over batches."""
         batch: list[ClipFrames] = []
-        for item in decode_ahead(requests, self.manifest.frame_spec, self.workers):
-            if isinstance(item, ClipFailure):
-                yield item
-                continue
-            batch.append(item)
-            if len(batch) == self.batch_size:
+        try:
+            for item in decode_ahead(requests, self.manifest.frame_spec, self.workers):
+                if not isinstance(item, ClipFrames):
+                    yield item
+                    continue
+                batch.append(item)
+                if len(batch) == self.batch_size:
+                    rows, batch = self._encode(batch), []
+                    yield rows
+            if batch:
+                rows, batch = self._encode(batch), []
+                yield rows
+        except KeyboardInterrupt:
+            # Decoding took long: what is decoded is not thrown away.
+            if batch:
                 yield self._encode(batch)
-                batch = []
-        if batch:
-            yield self._encode(batch)
+            raise
 
     @torch.inference_mode()
     def _encode(self, batch: list[ClipFrames]) -> ClipRows:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods.base import Method
 from eaglenet.search.approximate import Approximate
 from eaglenet.search.coarse import Shortlist, exact_shortlists, is_exact
-from eaglenet.search.creation import place
+from eaglenet.search.creation import place, require_model
 from eaglenet.search.filters import Filters
 from eaglenet.search.layout import StoredClips
 from eaglenet.search.manifest import Manifest, model_identity
@@ -26,6 +25,7 @@ from eaglenet.search.queries import (
     FrameQuery,
     Query,
     TextQuery,
+    clean_queries,
     clean_query,
     encode_sentences,
 )
@@ -101,11 +101,8 @@ class Engine:
         if not isinstance(method, Method):
             from eaglenet.methods.folder import load
 
-            if os.path.isabs(str(given)) and not os.path.exists(str(given)):
-                raise StoreError(
-                    f"the model of {self.folder} was in {given}, where nothing is now; say where "
-                    "it is with --model FOLDER (in Python: model=)"
-                )
+            if self._model is None:
+                require_model(self.folder, self.manifest.model)
             method = load(str(given))
         if model_identity(method) != self.manifest.identity:
             name = given.name if isinstance(given, Method) else str(given)
@@ -178,10 +175,9 @@ class Engine:
         rerank: bool = True,
     ) -> list[list[Hit]]:
         """:meth:`search` for several sentences: encoded and shortlisted together."""
-        if not queries:
+        sentences, away = clean_queries(queries), clean_queries(negatives)
+        if not sentences:
             return []
-        sentences = [clean_query(query) for query in queries]
-        away = [clean_query(negative) for negative in negatives]
         features = encode_sentences(self.method, [*sentences, *away])
         first_away = len(sentences)
         rows = list(range(first_away, first_away + len(away)))
@@ -251,7 +247,7 @@ class Engine:
     @torch.no_grad()
     def explain(self, query: str, clip_id: str, negatives: Sequence[str] = ()) -> Explanation:
         """The scores of one clip for a sentence, frame by frame."""
-        sentences = [clean_query(text) for text in (query, *negatives)]
+        sentences = [clean_query(query), *clean_queries(negatives)]
         asked = TextQuery(self.reranker, encode_sentences(self.method, sentences))
         snapshot = self.snapshot
         row = snapshot.row(clip_id)
@@ -325,7 +321,7 @@ class Engine:
         without: str | None = None,
     ) -> list[list[Hit]]:
         k = _checked_count(k)
-        if shortlist < 1:
+        if not isinstance(shortlist, SupportsIndex) or shortlist.__index__() < 1:
             raise UsageError(f"shortlist must be 1 or more clips to rank exactly, not {shortlist}")
         # One more, because the clip that was asked with is taken out again.
         width = max(k, min(shortlist, MAX_RESULTS)) + (without is not None)
@@ -338,7 +334,9 @@ class Engine:
             if not rerank and not group_files:
                 each = each.first(k)
             clips = self._stored(snapshot, each.rows)
-            results.append(make_hits(snapshot, query, each, clips, k, group_files, rerank))
+            path = filters.path if filters is not None else None
+            hits = make_hits(snapshot, query, each, clips, k, group_files, rerank, path)
+            results.append(hits)
         return results
 
     def _stored(self, snapshot: Snapshot, rows: NDArray[np.int64]) -> StoredClips:
@@ -350,8 +348,8 @@ class Engine:
 
 
 def _checked_count(k: int) -> int:
-    if not 1 <= k <= MAX_RESULTS:
-        raise UsageError(f"k must be between 1 and {MAX_RESULTS}, not {k}")
+    if not isinstance(k, SupportsIndex) or not 1 <= k.__index__() <= MAX_RESULTS:
+        raise UsageError(f"k must be a whole number between 1 and {MAX_RESULTS}, not {k!r:.60}")
     return k
 
 

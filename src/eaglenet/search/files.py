@@ -51,6 +51,10 @@ def find_videos(
                 if path.is_file() and (wanted or is_video(path)):
                     status = path.stat()
                     yield FoundFile(name, status.st_size, status.st_mtime_ns, _problem(name))
+                elif wanted and path.is_symlink() and is_gone(name):
+                    yield FoundFile(
+                        name, 0, 0, f"a link to {os.readlink(name)}, which is not there"
+                    )
             except OSError as error:
                 if wanted:
                     yield FoundFile(name, 0, 0, error.strerror or str(error))

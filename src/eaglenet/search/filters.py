@@ -20,7 +20,8 @@ class Filters:
     """All given conditions must hold. Bounds that no file can meet are refused.
 
     path: shell pattern (``*``, ``?``, ``[...]``) against the whole path; a pattern without ``/``
-        is matched against the file's name, and a plain word against any part of the path.
+        is matched against the file's name, and a plain word against any part of the path. Letter
+        case does not matter.
     after, before: the file's modification time, seconds since 1970; ``after`` is included.
     min_duration, max_duration: of the whole file, seconds, both included.
     tags: every one must be on the file; letter case does not matter.
@@ -61,7 +62,7 @@ class Filters:
         if self.max_duration is not None:
             allowed &= files.durations <= self.max_duration
         if self.path:
-            matches = _path_matcher(self.path)
+            matches = path_matcher(self.path)
             allowed &= np.fromiter(
                 (any(map(matches, paths)) for paths in files.paths), bool, len(files.paths)
             )
@@ -75,14 +76,16 @@ class Filters:
         return allowed
 
 
-def _path_matcher(pattern: str) -> Callable[[str], bool]:
+def path_matcher(pattern: str | None) -> Callable[[str], bool]:
+    """Whether a path is as ``Filters.path`` asks."""
+    pattern = (pattern or "").lower()
     if not any(sign in pattern for sign in "*?["):
-        return lambda path: pattern in path
+        return lambda path: pattern in path.lower()
     # fnmatch.translate never raises; a broken bracket is taken literally.
     compiled = re.compile(fnmatch.translate(pattern))
     if "/" in pattern:
-        return lambda path: compiled.match(path) is not None
-    return lambda path: compiled.match(path.rsplit("/", 1)[-1]) is not None
+        return lambda path: compiled.match(path.lower()) is not None
+    return lambda path: compiled.match(path.rsplit("/", 1)[-1].lower()) is not None
 
 
 def parse_date(text: str) -> float:

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from eaglenet.methods.base import Method
 from eaglenet.search.coarse import is_exact
-from eaglenet.search.decoding_ahead import ClipFailure, ClipRequest, split_request
+from eaglenet.search.decoding_ahead import ClipFailure, ClipRequest, Damage, split_request
 from eaglenet.search.encoding import ClipEncoding
 from eaglenet.search.files import FoundFile, is_gone, tags_of, unused_tags
 from eaglenet.search.inspection import Inspected, inspect_ahead
 from eaglenet.search.manifest import Manifest, Splitting
-from eaglenet.search.progress import IndexReport, OnProgress, Problem, Progress
-from eaglenet.search.publishing import publish
+from eaglenet.search.progress import DAMAGED, IndexReport, OnProgress, Problem, Progress
+from eaglenet.search.publishing import missing_clips, publish
 from eaglenet.search.store import ClipRows, ClipStore, FileRow
 
 logger = logging.getLogger(__name__)
@@ -59,8 +59,23 @@ class _Work:
     waiting: set[int]
     """Numbers of the clips that are neither encoded nor given up."""
     failures: list[str] = field(default_factory=list)
+    is_cut_short: bool = False
+    damage: float = 0.0
+    """Seconds to the farthest frame that stands in for one that did not decode."""
     others: list[FoundFile] = field(default_factory=list)
     """The same content, met again meanwhile."""
+
+
+def _reason(work: _Work) -> str:
+    """What is wrong with a file that is in the store; empty where nothing is."""
+    if work.failures:
+        return f"{len(work.failures)} of {work.num_clips} clips: {work.failures[0]}"
+    found = []
+    if work.is_cut_short:
+        found.append(f"cut short, only the first {work.row.duration:.1f} s are in the file")
+    if work.damage:
+        found.append(f"frames up to {work.damage:.1f} s away stand in for some that are lost")
+    return DAMAGED + "; ".join(found) if found else ""
 
 
 def _unfinished(store: ClipStore, finished: Container[str]) -> dict[str, frozenset[int]]:
@@ -95,7 +110,12 @@ class IndexRun:
         self.started = self.committed = time.monotonic()
         self.known = {row.path: row for row in store.files()}
         self.before = {path: row.content for path, row in self.known.items()}
-        self.of_content = {row.content: row for row in self.known.values() if row.status == "done"}
+        missing = missing_clips(store)
+        self.of_content = {
+            row.content: row
+            for row in self.known.values()
+            if row.status == "done" and row.content not in missing
+        }
         self.unfinished = _unfinished(store, self.of_content)
         self.planned: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
         self.hopeless: dict[str, str] = {}
@@ -104,8 +124,10 @@ class IndexRun:
         self.finished: list[FileRow] = []
         self.encoded: list[ClipRows] = []
         self.problems: dict[str, str] = {}
+        self.damaged: dict[str, str] = {}
         self.todo: set[str] = set()
         self.indexed = self.unchanged = self.aliases = self.done = self.skipped = 0
+        self.clips = 0
         self.seconds = self.hours_done = 0.0
         self.total = self.bytes_total = self.bytes_done = 0
 
@@ -137,17 +159,20 @@ class IndexRun:
             hours=self.seconds / 3600,
             elapsed=time.monotonic() - self.started,
             problems=tuple(Problem(path, reason) for path, reason in self.problems.items()),
+            damaged=tuple(Problem(path, reason) for path, reason in self.damaged.items()),
             index=index,
             unused_tags=unused_tags([file.path for file in found], self.tags),
         )
 
     def _workers(self, todo: list[FoundFile]) -> int:
         """Starting processes takes seconds; a few short files are done by then."""
+        cores = os.cpu_count() or 1
         if self.options.workers is not None:
-            return max(0, self.options.workers)
+            # A long film keeps every core busy, but more workers need more files.
+            return min(max(0, self.options.workers), max(cores, len(todo)))
         if sum(file.size for file in todo) < 32 * 2**20 and len(todo) < 64:
             return 0
-        return min(8, os.cpu_count() or 1)
+        return min(8, cores)
 
     def _is_settled(self, file: FoundFile) -> bool:
         """Whether a file is as it was; its tags may still have changed."""
@@ -159,13 +184,20 @@ class IndexRun:
                 return False
             self.problems[file.path] = row.reason
             return True
+        if row.content not in self.of_content:
+            return False  # Its clips got lost.
         tags = tags_of(file.path, self.tags)
         if tags is not None and tags != row.tags:
             self.finished.append(dataclasses.replace(row, tags=tags))
-        if row.reason:
-            self.problems[file.path] = row.reason
+        self._note(row)
         self.unchanged += 1
         return True
+
+    def _note(self, row: FileRow) -> None:
+        """Remember what is wrong with a file that is in the store."""
+        if row.reason:
+            notes = self.damaged if row.reason.startswith(DAMAGED) else self.problems
+            notes[row.path] = row.reason
 
     def _requests(self, todo: list[FoundFile]) -> Iterator[ClipRequest]:
         """Clips to decode, found file by file while earlier ones are being decoded.
@@ -214,12 +246,17 @@ class IndexRun:
         )
         numbers = range(len(inspected.windows))
         waiting = set(numbers) - self.unfinished.get(content, frozenset())
-        work = self.work[content] = _Work(row, len(numbers), waiting)
+        work = _Work(row, len(numbers), waiting, is_cut_short=inspected.is_cut_short)
+        self.work[content] = work
         if not waiting:
             self._settle(work)
 
-    def _take(self, result: ClipRows | ClipFailure) -> None:
-        """Note encoded clips, or that one could not be had."""
+    def _take(self, result: ClipRows | ClipFailure | Damage) -> None:
+        """Note encoded clips, that one could not be had, or that frames are lost."""
+        if isinstance(result, Damage):
+            work = self.work[result.content]
+            work.damage = max(work.damage, result.seconds)
+            return
         keys = result.keys if isinstance(result, ClipRows) else [result.key]
         if isinstance(result, ClipRows):
             self.encoded.append(result)
@@ -235,16 +272,13 @@ class IndexRun:
         """All clips of a file have been tried."""
         del self.work[work.row.content]
         good = work.num_clips - len(work.failures)
-        reason = ""
-        if work.failures:
-            reason = f"{len(work.failures)} of {work.num_clips} clips: {work.failures[0]}"
         if not good:
             file = FoundFile(work.row.path, work.row.size, work.row.modified_ns)
             self.hopeless[work.row.content] = work.failures[0]
             for each in (file, *work.others):
                 self._fail(each, work.row.content, work.failures[0])
             return
-        row = dataclasses.replace(work.row, num_clips=good, reason=reason)
+        row = dataclasses.replace(work.row, num_clips=good, reason=_reason(work))
         self.of_content[row.content] = row
         self._finish(row)
         self.indexed += 1
@@ -270,8 +304,7 @@ class IndexRun:
 
     def _finish(self, row: FileRow) -> None:
         self.finished.append(row)
-        if row.reason:
-            self.problems[row.path] = row.reason
+        self._note(row)
 
     def _fail(self, file: FoundFile, content: str, reason: str) -> None:
         self.problems[file.path] = reason
@@ -291,14 +324,16 @@ class IndexRun:
 
     def _commit(self) -> None:
         """Make what is finished durable and visible, and only then report it."""
+        rows, clips = self.finished, sum(map(len, self.encoded))
         if self.encoded:
             self.store.add_clips(ClipRows.concatenate(self.encoded))
             self.encoded = []
-        if self.finished:
-            rows = self.finished
+        if rows:
             self.store.put_files(rows)
             publish(self.folder, self.store, self.manifest.layout, self.manifest.dim)
             self.finished = []
+        if rows or clips:
+            self.clips += clips
             self._report(rows)
         self.committed = time.monotonic()
 
@@ -314,7 +349,7 @@ class IndexRun:
         if self.on_progress is not None:
             self.on_progress(
                 Progress(
-                    path=rows[-1].path,
+                    path=rows[-1].path if rows else "",
                     total=self.total,
                     done=self.done,
                     skipped=self.skipped,
@@ -322,6 +357,7 @@ class IndexRun:
                     bytes_total=self.bytes_total,
                     bytes_done=self.bytes_done,
                     elapsed=time.monotonic() - self.started,
+                    clips=self.clips,
                 )
             )
 
@@ -341,6 +377,7 @@ class IndexRun:
             for path in missing:
                 del self.known[path]
                 self.problems.pop(path, None)
+                self.damaged.pop(path, None)
         return len(missing), 0
 
     def _clean_up(self) -> int:

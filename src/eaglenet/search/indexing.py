@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eaglenet.methods.base import Method
 from eaglenet.search.clips import check_splitting
-from eaglenet.search.creation import DEFAULT_MODEL, describe, load_model, open_for_writing, place
+from eaglenet.search.creation import describe, load_model, model_of, open_for_writing, place
 from eaglenet.search.files import find_videos
 from eaglenet.search.index_run import IndexOptions, IndexRun
 from eaglenet.search.progress import IndexReport, OnProgress
@@ -19,7 +19,7 @@ __all__ = ["IndexOptions", "index_videos"]
 def index_videos(
     paths: Sequence[str | Path],
     store: str | Path,
-    model: str = DEFAULT_MODEL,
+    model: str | None = None,
     *,
     options: IndexOptions | None = None,
     tags: Mapping[str, tuple[str, ...]] | None = None,
@@ -28,12 +28,14 @@ def index_videos(
 ) -> IndexReport:
     """Bring a store up to date with the videos under ``paths``.
 
+    ``model`` None: that of the store, or CLIP ViT-B/32 for a new one.
     ``method`` spares loading ``model``, whose name is still written down for those who search.
     """
     options = options or IndexOptions()
     check_splitting(options.splitting)
     roots = [Path(path).expanduser() for path in paths]
     folder = Path(store).expanduser()
+    model = model if model is not None else model_of(folder)
     method = method if method is not None else load_model(model)
     method.eval()
     if options.device is not None:

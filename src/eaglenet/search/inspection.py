@@ -27,6 +27,7 @@ class Inspected:
     height: int = 0
     windows: tuple[Window, ...] = ()
     problem: str = ""
+    is_cut_short: bool = False
 
 
 def inspect(file: FoundFile, splitting: Splitting, is_known: Callable[[str], bool]) -> Inspected:
@@ -45,7 +46,13 @@ def inspect(file: FoundFile, splitting: Splitting, is_known: Callable[[str], boo
             return Inspected(file, content, problem=f"its duration is {info.duration} s")
         windows = windows_of(Path(file.path), info.duration, splitting)
         return Inspected(
-            file, content, info.duration, info.width, info.height, windows=tuple(windows)
+            file,
+            content,
+            info.duration,
+            info.width,
+            info.height,
+            windows=tuple(windows),
+            is_cut_short=info.is_cut_short,
         )
     except VideoDecodeError as error:
         return Inspected(file, content, problem=error.cause)

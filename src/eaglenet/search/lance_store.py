@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from eaglenet.errors import StoreError
 from eaglenet.search.layout import FeatureLayout, Records
+from eaglenet.search.snapshot import CURRENT, FOLDER
 from eaglenet.search.store import ClipKey, ClipRows, FileRow, clip_id_of, disk_errors
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,31 @@ class LanceStore:
         self._extra = np.dtype([(name, layout.dtype[name]) for name in names]) if names else None
         with disk_errors(folder):
             self._database = lancedb.connect(folder)
+            self._require_both_tables()
             self._clips = self._table(CLIPS, self._clip_schema())
             self._files = self._table(FILES, _file_schema())
+
+    def _require_both_tables(self) -> None:
+        """A table that got lost is not made anew: that would empty what can be searched."""
+        rows = {name: self._count_rows(name) for name in (CLIPS, FILES)}
+        missing = [f"{name}.lance" for name, count in rows.items() if count is None]
+        # Both tables are made before the first snapshot, and are empty until then.
+        is_searched = (self.folder / FOLDER / CURRENT).exists()
+        if missing and (is_searched or any(rows.values())):
+            rest = "; what can be searched now stays so" if is_searched else ""
+            raise StoreError(
+                f"{self.folder} has lost {' and '.join(missing)}{rest}. Restore the folder, or "
+                "index the videos into a new --store"
+            )
+
+    def _count_rows(self, name: str) -> int | None:
+        """None where there is no such table."""
+        try:
+            return int(self._database.open_table(name).count_rows())
+        except ValueError as error:
+            if "was not found" not in str(error):
+                raise
+            return None
 
     def _table(self, name: str, schema: Any) -> Any:
         return self._database.create_table(name, schema=schema, exist_ok=True)

@@ -11,6 +11,7 @@ class Progress:
     """Counts so far; ``done`` files are safely on disk."""
 
     path: str
+    """Of the file that was just finished; empty where only clips of a longer one were stored."""
     total: int
     done: int
     skipped: int
@@ -20,6 +21,8 @@ class Progress:
     bytes_done: int
     elapsed: float
     """Seconds."""
+    clips: int
+    """Stored in this run, those of unfinished files too."""
 
     @property
     def speed(self) -> float:
@@ -44,6 +47,10 @@ class Problem:
     reason: str
 
 
+DAMAGED = "damaged: "
+"""How the reason begins of a file that is in the store although parts of it cannot be decoded."""
+
+
 @dataclass(frozen=True)
 class IndexReport:
     """What an index run did."""
@@ -62,6 +69,8 @@ class IndexReport:
     """Of video encoded now."""
     elapsed: float
     problems: tuple[Problem, ...]
+    damaged: tuple[Problem, ...]
+    """Files that are in the store although parts of them cannot be decoded."""
     index: str
     """How the store is searched: ``exact scan`` or the kind of approximate index."""
     unused_tags: tuple[str, ...] = ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,7 +37,8 @@ def publish(
     """
     with disk_errors(folder):
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        files = _file_table(store.files())
+        rows = store.files()
+        files = _file_table(rows)
         try:
             previous: Snapshot | None = Snapshot(folder, layout, dim)
         except StoreError:
@@ -46,13 +48,24 @@ def publish(
             wanted = set(files.contents)
             visible = np.array([content in wanted for content in previous.files.contents])
             alive = int(visible[previous.columns["file_number"]].sum())
-            if alive < previous.num_slots * (1 - DEAD_FRACTION):
+            if alive < previous.num_slots * (1 - DEAD_FRACTION) and not missing_clips(store):
                 previous = None
-        return _Writer(folder / FOLDER, layout, dim, previous).write(store, files)
+        counts = {row.content: row.num_clips for row in rows if row.status == "done"}
+        return _Writer(folder / FOLDER, layout, dim, previous).write(store, files, counts)
+
+
+def missing_clips(store: ClipStore) -> dict[str, int]:
+    """How many clips the table lacks of each finished content; whole ones are not in it."""
+    held = Counter(content for content, _ in set(store.clip_keys()))
+    return {
+        row.content: row.num_clips - held[row.content]
+        for row in store.files()
+        if row.status == "done" and held[row.content] < row.num_clips
+    }
 
 
 def _file_table(rows: list[FileRow]) -> FileTable:
-    """One entry a content; its times are those of the path that was indexed first."""
+    """One entry a content; of several paths the first by name gives the times."""
     groups: dict[str, list[FileRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.path):
         if row.status == "done":
@@ -83,25 +96,31 @@ class _Writer:
         self.num_slots = previous.num_slots if previous is not None else 0
         self.thumbnail_bytes = previous.thumbnail_bytes if previous is not None else 0
 
-    def write(self, store: ClipStore, files: FileTable) -> int:
+    def write(self, store: ClipStore, files: FileTable, counts: Mapping[str, int]) -> int:
+        """``counts``: how many clips each content should have."""
         number_of = {content: number for number, content in enumerate(files.contents)}
         kept = {name: np.zeros(0, dtype) for name, dtype in ROW_COLUMNS.items()}
         fresh = set(number_of)
         if self.previous is not None:
             old = self.previous.files.contents
-            fresh -= set(old)
+            visible = np.bincount(self.previous.columns["file_number"], minlength=len(old))
+            pairs = zip(old, visible.tolist(), strict=True)
+            fresh -= {content for content, count in pairs if count >= counts.get(content, 0)}
             # -1 marks contents that are gone; the numbers of the others may have moved.
             moved = np.array([number_of.get(content, -1) for content in old], np.int32)
             file = moved[self.previous.columns["file_number"]]
             kept = {name: column[file >= 0] for name, column in self.previous.columns.items()}
             kept["file_number"] = file[file >= 0]
-            if self._is_same(files, store.index_kind()):
+            if not fresh and self._is_same(files, store.index_kind()):
                 return len(self.previous)
-        keys = sorted(store.clip_keys(sorted(fresh)))
+        keys = sorted(key for key in set(store.clip_keys(sorted(fresh))) if not self._shows(key))
         added = self._append(store, keys, number_of)
         columns = {name: np.concatenate([kept[name], added[name]]) for name in ROW_COLUMNS}
         self._commit(columns, files, store.index_kind())
         return len(columns["slot"])
+
+    def _shows(self, key: ClipKey) -> bool:
+        return self.previous is not None and self.previous.row_of_key(key) is not None
 
     def _is_same(self, files: FileTable, index: str | None) -> bool:
         before = self.previous

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -28,6 +28,10 @@ def clean_query(text: str) -> str:
     >>> clean_query(" a red\\x00 car\\n")
     'a red car'
     """
+    if not isinstance(text, str):
+        raise UsageError(
+            f"a query is one sentence, not {_shown(text)}; search_many takes a list of sentences"
+        )
     kept = (
         sign if sign.isprintable() or sign in "\u200d\ufe0f" else " "
         for sign in text[:MAX_CHARACTERS]
@@ -36,6 +40,17 @@ def clean_query(text: str) -> str:
     if not cleaned:
         raise UsageError("the query is empty; write what should be seen, e.g. 'a man drives a car'")
     return cleaned
+
+
+def clean_queries(texts: Sequence[str]) -> list[str]:
+    """:func:`clean_query` of each; a single sentence would be taken for its letters."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise UsageError(f"a list of sentences is expected, not {_shown(texts)}")
+    return [clean_query(text) for text in texts]
+
+
+def _shown(value: object) -> str:
+    return f"{type(value).__name__} {value!r:.60}"
 
 
 @torch.no_grad()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eaglenet.errors import StoreError
 from eaglenet.search.approximate import EFFORT, Recall, measure_recall
 from eaglenet.search.lance_store import LanceStore
 from eaglenet.search.locking import writer_lock
 from eaglenet.search.manifest import Manifest
-from eaglenet.search.publishing import publish
+from eaglenet.search.publishing import missing_clips, publish
 from eaglenet.search.snapshot import FOLDER, Snapshot
-from eaglenet.search.store import disk_errors
+from eaglenet.search.store import ClipStore, disk_errors
 
 
 def repair(folder: Path) -> int:
@@ -18,6 +19,7 @@ def repair(folder: Path) -> int:
     manifest = Manifest.read(folder)
     with writer_lock(folder):
         store = LanceStore(folder, manifest.layout, manifest.dim)
+        _require_whole(folder, manifest, store)
         store.optimize()
         # The old one goes after the new one is there: the tables may be what is damaged.
         clips = publish(folder, store, manifest.layout, manifest.dim, anew=True)
@@ -30,6 +32,33 @@ def repair(folder: Path) -> int:
                 if not path.name.endswith(ends):
                     path.unlink(missing_ok=True)
         return clips
+
+
+def _require_whole(folder: Path, manifest: Manifest, store: ClipStore) -> None:
+    """Refuse to derive less from the tables than they should hold, or than is searched now."""
+    missing = missing_clips(store)
+    if missing:
+        raise StoreError(
+            f"the tables of {folder} lack {sum(missing.values())} clips of {len(missing)} files "
+            "that were indexed; what can be searched now stays so. Encode them again with: "
+            f"eaglenet index FOLDER --store {folder}"
+        )
+    finished = {row.content for row in store.files() if row.status == "done"}
+    held = sum(content in finished for content, _ in set(store.clip_keys()))
+    searched = _searched_now(folder, manifest)
+    if held < searched:
+        raise StoreError(
+            f"the tables of {folder} hold {held} clips, but {searched} can be searched, which "
+            "stays so. Restore the folder, or bring it up to date with: "
+            f"eaglenet index FOLDER --store {folder}"
+        )
+
+
+def _searched_now(folder: Path, manifest: Manifest) -> int:
+    try:
+        return len(Snapshot(folder, manifest.layout, manifest.dim))
+    except StoreError:
+        return 0  # Damaged, which is what repairing is for.
 
 
 def build_index(folder: Path) -> str:

@@ -16,9 +16,10 @@ from eaglenet.errors import StoreError
 from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
 from eaglenet.search.coarse import Shortlist
+from eaglenet.search.filters import path_matcher
 from eaglenet.search.layout import StoredClips
 from eaglenet.search.moments import find_moment
-from eaglenet.search.queries import Query, clean_query, encode_sentences
+from eaglenet.search.queries import Query, clean_queries, encode_sentences
 from eaglenet.search.snapshot import Snapshot
 from eaglenet.types import Hit, Moment, VideoFeatures
 
@@ -56,8 +57,12 @@ def make_hits(
     k: int,
     group_files: bool,
     rerank: bool,
+    path: str | None = None,
 ) -> list[Hit]:
-    """The k best of a shortlist whose stored features are ``clips``, in the same order."""
+    """The k best of a shortlist whose stored features are ``clips``, in the same order.
+
+    Of a file's places one that matches ``path``, the filter, is shown.
+    """
     if not len(found.rows):
         return []
     scores = query.score(clips).float().cpu() if rerank else torch.from_numpy(found.cosines)
@@ -72,21 +77,24 @@ def make_hits(
     chosen, more = _group(snapshot, found.rows, order, k, group_files)
     frames = query.frame_scores(clips[chosen]).cpu()
     seconds = clips.seconds.cpu()
+    matches = path_matcher(path)
     hits = []
     for rank, (place, frame_scores) in enumerate(zip(chosen, frames, strict=True), 1):
         row = int(found.rows[place])
         file = int(snapshot.columns["file_number"][row])
+        places = snapshot.files.paths[file]
+        shown = first_existing([place for place in places if matches(place)])
         others = [int(found.rows[other]) for other in more.get(place, [])]
         hits.append(
             Hit(
                 rank=rank,
                 clip_id=snapshot.clip_id(row),
-                path=first_existing(snapshot.files.paths[file]),
+                path=shown,
                 score=float(scores[place]),
                 coarse_score=float(found.cosines[place]),
                 moment=find_moment(frame_scores, seconds[place], *snapshot.span(row)),
                 duration=float(snapshot.files.durations[file]),
-                metadata=_metadata(snapshot, row, file, others),
+                metadata=_metadata(snapshot, row, file, others, shown),
             )
         )
     return hits
@@ -99,7 +107,9 @@ def first_existing(paths: Sequence[str]) -> str:
     return next((path for path in paths if os.path.exists(path)), paths[0])
 
 
-def _metadata(snapshot: Snapshot, row: int, file: int, others: list[int]) -> dict[str, Any]:
+def _metadata(
+    snapshot: Snapshot, row: int, file: int, others: list[int], shown: str
+) -> dict[str, Any]:
     files = snapshot.files
     start, end = snapshot.span(row)
     metadata: dict[str, Any] = {
@@ -111,7 +121,6 @@ def _metadata(snapshot: Snapshot, row: int, file: int, others: list[int]) -> dic
         "tags": files.tags[file],
     }
     if len(files.paths[file]) > 1:
-        shown = first_existing(files.paths[file])
         metadata["also_at"] = [path for path in files.paths[file] if path != shown]
     if others:
         metadata["more"] = [snapshot.clip_id(other) for other in others]
@@ -145,7 +154,7 @@ def rank_captions(
     k: int,
 ) -> list[CaptionHit]:
     """The k captions with the highest exact score for one video."""
-    sentences = [clean_query(caption) for caption in captions]
+    sentences = clean_queries(captions)
     scores, frame_scores = [], []
     for start in range(0, len(sentences), CAPTIONS_AT_ONCE):
         text = encode_sentences(method, sentences[start : start + CAPTIONS_AT_ONCE])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from eaglenet.errors import StoreError
 from eaglenet.search.layout import Records
+from eaglenet.search.manifest import NAME as MANIFEST
 
 Status = Literal["done", "failed"]
 ClipKey = tuple[str, int]
@@ -145,9 +146,10 @@ def disk_errors(folder: Path) -> Iterator[None]:
             or "Permission denied" in text
             or "Read-only file system" in text
         ):
+            works = "; searching it still works" if (folder / MANIFEST).exists() else ""
             raise StoreError(
-                f"{folder} cannot be written to ({text.splitlines()[0]}); searching it still "
-                "works. Make it writable or give another --store"
+                f"{folder} cannot be written to ({text.splitlines()[0]}){works}. Make it writable "
+                "or give another --store"
             ) from error
         if "lance error" in text or "LanceError" in text:
             raise StoreError(

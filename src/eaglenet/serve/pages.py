@@ -87,7 +87,7 @@ async def icon(request: Request) -> Response:
     return _file(request, "icon.svg", TYPES["icon.svg"])
 
 
-@router.get("/health", tags=["service"], responses=documented(421, 500))
+@router.get("/health", tags=["service"], responses=documented(403, 421, 500))
 async def health() -> HealthBody:
     """Whether the service answers."""
     return HealthBody(status="ok")

@@ -20,11 +20,13 @@ from eaglenet.serve.settings import (
     MAX_TAGS,
 )
 
-# Spelled out, because dialects of patterns do not agree on what else is a space. Queries of other
-# invisible signs find nothing.
+# Control characters and spaces, spelled out because dialects of patterns do not agree on what else
+# is a space. Queries of other invisible signs find nothing.
 Sentence = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=r"[^ \t\r\n]"),
+    StringConstraints(
+        min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=r"[^\x00-\x20\x7f-\xa0]"
+    ),
 ]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=MAX_FILTER_CHARACTERS)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]

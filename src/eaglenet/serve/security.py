@@ -82,6 +82,17 @@ def local_host_name(host: str) -> str:
     return name.partition(":")[0].removesuffix(".")
 
 
+def is_from_another_site(headers: Headers, path: str) -> bool:
+    """Whether a browser says that a page of another site asks."""
+    if headers.get("sec-fetch-site") == "cross-site":
+        return True
+    origin = headers.get("origin")
+    # Forms of pages that name no referrer, as ours, come from "null"; the login form is one.
+    if origin is None or (origin == "null" and path == "/login"):
+        return False
+    return origin.partition("://")[2].lower() != headers.get("host", "").strip().lower()
+
+
 class GuardMiddleware:
     """Refuses requests by where they come from and whether they know the token.
 
@@ -106,7 +117,7 @@ class GuardMiddleware:
         if self.local and local_host_name(headers.get("host", "")) not in LOCAL_NAMES:
             return error_response(421, "this service answers to localhost only")
         path = scope["path"]
-        if headers.get("sec-fetch-site") == "cross-site" and path != "/":
+        if is_from_another_site(headers, path) and path != "/":
             return error_response(403, "another site asked for this")
         if self.tokens is None or path in OPEN_PATHS or path.startswith("/static/"):
             return None

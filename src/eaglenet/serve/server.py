@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -55,7 +56,15 @@ def run(
         # uvicorn stops in order at these signals, then raises them once more.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _ignore)
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc]
+    def handle_exit(self, number: int, frame: FrameType | None) -> None:
+        super().handle_exit(number, frame)
+        if self.force_exit:
+            # Interrupted twice: answers are cut off as asked, which needs no tracebacks.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
