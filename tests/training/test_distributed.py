@@ -8,7 +8,8 @@ import torch
 from processes import free_port, run_ranks, start, wait
 from tiny import logged_losses, tiny_experiment
 
-from eaglenet.errors import DistributedError, NonFiniteError
+from eaglenet.errors import DistributedError, NonFiniteError, UsageError
+from eaglenet.locking import hold_lock
 from eaglenet.training.build import build_method, load_source
 from eaglenet.training.distributed import (
     World,
@@ -103,6 +104,15 @@ def test_a_whole_run_on_two_processes_equals_one(features, tmp_path):
     for first, second in zip(one, two, strict=True):
         # fp32 sums in another order; the difference grows slowly over steps.
         assert first["total"] == pytest.approx(second["total"], rel=1e-4)
+
+
+def test_every_rank_is_told_that_another_process_trains_in_the_folder(features, tmp_path):
+    def rank():
+        with pytest.raises(UsageError, match="is being trained by another eaglenet"):
+            train(tiny_experiment(features), tmp_path, device="cpu")
+
+    with hold_lock(tmp_path / ".lock"):
+        run_ranks(rank)
 
 
 def test_shared_evaluation_equals_evaluation_by_one(features, tmp_path):

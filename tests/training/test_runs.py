@@ -108,6 +108,31 @@ def test_a_folder_with_other_things_in_it_is_refused(features, tmp_path):
         train(tiny_experiment(features), tmp_path, device="cpu")
 
 
+def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_free(
+    finished, features, tmp_path
+):
+    experiment = tiny_experiment(features)
+    reached = tmp_path / "reached"
+
+    def held():
+        def wait_forever(*arguments):
+            reached.touch()
+            time.sleep(600)
+
+        trainer_module.write_checkpoint = wait_forever
+        train(experiment, tmp_path / "run", device="cpu")
+
+    child = start(held)
+    while not reached.exists():
+        time.sleep(0.01)
+    with pytest.raises(UsageError, match=rf"is being trained by .*process {child} on .*--output"):
+        train(experiment, tmp_path / "run", device="cpu")
+    kill(child)
+    wait(child)
+    train(experiment, tmp_path / "run", device="cpu")
+    assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
+
+
 def _kill_a_few_times(experiment, folder, moment, *, longest):
     """Start the run and kill it after a random time, up to three times; how often it worked."""
     kills = 0
