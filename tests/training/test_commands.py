@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from tiny import FRAME_DIM, FRAMES, TEXT_DIM, write_features
@@ -180,6 +181,24 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(features, tmp
     assert result.returncode == 1
     assert "check the path" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(features, tmp_path):
+    log = tmp_path / "run" / "log.jsonl"
+    command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
+    command += ["train", "features/clip4clip", "--output", str(tmp_path / "run")]
+    command += ["--device", "cpu", *settings([f"data.root={features}"], SMALL)]
+    command += settings(["method_config.num_frames=5", "training.epochs=100000"])
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (log.exists() and '"event": "step"' in log.read_text()):
+        time.sleep(0.05)
+    process.terminate()
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "run the same command again to go on" in told
+    assert "error:" not in told
+    last = json.loads(log.read_text().splitlines()[-1])["step"]
+    assert (tmp_path / "run" / "checkpoints" / f"step-{last:09d}.pt").exists()
 
 
 def test_scores_of_a_run_can_be_written_and_post_processed(features, tmp_path):
