@@ -90,6 +90,21 @@ def test_a_dry_run_counts_the_data_and_trains_nothing(features, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "training.batch_size=4000"], "90 captions cannot fill one batch of 4000"),
+        (["--set", "training.coarse_batch_size=5000"], "fill one batch of 5000"),
+        (["--device", "cuda:99"], "GPU 99 was asked for"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(features, tmp_path, arguments, message):
+    command = ["train", "features/xpool", "--output", tmp_path / "run", "--dry-run"]
+    command += settings([f"data.root={features}", "method_config.num_frames=5"], SMALL)
+    with pytest.raises(EagleNetError, match=message):
+        invoke(*command, *arguments)
+
+
 def test_an_experiment_file_can_be_trained(features, tmp_path):
     saved = invoke(
         "recipes", "show", "features/xpool", "--json",

@@ -43,7 +43,7 @@ from eaglenet.training.optimizer import (
 )
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.schedule import rate_factor
-from eaglenet.training.sources import Source, epoch_batches
+from eaglenet.training.sources import Source, epoch_batches, pair_samplers
 from eaglenet.training.step import FiniteWatch, StepOptions, training_losses
 from eaglenet.training.stopping import StopRequest
 from eaglenet.types import PairBatch
@@ -92,9 +92,7 @@ class Trainer:
         self.method = method.to(world.device)
         self.train, self.selection = train, selection
         self.folder, self.world = folder, world
-        self.sampler = self.coarse_sampler = self._sampler(self.config.batch_size)
-        if self.config.coarse_epochs and self.config.coarse_batch_size:
-            self.coarse_sampler = self._sampler(self.config.coarse_batch_size)
+        self.coarse_sampler, self.sampler = pair_samplers(self.config, train.video_of_text, world)
         self.coarse_steps = self.config.coarse_epochs * len(self.coarse_sampler)
         self.num_steps = self.coarse_steps + self.config.epochs * len(self.sampler)
         self.options = StepOptions(
@@ -115,17 +113,6 @@ class Trainer:
             Logbook(folder, step=self.position.step, tensorboard=tensorboard, progress=progress)
             if world.is_main
             else None
-        )
-
-    def _sampler(self, batch_size: int) -> PairSampler:
-        return PairSampler(
-            self.train.video_of_text,
-            batch_size,
-            self.config.seed,
-            one_caption=self.config.captions == "one",
-            neighbours=self.config.neighbours,
-            rank=self.world.rank,
-            world=self.world.size,
         )
 
     def _place(self) -> tuple[PairSampler, int, int]:
