@@ -56,6 +56,8 @@ def test_train_evaluate_and_resume(features, tmp_path):
     text = invoke("evaluate", tmp_path / "run", "--device", "cpu")
     assert "R@1" in text
     assert "features of" in text
+    command.remove("--json")
+    assert "nothing was trained" in invoke(*command)
 
 
 def test_noise_seeds_give_mean_and_spread(features, tmp_path):
@@ -134,6 +136,29 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
     assert "chosen on the validation split" in report
     assert row["budget"] == {"pairs": 2 * 5 * 16, "batch": 16, "frames": 5, "words": 32}
     assert "All rows had the same budget." in report
+
+
+def test_a_comparison_names_earlier_runs_that_its_table_leaves_out(features, tmp_path):
+    command = ["compare", "--dataset", "features", "--root", features, "--seeds", 1]
+    command += ["--output", tmp_path, "--device", "cpu"]
+    command += settings(SMALL, ["method_config.num_frames=5"])
+    assert "not in this table" not in invoke(*command, "clip4clip", "xpool")
+    for _ in range(2):
+        assert "not in this table: clip4clip;" in invoke(*command, "xpool")
+    assert "not in this table: clip4clip;" in (tmp_path / "compare.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "command", [["compare", "xpool", "--dataset"], ["ablate", "coefficient", "--world"]]
+)
+def test_a_wrong_root_is_told_before_weights_are_looked_for(command, tmp_path, monkeypatch):
+    def loaded(*arguments):
+        pytest.fail("weights were loaded")
+
+    monkeypatch.setattr("eaglenet.encoders.pretrained.load_clip", loaded)
+    with pytest.raises(EagleNetError, match="--root /nothere: no such folder"):
+        invoke(*command, "msrvtt-b16", "--root", "/nothere", "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):

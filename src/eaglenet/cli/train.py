@@ -61,8 +61,10 @@ def train(
         return
     if as_json:
         print(json.dumps(run.result, indent=2))
-    else:
-        show(run.result, str(output))
+        return
+    if run.was_finished:
+        print(f"{output} was finished before: nothing was trained; another --output trains anew")
+    show(run.result, str(output))
 
 
 def show(result: dict[str, Any], output: str) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglenet.errors import UsageError
+
 if TYPE_CHECKING:
     from eaglenet.training.experiment import Experiment
 
@@ -35,6 +37,13 @@ def find_experiment(name: str, settings: list[str] | None) -> Experiment:
     is_file = name not in RECIPES and Path(name).suffix == ".json" and Path(name).is_file()
     experiment = Experiment.load(Path(name)) if is_file else build_recipe(name)
     return experiment.override(settings or [])
+
+
+def root_setting(root: str) -> list[str]:
+    """`--root` as a setting; a wrong one is told before weights are looked for."""
+    if root and not Path(root).expanduser().exists():
+        raise UsageError(f"--root {root}: no such folder or file")
+    return [f"data.root={root}"] if root else []
 
 
 class ProgressBar:

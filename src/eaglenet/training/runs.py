@@ -71,6 +71,8 @@ class Run:
     folder: Path
     experiment: Experiment
     result: dict[str, Any]
+    was_finished: bool = False
+    """The run was there, finished: nothing was trained."""
 
 
 def train(
@@ -87,11 +89,12 @@ def train(
     world = join(device)
     try:
         finished = find_result(experiment, folder)
-        if finished is None:
-            with run_lock(folder, world):
-                begin_run(experiment, folder, world)
-                finished = _train(experiment, folder, world, progress, tensorboard)
-        return Run(folder, experiment, finished)
+        if finished is not None:
+            return Run(folder, experiment, finished, was_finished=True)
+        with run_lock(folder, world):
+            begin_run(experiment, folder, world)
+            result = _train(experiment, folder, world, progress, tensorboard)
+        return Run(folder, experiment, result)
     finally:
         leave(world)
 
