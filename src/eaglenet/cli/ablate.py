@@ -51,7 +51,13 @@ def ablate(
     Numbers of the paper are labelled so; on the demo world and on features they are other data and
     only the order of the rows can be compared.
     """
-    from eaglenet.training.campaign import Trial, left_out_lines, reasons, run_campaign, write_report
+    from eaglenet.training.campaign import (
+        Trial,
+        left_out_lines,
+        reasons,
+        run_campaign,
+        write_report,
+    )
     from eaglenet.training.runs import default_split
 
     rows_of_table = find_table(table)

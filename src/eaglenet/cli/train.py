@@ -82,6 +82,7 @@ def check(experiment: Experiment, device: str, as_json: bool) -> None:
     from eaglenet.training.build import build_method, check_data, check_fit, describe_data
     from eaglenet.training.distributed import join, leave
     from eaglenet.training.runs import count_parameters
+    from eaglenet.training.sources import few_videos
 
     check_data(experiment.data)
     world = join(device)
@@ -104,4 +105,6 @@ def check(experiment: Experiment, device: str, as_json: bool) -> None:
     print(f"parameters: {found['parameters']}")
     for split, description in found["data"].items():
         print(f"{split}: {description}")
+        for remark in few_videos(description["videos_found"]):
+            print(f"{split}: {remark}")
     print("nothing was trained (--dry-run)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,9 +52,10 @@ from eaglenet.training.manifest import describe_environment, write_json
 from eaglenet.training.memory import reset_peak_memory
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.settings import differences
-from eaglenet.training.sources import Source, feature_source
+from eaglenet.training.sources import Source, feature_source, few_videos
 from eaglenet.training.trainer import Position, Trainer
 
+logger = logging.getLogger(__name__)
 EXPERIMENT = "experiment.json"
 MANIFEST = "manifest.json"
 RESULT = "result.json"
@@ -156,6 +158,10 @@ def prepare(
                     progress=progress if world.is_main else None,
                 )
         wait_for_main(world, "waiting for rank 0 to prepare the data")
+    if world.is_main:
+        for name in names:
+            for remark in few_videos(sources[name].num_videos):
+                logger.warning("%s: %s", name, remark)
     return method, sources
 
 

@@ -17,6 +17,8 @@ from eaglenet.training.distributed import World
 from eaglenet.training.experiment import TrainingConfig
 from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
 
+FEW_VIDEOS = 10
+
 
 @dataclass(frozen=True)
 class Source:
@@ -104,6 +106,13 @@ def memory_source(records: Split, tokens: Tokens, clips: Clips) -> Source:
         video_ids=records.video_ids,
         protocol=records.protocol,
     )
+
+
+def few_videos(num_videos: int) -> tuple[str, ...]:
+    """A remark on a split so small that its recalls are high by chance."""
+    if num_videos >= FEW_VIDEOS:
+        return ()
+    return (f"{num_videos} videos are too few for recalls to mean much",)
 
 
 def pair_samplers(
