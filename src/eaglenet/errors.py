@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 
 class EagleNetError(Exception):
@@ -13,7 +12,7 @@ class EagleNetError(Exception):
     files were left out, 4 a model could not be had, 5 a store cannot be used as asked.
     """
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
 
 class UsageError(EagleNetError):
@@ -70,3 +69,11 @@ class NonFiniteError(EagleNetError):
 
 class DistributedError(EagleNetError):
     """Processes of one run could not meet or lost each other; says which rank waited for what."""
+
+
+class StoppedError(EagleNetError):
+    """A signal asked for an end; what was done is kept. Exits as a shell counts: 128 + signal."""
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal

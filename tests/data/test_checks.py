@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eaglenet.cli.data import parse_settings
+from eaglenet.cli.data import parse_settings, progress_bar
 from eaglenet.cli.main import app
 from eaglenet.data.checks import check_dataset
 from eaglenet.data.decoding import write_video
@@ -182,3 +182,17 @@ def test_frames_that_cannot_be_are_refused_before_a_cache_is_made(root, tmp_path
     with pytest.raises(UsageError, match="0 frames of 224 pixels"):
         run("cache", "vatex", "--root", root, "--output", tmp_path / "cache", "--frames", 0)
     assert not (tmp_path / "cache").exists()
+
+
+def test_help_names_the_datasets_that_a_command_takes():
+    code, text = run("cache", "--help")
+    assert (code, "demo" in text, "features" in text) == (0, True, False)
+    code, text = run("check", "--help")
+    assert (code, "demo" in text, "features" in text) == (0, True, True)
+
+
+def test_without_a_terminal_a_long_check_tells_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr("eaglenet.cli.training_options.LINE_SECONDS", 0.0)
+    with progress_bar("open", quiet=False) as advance:
+        advance(3, 2000)
+    assert capsys.readouterr().err == "open: videos: 3 of 2,000\n"

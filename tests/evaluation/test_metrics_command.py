@@ -75,8 +75,10 @@ def test_wrong_files_are_answered_with_what_was_expected(tmp_path, square) -> No
     with pytest.raises(NonFiniteError, match="9 of 9"):
         run(path)
     path.write_text("not numpy")
-    with pytest.raises(UsageError, match="cannot be read"):
-        run(path)
+    for arguments in ((path,), (square, "--video-of-text", path)):
+        with pytest.raises(UsageError, match="cannot be read") as refused:
+            run(*arguments)
+        assert "pickle" not in str(refused.value)
     with pytest.raises(UsageError, match="is not a file"):
         run(tmp_path / "none.npy")
     mapping = tmp_path / "map.txt"

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from tiny import FRAME_DIM, FRAMES, TEXT_DIM, write_features
@@ -55,6 +56,8 @@ def test_train_evaluate_and_resume(features, tmp_path):
     text = invoke("evaluate", tmp_path / "run", "--device", "cpu")
     assert "R@1" in text
     assert "features of" in text
+    command.remove("--json")
+    assert "nothing was trained" in invoke(*command)
 
 
 def test_noise_seeds_give_mean_and_spread(features, tmp_path):
@@ -89,6 +92,21 @@ def test_a_dry_run_counts_the_data_and_trains_nothing(features, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "training.batch_size=4000"], "90 captions cannot fill one batch of 4000"),
+        (["--set", "training.coarse_batch_size=5000"], "fill one batch of 5000"),
+        (["--device", "cuda:99"], "GPU 99 was asked for"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(features, tmp_path, arguments, message):
+    command = ["train", "features/xpool", "--output", tmp_path / "run", "--dry-run"]
+    command += settings([f"data.root={features}", "method_config.num_frames=5"], SMALL)
+    with pytest.raises(EagleNetError, match=message):
+        invoke(*command, *arguments)
+
+
 def test_an_experiment_file_can_be_trained(features, tmp_path):
     saved = invoke(
         "recipes", "show", "features/xpool", "--json",
@@ -118,6 +136,29 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
     assert "chosen on the validation split" in report
     assert row["budget"] == {"pairs": 2 * 5 * 16, "batch": 16, "frames": 5, "words": 32}
     assert "All rows had the same budget." in report
+
+
+def test_a_comparison_names_earlier_runs_that_its_table_leaves_out(features, tmp_path):
+    command = ["compare", "--dataset", "features", "--root", features, "--seeds", 1]
+    command += ["--output", tmp_path, "--device", "cpu"]
+    command += settings(SMALL, ["method_config.num_frames=5"])
+    assert "not in this table" not in invoke(*command, "clip4clip", "xpool")
+    for _ in range(2):
+        assert "not in this table: clip4clip;" in invoke(*command, "xpool")
+    assert "not in this table: clip4clip;" in (tmp_path / "compare.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "command", [["compare", "xpool", "--dataset"], ["ablate", "coefficient", "--world"]]
+)
+def test_a_wrong_root_is_told_before_weights_are_looked_for(command, tmp_path, monkeypatch):
+    def loaded(*arguments):
+        pytest.fail("weights were loaded")
+
+    monkeypatch.setattr("eaglenet.encoders.pretrained.load_clip", loaded)
+    with pytest.raises(EagleNetError, match="--root /nothere: no such folder"):
+        invoke(*command, "msrvtt-b16", "--root", "/nothere", "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
@@ -182,6 +223,24 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(features, tmp
     assert "Traceback" not in result.stderr
 
 
+def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(features, tmp_path):
+    log = tmp_path / "run" / "log.jsonl"
+    command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
+    command += ["train", "features/clip4clip", "--output", str(tmp_path / "run")]
+    command += ["--device", "cpu", *settings([f"data.root={features}"], SMALL)]
+    command += settings(["method_config.num_frames=5", "training.epochs=100000"])
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (log.exists() and '"event": "step"' in log.read_text()):
+        time.sleep(0.05)
+    process.terminate()
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "run the same command again to go on" in told
+    assert "error:" not in told
+    last = json.loads(log.read_text().splitlines()[-1])["step"]
+    assert (tmp_path / "run" / "checkpoints" / f"step-{last:09d}.pt").exists()
+
+
 def test_scores_of_a_run_can_be_written_and_post_processed(features, tmp_path):
     run = tmp_path / "run"
     invoke(
@@ -201,6 +260,51 @@ def test_scores_of_a_run_can_be_written_and_post_processed(features, tmp_path):
     assert "dual_softmax" in metrics
     with pytest.raises(EagleNetError, match="name it so"):
         invoke("evaluate", run, "--device", "cpu", "--scores", tmp_path / "sim.csv")
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
+    from eaglenet.cli import training_options
+
+    now = [0.0]
+    monkeypatch.setattr(training_options.time, "monotonic", lambda: now[0])
+    with training_options.progress_bars(quiet=False) as announce:
+        progress = announce("run")
+        for done in range(100):
+            now[0] += 1.0
+            progress.event({"event": "work", "title": "decoding", "done": done, "total": 100})
+        progress.event({"event": "start", "num_steps": 6000, "step": 0})
+        for step in range(1, 6001):
+            now[0] += 0.05
+            progress.event({"event": "step", "step": step, "total": 0.5, "seconds": 0.05})
+            if step % 50 == 0:
+                record = {"event": "evaluation", "epoch": step // 50, "t2v": {"R@1": 12.34}}
+                progress.event(record)
+        progress.event({"event": "end", "best_epoch": 1})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "run: decoding: 29 of 100"
+    assert lines[3] == "run: step 0 of 6000"
+    assert "run: epoch 1: t2v R@1 12.3" in lines
+    steps = [line for line in lines if "loss" in line]
+    assert steps[0] == "run: step 1 of 6000, loss 0.5000, about 5 minutes left"
+    assert 5 <= len(steps) <= 10
+    assert len(lines) < 80
+
+
+def test_a_train_command_without_a_terminal_says_where_it_is(features, tmp_path):
+    command = ["train", "features/xpool", "--output", str(tmp_path / "run"), "--device", "cpu"]
+    command += settings([f"data.root={features}"], SMALL, ["method_config.num_frames=5"])
+    told = CliRunner().invoke(app, command).stderr.splitlines()
+    assert told == ["features/xpool: step 0 of 10", told[1]]
+    assert told[1].startswith("features/xpool: epoch 2: t2v R@1")
+
+
+def test_an_error_before_the_first_step_is_not_preceded_by_an_empty_line(capsys, monkeypatch):
+    from eaglenet.cli.training_options import progress_bars
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with progress_bars(quiet=False) as announce:
+        announce("run")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_table_wider_than_the_terminal_keeps_its_numbers(capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """Two processes are one process with the joined batch."""
 
 import os
+import signal
 import time
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 from processes import free_port, run_ranks, start, wait
 from tiny import logged_losses, tiny_experiment
 
-from eaglenet.errors import DistributedError, NonFiniteError
+from eaglenet.errors import DistributedError, NonFiniteError, StoppedError, UsageError
+from eaglenet.locking import hold_lock
+from eaglenet.training import trainer as trainer_module
 from eaglenet.training.build import build_method, load_source
 from eaglenet.training.distributed import (
     World,
@@ -103,6 +106,35 @@ def test_a_whole_run_on_two_processes_equals_one(features, tmp_path):
     for first, second in zip(one, two, strict=True):
         # fp32 sums in another order; the difference grows slowly over steps.
         assert first["total"] == pytest.approx(second["total"], rel=1e-4)
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(features, tmp_path):
+    experiment = tiny_experiment(features, epochs=50, checkpoint_every=0)
+
+    def rank():
+        original = trainer_module.training_losses
+
+        def signalled(method, batch, options, world, *, seed):
+            if world.rank == 1 and seed == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(method, batch, options, world, seed=seed)
+
+        trainer_module.training_losses = signalled
+        with pytest.raises(StoppedError, match="SIGTERM after step 4 of 250") as stopped:
+            train(experiment, tmp_path, device="cpu")
+        assert stopped.value.exit_code == 143
+
+    run_ranks(rank)
+    assert len(logged_losses(tmp_path)) == 4
+
+
+def test_every_rank_is_told_that_another_process_trains_in_the_folder(features, tmp_path):
+    def rank():
+        with pytest.raises(UsageError, match="is being trained by another eaglenet"):
+            train(tiny_experiment(features), tmp_path, device="cpu")
+
+    with hold_lock(tmp_path / ".lock"):
+        run_ranks(rank)
 
 
 def test_shared_evaluation_equals_evaluation_by_one(features, tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import signal
 import sys
 import time
 
@@ -13,9 +14,18 @@ from processes import kill, start, wait
 from tiny import logged_losses, tiny_experiment, write_features
 
 from eaglenet.data.features import load_feature_folder
-from eaglenet.errors import CheckpointError, ConfigError, DatasetError, NonFiniteError, UsageError
+from eaglenet.errors import (
+    CheckpointError,
+    ConfigError,
+    DatasetError,
+    NonFiniteError,
+    StoppedError,
+    UsageError,
+)
 from eaglenet.methods.folder import load
+from eaglenet.training import stopping
 from eaglenet.training import trainer as trainer_module
+from eaglenet.training.checkpoint import list_checkpoints
 from eaglenet.training.logbook import read_log
 from eaglenet.training.runs import evaluate_run, feature_notes, train
 
@@ -108,6 +118,31 @@ def test_a_folder_with_other_things_in_it_is_refused(features, tmp_path):
         train(tiny_experiment(features), tmp_path, device="cpu")
 
 
+def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_free(
+    finished, features, tmp_path
+):
+    experiment = tiny_experiment(features)
+    reached = tmp_path / "reached"
+
+    def held():
+        def wait_forever(*arguments):
+            reached.touch()
+            time.sleep(600)
+
+        trainer_module.write_checkpoint = wait_forever
+        train(experiment, tmp_path / "run", device="cpu")
+
+    child = start(held)
+    while not reached.exists():
+        time.sleep(0.01)
+    with pytest.raises(UsageError, match=rf"is being trained by .*process {child} on .*--output"):
+        train(experiment, tmp_path / "run", device="cpu")
+    kill(child)
+    wait(child)
+    train(experiment, tmp_path / "run", device="cpu")
+    assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
+
+
 def _kill_a_few_times(experiment, folder, moment, *, longest):
     """Start the run and kill it after a random time, up to three times; how often it worked."""
     kills = 0
@@ -192,6 +227,49 @@ def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
     evaluations = [record for record in read_log(run.folder) if record["event"] == "evaluation"]
     assert [record["epoch"] for record in evaluations] == [1, 2, 3]
     assert run.result["pairs"] == finished.result["pairs"]
+
+
+@pytest.mark.parametrize(
+    ("victim", "call", "steps"), [("training_losses", 4, 4), ("evaluate_source", 1, 5)]
+)
+def test_a_run_asked_to_stop_saves_its_step_and_resumes_bit_identically(
+    finished, features, tmp_path, monkeypatch, victim, call, steps
+):
+    experiment = tiny_experiment(features, checkpoint_every=0)
+    original = getattr(trainer_module, victim)
+    calls = []
+
+    def signalled(*arguments, **options):
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)  # as torchrun does, right after the first
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(trainer_module, victim, signalled)
+    with pytest.raises(StoppedError, match=rf"SIGINT after step {steps} of 15.*same command"):
+        train(experiment, tmp_path, device="cpu")
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == [
+        f"step-{steps:09d}.pt"
+    ]
+    run = train(experiment, tmp_path, device="cpu")
+    assert logged_losses(tmp_path) == logged_losses(finished.folder)
+    assert run.result["history"] == finished.result["history"]
+
+
+def test_a_second_signal_later_ends_a_run_at_once(features, tmp_path, monkeypatch):
+    def impatient(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+    monkeypatch.setattr(stopping, "SAME_SIGNAL_SECONDS", 0.01)
+    monkeypatch.setattr(trainer_module, "training_losses", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_experiment(features), tmp_path, device="cpu")
 
 
 def test_seconds_of_a_resumed_run_are_those_of_all_its_attempts(features, tmp_path):

@@ -60,6 +60,25 @@ def test_a_run_from_video_files_counts_what_it_left_out(videos, tmp_path):
     assert (run.folder / "model" / "tokenizer.json").exists()
 
 
+def test_a_split_of_a_few_videos_is_remarked_on(videos, tmp_path, caplog):
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    assert "val: 6 videos are too few" in caplog.text
+    assert "train: 13 videos are" not in caplog.text
+    result = evaluate_run(run.folder, split="val", device="cpu")
+    assert "6 videos are too few for recalls to mean much" in result.notes
+
+
+def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(videos, tmp_path):
+    command = ["train", "demo", "--output", str(tmp_path / "run"), "--dry-run"]
+    for setting in ("data.dataset=folder", f"data.root={videos}", "data.options={}"):
+        command += ["--set", setting]
+    told = CliRunner().invoke(app, [*command, "--set", "training.batch_size=8"])
+    assert "nothing was trained" in told.stdout
+    assert "val: 6 videos are too few" in told.stdout
+    with pytest.raises(ConfigError, match="14 videos cannot fill one batch of 64"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
 def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_place(
     videos, tmp_path, monkeypatch
 ):

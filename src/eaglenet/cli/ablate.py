@@ -17,6 +17,7 @@ from eaglenet.cli.training_options import (
     find_experiment,
     print_table,
     progress_bars,
+    root_setting,
 )
 from eaglenet.errors import UsageError
 
@@ -50,13 +51,19 @@ def ablate(
     Numbers of the paper are labelled so; on the demo world and on features they are other data and
     only the order of the rows can be compared.
     """
-    from eaglenet.training.campaign import Trial, reasons, run_campaign, write_report
+    from eaglenet.training.campaign import (
+        Trial,
+        left_out_lines,
+        reasons,
+        run_campaign,
+        write_report,
+    )
     from eaglenet.training.runs import default_split
 
     rows_of_table = find_table(table)
     if world not in WORLDS:
         raise UsageError(f"unknown world {world!r}; known: {', '.join(WORLDS)}")
-    changes = [*([f"data.root={root}"] if root else []), *(settings or [])]
+    changes = [*root_setting(root), *(settings or [])]
     prefix = "" if world == "msrvtt-b16" else f"{world}/"
     trials = [
         Trial(row.label, find_experiment(f"{prefix}{table}/{row.slug}", changes))
@@ -74,7 +81,7 @@ def ablate(
         print(json.dumps({"title": title, "rows": rows}, indent=2))
         return
     print_table(title, *beside_paper(rows))
-    for line in reasons(rows):
+    for line in [*reasons(rows), *left_out_lines(output, rows)]:
         print(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 

@@ -17,6 +17,7 @@ from eaglenet.cli.training_options import (
     find_experiment,
     print_table,
     progress_bars,
+    root_setting,
 )
 from eaglenet.errors import UsageError
 
@@ -58,13 +59,14 @@ def compare(
         Trial,
         budget_lines,
         campaign_table,
+        left_out_lines,
         reasons,
         run_campaign,
         write_report,
     )
     from eaglenet.training.runs import SELECTION_NOTES, default_split
 
-    changes = [*([f"data.root={root}"] if root else []), *(settings or [])]
+    changes = [*root_setting(root), *(settings or [])]
     # A name given twice is one row.
     names = dict.fromkeys(name for argument in methods for name in argument.split(",") if name)
     found = {name: find_trial(name, dataset, changes) for name in names}
@@ -88,7 +90,7 @@ def compare(
         print(json.dumps({"title": title, "rows": rows}, indent=2))
         return
     print_table(title, *campaign_table(rows))
-    for line in [*budget_lines(rows), *reasons(rows)]:
+    for line in [*budget_lines(rows), *reasons(rows), *left_out_lines(output, rows)]:
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
 

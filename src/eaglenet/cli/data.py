@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
 
-Dataset = Annotated[
-    str, typer.Argument(help="msrvtt, didemo, msvd, vatex, folder (your own) or features.")
-]
+DATASETS_WITH_VIDEOS = "msrvtt, didemo, msvd, vatex, folder (your own) or demo"
+Dataset = Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}.")]
 Root = Annotated[Path, typer.Option("--root", help="Folder (or file) of the dataset.")]
 VideoFolders = Annotated[
     list[Path] | None,
@@ -38,7 +38,7 @@ MAX_REASONS = 5  # printed of each kind; --json lists them all
 
 @app.command()
 def check(
-    dataset: Dataset,
+    dataset: Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}; or features.")],
     root: Root,
     videos: VideoFolders = None,
     splits: Annotated[
@@ -148,9 +148,7 @@ def features(
     model: Annotated[
         str, typer.Argument(help="Whose towers: a CLIP folder or hub id, a model folder or run.")
     ],
-    dataset: Annotated[
-        str, typer.Argument(help="msrvtt, didemo, msvd, vatex, folder (your own) or demo.")
-    ],
+    dataset: Dataset,
     output: Annotated[Path, typer.Option("--output", help="The features folder to write.")],
     root: Annotated[str, typer.Option("--root", help="Folder (or file) of the dataset.")] = "",
     split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
@@ -335,15 +333,21 @@ def parse_settings(settings: list[str] | None) -> dict[str, Any]:
 
 @contextmanager
 def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on the error stream, where there is a terminal to show it."""
+    """A bar on the error stream; a line now and then where that is no terminal."""
+    if quiet:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        from eaglenet.cli.training_options import ProgressLines
+        from eaglenet.training.logbook import tell
+
+        lines = ProgressLines(title)
+        yield lambda done, total: tell(lines, "videos", done, total)
+        return
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

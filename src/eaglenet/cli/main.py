@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from eaglenet.errors import EagleNetError
+from eaglenet.errors import EagleNetError, StoppedError
 
 COMMAND_MODULES: tuple[str, ...] = (
     "demo",
@@ -71,7 +71,7 @@ for _name in COMMAND_MODULES:
 
 
 def main() -> None:
-    """Run the command line. Exit codes: see ``eaglenet.errors``; 130 when interrupted."""
+    """Run the command line. Exit codes: see ``eaglenet.errors``; 130 or 143 when interrupted."""
     try:
         app()
     except KeyboardInterrupt:
@@ -82,6 +82,9 @@ def main() -> None:
         if leaving.code == 130:
             print("interrupted; training, indexing and caching go on if run again", file=sys.stderr)
         raise
+    except StoppedError as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(stopped.exit_code)
     except EagleNetError as error:
         if os.environ.get("EAGLENET_DEBUG"):
             raise

@@ -33,7 +33,7 @@ def train(
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log there.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check settings and data, train nothing.")
+        bool, typer.Option("--dry-run", help="Check settings, data and device, train nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,7 +46,7 @@ def train(
 
     experiment = find_experiment(name, settings)
     if dry_run:
-        check(experiment, as_json)
+        check(experiment, device, as_json)
         return
     is_main = os.environ.get("RANK", "0") == "0"
     with progress_bars(quiet=as_json or not is_main) as announce:
@@ -61,8 +61,10 @@ def train(
         return
     if as_json:
         print(json.dumps(run.result, indent=2))
-    else:
-        show(run.result, str(output))
+        return
+    if run.was_finished:
+        print(f"{output} was finished before: nothing was trained; another --output trains anew")
+    show(run.result, str(output))
 
 
 def show(result: dict[str, Any], output: str) -> None:
@@ -75,19 +77,27 @@ def show(result: dict[str, Any], output: str) -> None:
     print(f"  {result['seconds']:.0f} s; next: eaglenet evaluate {output}")
 
 
-def check(experiment: Experiment, as_json: bool) -> None:
+def check(experiment: Experiment, device: str, as_json: bool) -> None:
     """Build the method and look at the data without decoding or training."""
     from eaglenet.training.build import build_method, check_data, check_fit, describe_data
+    from eaglenet.training.distributed import join, leave
     from eaglenet.training.runs import count_parameters
+    from eaglenet.training.sources import few_videos
 
     check_data(experiment.data)
-    method = build_method(experiment)
-    check_fit(method, experiment.data)
-    found = {
-        "experiment": experiment.to_plain(),
-        "parameters": count_parameters(method),
-        "data": describe_data(experiment, method),
-    }
+    world = join(device)
+    try:
+        method = build_method(experiment)
+        check_fit(method, experiment.data)
+        found = {
+            "experiment": experiment.to_plain(),
+            "parameters": count_parameters(method),
+            "data": describe_data(experiment, method, world),
+        }
+    finally:
+        leave(world)
+    if not world.is_main:
+        return
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -95,4 +105,6 @@ def check(experiment: Experiment, as_json: bool) -> None:
     print(f"parameters: {found['parameters']}")
     for split, description in found["data"].items():
         print(f"{split}: {description}")
+        for remark in few_videos(description["videos_found"]):
+            print(f"{split}: {remark}")
     print("nothing was trained (--dry-run)")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from eaglenet.errors import UsageError
 
 if TYPE_CHECKING:
     from eaglenet.training.experiment import Experiment
@@ -21,6 +25,9 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds (0, 1, ...).")]
 
+LINE_SECONDS = 30.0
+EVALUATION_SECONDS = 5.0  # small data is evaluated many times a minute
+
 
 def find_experiment(name: str, settings: list[str] | None) -> Experiment:
     """A recipe by name, or an experiment saved as JSON, with `--set` applied."""
@@ -32,8 +39,15 @@ def find_experiment(name: str, settings: list[str] | None) -> Experiment:
     return experiment.override(settings or [])
 
 
+def root_setting(root: str) -> list[str]:
+    """`--root` as a setting; a wrong one is told before weights are looked for."""
+    if root and not Path(root).expanduser().exists():
+        raise UsageError(f"--root {root}: no such folder or file")
+    return [f"data.root={root}"] if root else []
+
+
 class ProgressBar:
-    """Shows steps, loss and the last evaluation of a run."""
+    """Shows steps, loss and the last evaluation of a run; begins with its first event."""
 
     def __init__(self, bar: Any, title: str) -> None:
         self.bar = bar
@@ -43,6 +57,7 @@ class ProgressBar:
         self.work: dict[str, Any] = {}
 
     def event(self, record: dict[str, Any]) -> None:
+        self.bar.start()
         kind = record["event"]
         if kind == "work":
             self._work(record)
@@ -64,18 +79,55 @@ class ProgressBar:
         self.bar.update(self.work[title], completed=record["done"])
 
 
+class ProgressLines:
+    """The same as lines of text, for a log file: few enough to read them all."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        now = time.monotonic()
+        self.due = {"step": now + LINE_SECONDS, "work": now + LINE_SECONDS, "evaluation": now}
+        self.num_steps = 0
+
+    def event(self, record: dict[str, Any]) -> None:
+        kind, now = record["event"], time.monotonic()
+        if kind == "start":
+            self.num_steps = record["num_steps"]
+            self._tell(f"step {record['step']} of {self.num_steps}")
+        elif now >= self.due.get(kind, float("inf")):
+            self.due[kind] = now + (EVALUATION_SECONDS if kind == "evaluation" else LINE_SECONDS)
+            self._tell(self._describe(record))
+
+    def _describe(self, record: dict[str, Any]) -> str:
+        if record["event"] == "work":
+            return f"{record['title']}: {record['done']:,} of {record['total']:,}"
+        if record["event"] == "evaluation":
+            return f"epoch {record['epoch']}: t2v R@1 {record['t2v']['R@1']:.1f}"
+        minutes = (self.num_steps - record["step"]) * record["seconds"] / 60
+        place = f"step {record['step']} of {self.num_steps}"
+        return f"{place}, loss {record['total']:.4f}, about {minutes:.0f} minutes left"
+
+    def _tell(self, text: str) -> None:
+        print(f"{self.title}: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Any]:
     """A function title -> progress for one run after another; shows nothing when ``quiet``."""
     if quiet:
         yield lambda title: None
         return
+    if not sys.stderr.isatty():
+        yield ProgressLines
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    bar = Progress(*columns, console=Console(stderr=True))
+    try:
         yield lambda title: ProgressBar(bar, title)
+    finally:
+        bar.stop()
 
 
 def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:

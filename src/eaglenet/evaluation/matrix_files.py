@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,7 @@ def read_scores(path: Path) -> Float[Tensor, "texts videos"]:
     """A ``.npy`` of shape ``[texts, videos]``."""
     if not path.is_file():
         raise UsageError(f"{path} is not a file: expected a .npy of scores [texts, videos]")
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise UsageError(f"{path} cannot be read as .npy: {error}") from error
+    array = _load_array(path)
     if not isinstance(array, np.ndarray) or array.ndim != 2:
         shape = getattr(array, "shape", "several arrays")
         raise UsageError(f"{path} has shape {shape}: expected two axes, [texts, videos]")
@@ -39,7 +37,7 @@ def read_video_of_text(path: Path, num_texts: int) -> Int[Tensor, "texts"]:
         raise UsageError(f"{path} is not a file: expected one video number for each text")
     try:
         if path.suffix == ".npy":
-            values = np.load(path, allow_pickle=False)
+            values = _load_array(path)
         elif path.suffix == ".json":
             values = np.array(json.loads(path.read_text(encoding="utf-8")))
         else:
@@ -52,6 +50,18 @@ def read_video_of_text(path: Path, num_texts: int) -> Int[Tensor, "texts"]:
             "numbers, the video of each text in the order of the matrix, counted from 0"
         )
     return torch.from_numpy(values.astype(np.int64))
+
+
+def _load_array(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        # NumPy's own words advise to load a foreign file unsafely.
+        raise UsageError(
+            f"{path} cannot be read: not an array of numbers as numpy.save writes it (.npy)"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def default_video_of_text(scores: Float[Tensor, "texts videos"]) -> Int[Tensor, "texts"]:

@@ -15,9 +15,16 @@ from eaglenet.data.records import check_options, check_split_name
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method, evaluating
+from eaglenet.training.distributed import World
 from eaglenet.training.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.training.logbook import Progress, tell
-from eaglenet.training.sources import Source, cached_source, feature_source, memory_source
+from eaglenet.training.sources import (
+    Source,
+    cached_source,
+    feature_source,
+    memory_source,
+    pair_samplers,
+)
 from eaglenet.types import Clips
 
 logger = logging.getLogger(__name__)
@@ -126,23 +133,34 @@ def load_source(
     return _cached_frames(data, split, method, cache, progress)
 
 
-def describe_data(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """What is found of each split that training needs, without decoding any video."""
+def describe_data(experiment: Experiment, method: Method, world: World) -> dict[str, Any]:
+    """What is found of each split that training needs, without decoding any video.
+
+    Refuses data of which the processes of ``world`` could make no batch.
+    """
     data = experiment.data
     found: dict[str, Any] = {}
     for split in ("train", experiment.training.select):
+        pairs: Source | Split
         if data.dataset in (FEATURES, DEMO):
-            source = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
-            found[split] = source.describe()
-            continue
-        records = _load_records(data, split)
-        found[split] = {
-            "protocol": records.protocol.name,
-            "texts": len(records.texts),
-            "videos_found": len(records) - len(records.missing),
-            "videos_missing": len(records.missing),
-        }
+            pairs = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
+            found[split] = pairs.describe()
+        else:
+            records = _load_records(data, split)
+            found[split] = _describe_records(records)
+            pairs = records.present()
+        if split == "train":
+            pair_samplers(experiment.training, pairs.video_of_text, world)
     return found
+
+
+def _describe_records(records: Split) -> dict[str, Any]:
+    return {
+        "protocol": records.protocol.name,
+        "texts": len(records.texts),
+        "videos_found": len(records) - len(records.missing),
+        "videos_missing": len(records.missing),
+    }
 
 
 def load_features(data: DataChoice, split: str, method: Method) -> FeatureSplit:

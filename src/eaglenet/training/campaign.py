@@ -17,7 +17,7 @@ from eaglenet.training.build import DEMO, FEATURES, build_method
 from eaglenet.training.experiment import Experiment
 from eaglenet.training.logbook import Progress
 from eaglenet.training.manifest import describe_environment, write_json
-from eaglenet.training.runs import evaluate_run, train
+from eaglenet.training.runs import RESULT, evaluate_run, train
 
 BUDGET = {
     "pairs": "pairs learnt from",
@@ -160,7 +160,7 @@ def write_report(
         lines += ["## Budget", ""]
         cells = [[row["label"], *_budget_cells(row["budget"])] for row in timed]
         lines += [markdown_table(["", *BUDGET.values()], cells), "", *budget_lines(rows), ""]
-    lines += reasons(rows)
+    lines += [*reasons(rows), *left_out_lines(folder, rows)]
     (folder / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
     if timed:
         runs = [folder / slug(row["label"]) for row in timed]
@@ -184,6 +184,16 @@ def campaign_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
 def reasons(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A line for each row that could not run, saying why."""
     return [f"{row['label']}: {row['cannot_run']}" for row in rows if "cannot_run" in row]
+
+
+def left_out_lines(folder: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line that names the finished runs in ``folder`` which are not in the table."""
+    shown = {slug(row["label"]) for row in rows}
+    found = {path.parent.parent.name for path in folder.glob(f"*/seed-*/{RESULT}")}
+    missing = sorted(found - shown)
+    if not missing:
+        return []
+    return [f"Also in {folder}, not in this table: {', '.join(missing)}; name all to have all."]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -49,9 +49,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint on the CPU. Only tensors and plain values are read, never code."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        # PyTorch's own words advise to load a foreign file unsafely.
         raise CheckpointError(
-            f"{path}: cannot be read ({error}); delete it to resume from the one before"
+            f"{path}: damaged, or no checkpoint ({type(error).__name__}); delete it to resume from "
+            "the one before"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path}: not a training checkpoint of form {FORMAT}")

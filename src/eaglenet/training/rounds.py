@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from eaglenet.evaluation.ranking import Share
 from eaglenet.methods.base import Method
 from eaglenet.training.distributed import World, gather_uneven, sum_over_ranks
 from eaglenet.training.logbook import Progress, tell
-from eaglenet.training.sources import Source, index_chunks
+from eaglenet.training.sources import Source, few_videos, index_chunks
 
 
 def evaluate_source(
@@ -64,7 +65,7 @@ def evaluate_source(
     )
     if scores_file is not None:
         np.save(video_file(scores_file), source.video_of_text.cpu().numpy())
-    return result
+    return dataclasses.replace(result, notes=(*result.notes, *few_videos(source.num_videos)))
 
 
 def fetched(

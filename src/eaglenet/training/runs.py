@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from eaglenet.data.features import (
     INDEX_FILE,
@@ -20,8 +24,9 @@ from eaglenet.data.features import (
     read_index,
 )
 from eaglenet.data.records import hold_out_ids
-from eaglenet.errors import CheckpointError, ConfigError
+from eaglenet.errors import CheckpointError, ConfigError, UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult
+from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
 from eaglenet.training.build import (
@@ -33,19 +38,28 @@ from eaglenet.training.build import (
     load_source,
 )
 from eaglenet.training.determinism import repeatable
-from eaglenet.training.distributed import World, barrier, join, leave, wait_for_main
+from eaglenet.training.distributed import (
+    World,
+    barrier,
+    join,
+    leave,
+    sum_over_ranks,
+    wait_for_main,
+)
 from eaglenet.training.experiment import DataChoice, Experiment
 from eaglenet.training.logbook import Progress, check_board, read_log
 from eaglenet.training.manifest import describe_environment, write_json
 from eaglenet.training.memory import reset_peak_memory
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.settings import differences
-from eaglenet.training.sources import Source, feature_source
+from eaglenet.training.sources import Source, feature_source, few_videos
 from eaglenet.training.trainer import Position, Trainer
 
+logger = logging.getLogger(__name__)
 EXPERIMENT = "experiment.json"
 MANIFEST = "manifest.json"
 RESULT = "result.json"
+LOCK = ".lock"
 SELECTION_NOTES = {
     "val": "the epoch was chosen on the validation split",
     "test": "the epoch was chosen on the TEST split, as published rows do: not an unbiased score",
@@ -59,6 +73,8 @@ class Run:
     folder: Path
     experiment: Experiment
     result: dict[str, Any]
+    was_finished: bool = False
+    """The run was there, finished: nothing was trained."""
 
 
 def train(
@@ -74,32 +90,45 @@ def train(
         check_board()
     world = join(device)
     try:
-        finished = open_run(experiment, folder, world)
+        finished = find_result(experiment, folder)
         if finished is not None:
-            return Run(folder, experiment, finished)
-        method, sources = prepare(experiment, folder, world, progress)
-        if world.is_main:
-            write_manifest(experiment, folder, sources, method, world)
-        trainer = Trainer(
-            experiment,
-            method,
-            sources["train"],
-            sources[experiment.training.select],
-            folder,
-            world,
-            progress=progress,
-            tensorboard=tensorboard,
-        )
-        reset_peak_memory(world.device)
-        with repeatable(world.device, experiment.training.deterministic):
-            position = trainer.fit()
-        result = summarise(experiment, position, method)
-        if world.is_main:
-            write_json(folder / RESULT, result)
-        barrier(world, "waiting for rank 0 to write the result")
+            return Run(folder, experiment, finished, was_finished=True)
+        with run_lock(folder, world):
+            begin_run(experiment, folder, world)
+            result = _train(experiment, folder, world, progress, tensorboard)
         return Run(folder, experiment, result)
     finally:
         leave(world)
+
+
+def _train(
+    experiment: Experiment,
+    folder: Path,
+    world: World,
+    progress: Progress | None,
+    tensorboard: bool,
+) -> dict[str, Any]:
+    method, sources = prepare(experiment, folder, world, progress)
+    if world.is_main:
+        write_manifest(experiment, folder, sources, method, world)
+    trainer = Trainer(
+        experiment,
+        method,
+        sources["train"],
+        sources[experiment.training.select],
+        folder,
+        world,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
+    reset_peak_memory(world.device)
+    with repeatable(world.device, experiment.training.deterministic):
+        position = trainer.fit()
+    result = summarise(experiment, position, method)
+    if world.is_main:
+        write_json(folder / RESULT, result)
+    barrier(world, "waiting for rank 0 to write the result")
+    return result
 
 
 def frames_folder(folder: Path) -> Path:
@@ -129,17 +158,20 @@ def prepare(
                     progress=progress if world.is_main else None,
                 )
         wait_for_main(world, "waiting for rank 0 to prepare the data")
+    if world.is_main:
+        for name in names:
+            for remark in few_videos(sources[name].num_videos):
+                logger.warning("%s: %s", name, remark)
     return method, sources
 
 
-def open_run(experiment: Experiment, folder: Path, world: World) -> dict[str, Any] | None:
-    """Make the folder, or check that it holds this experiment. Gives the result if finished.
+def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
+    """Check that the folder is free or holds this experiment. Gives the result if finished.
 
     A folder in which no step was made (a wrong path, say) may be started with other settings.
     """
     path = folder / EXPERIMENT
-    has_begun = any(record["event"] == "step" for record in read_log(folder))
-    if path.exists() and has_begun:
+    if path.exists() and has_begun(folder):
         lines = differences(Experiment.load(path).to_plain(), experiment.to_plain())
         if lines:
             raise ConfigError(
@@ -152,15 +184,40 @@ def open_run(experiment: Experiment, folder: Path, world: World) -> dict[str, An
         and any(not path.name.startswith(".") for path in folder.iterdir())
     ):
         raise ConfigError(f"{folder} is not empty and not a run; choose another --output")
-    barrier(world, "opening the run folder")
-    if world.is_main and not (path.exists() and has_begun):
-        folder.mkdir(parents=True, exist_ok=True)
-        experiment.save(path)
-    barrier(world, "opening the run folder")
     if not (folder / RESULT).exists():
         return None
     result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     return result
+
+
+def has_begun(folder: Path) -> bool:
+    return any(record["event"] == "step" for record in read_log(folder))
+
+
+@contextmanager
+def run_lock(folder: Path, world: World) -> Iterator[None]:
+    """Hold the run folder for training, or say who does: rank 0 does so for all ranks."""
+    with ExitStack() as held:
+        holder = None
+        if world.is_main:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(hold_lock(folder / LOCK))
+            except LockHeldError as error:
+                holder = str(error)
+        if sum_over_ranks(torch.tensor(int(holder is not None)), world):
+            raise UsageError(
+                f"{folder} is being trained by {holder or 'another eaglenet'}; wait for it to "
+                "finish, or choose another --output"
+            )
+        yield
+
+
+def begin_run(experiment: Experiment, folder: Path, world: World) -> None:
+    """Write down what is trained, where that was not done yet."""
+    if world.is_main and not has_begun(folder):
+        experiment.save(folder / EXPERIMENT)
+    barrier(world, "opening the run folder")
 
 
 def write_manifest(

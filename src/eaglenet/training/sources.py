@@ -14,7 +14,10 @@ from eaglenet.data.features import FeatureSplit
 from eaglenet.data.records import Split
 from eaglenet.data.sampler import PairSampler
 from eaglenet.training.distributed import World
+from eaglenet.training.experiment import TrainingConfig
 from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
+
+FEW_VIDEOS = 10
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,34 @@ def memory_source(records: Split, tokens: Tokens, clips: Clips) -> Source:
         video_ids=records.video_ids,
         protocol=records.protocol,
     )
+
+
+def few_videos(num_videos: int) -> tuple[str, ...]:
+    """A remark on a split so small that its recalls are high by chance."""
+    if num_videos >= FEW_VIDEOS:
+        return ()
+    return (f"{num_videos} videos are too few for recalls to mean much",)
+
+
+def pair_samplers(
+    config: TrainingConfig, video_of_text: Tensor, world: World
+) -> tuple[PairSampler, PairSampler]:
+    """The batches of the coarse epochs, and of the others; refuses what gives no batch."""
+
+    def sampler(batch_size: int) -> PairSampler:
+        return PairSampler(
+            video_of_text,
+            batch_size,
+            config.seed,
+            one_caption=config.captions == "one",
+            neighbours=config.neighbours,
+            rank=world.rank,
+            world=world.size,
+        )
+
+    usual = sampler(config.batch_size)
+    has_other = config.coarse_epochs and config.coarse_batch_size
+    return (sampler(config.coarse_batch_size) if has_other else usual), usual
 
 
 def epoch_batches(

@@ -10,6 +10,7 @@ import copy
 import logging
 import os
 import shutil
+import signal
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.data.sampler import PairSampler
-from eaglenet.errors import ConfigError
+from eaglenet.errors import ConfigError, StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
@@ -29,6 +30,7 @@ from eaglenet.training.distributed import (
     average_gradients,
     barrier,
     broadcast_state,
+    sum_over_ranks,
 )
 from eaglenet.training.experiment import Experiment, TrainingConfig
 from eaglenet.training.logbook import Logbook, Progress, cut_log
@@ -41,8 +43,9 @@ from eaglenet.training.optimizer import (
 )
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.schedule import rate_factor
-from eaglenet.training.sources import Source, epoch_batches
+from eaglenet.training.sources import Source, epoch_batches, pair_samplers
 from eaglenet.training.step import FiniteWatch, StepOptions, training_losses
+from eaglenet.training.stopping import StopRequest
 from eaglenet.types import PairBatch
 
 logger = logging.getLogger(__name__)
@@ -89,9 +92,7 @@ class Trainer:
         self.method = method.to(world.device)
         self.train, self.selection = train, selection
         self.folder, self.world = folder, world
-        self.sampler = self.coarse_sampler = self._sampler(self.config.batch_size)
-        if self.config.coarse_epochs and self.config.coarse_batch_size:
-            self.coarse_sampler = self._sampler(self.config.coarse_batch_size)
+        self.coarse_sampler, self.sampler = pair_samplers(self.config, train.video_of_text, world)
         self.coarse_steps = self.config.coarse_epochs * len(self.coarse_sampler)
         self.num_steps = self.coarse_steps + self.config.epochs * len(self.sampler)
         self.options = StepOptions(
@@ -105,23 +106,13 @@ class Trainer:
         self.watch = FiniteWatch(world.device)
         self.pending: list[tuple[int, Tensor]] = []
         self.names: tuple[str, ...] = ()
+        self.stop = StopRequest()
         self._log_started = self._counted = time.perf_counter()
         self._resume()
         self.logbook = (
             Logbook(folder, step=self.position.step, tensorboard=tensorboard, progress=progress)
             if world.is_main
             else None
-        )
-
-    def _sampler(self, batch_size: int) -> PairSampler:
-        return PairSampler(
-            self.train.video_of_text,
-            batch_size,
-            self.config.seed,
-            one_caption=self.config.captions == "one",
-            neighbours=self.config.neighbours,
-            rank=self.world.rank,
-            world=self.world.size,
         )
 
     def _place(self) -> tuple[PairSampler, int, int]:
@@ -157,7 +148,18 @@ class Trainer:
         return build_optimizer(groups, self.config.optimizer)
 
     def fit(self) -> Position:
-        """Train to the end (or until patience is lost); gives where the run stands then."""
+        """Train to the end (or until patience is lost); gives where the run stands then.
+
+        SIGTERM and SIGINT end it after the step with a checkpoint and a :class:`StoppedError`.
+        """
+        try:
+            with self.stop:
+                return self._fit()
+        finally:
+            if self.logbook is not None:
+                self.logbook.close()
+
+    def _fit(self) -> Position:
         self._counted = time.perf_counter()
         self._log({"event": "start", "num_steps": self.num_steps})
         self.method.train()
@@ -165,6 +167,8 @@ class Trainer:
             sampler, epoch, start = self._place()
             if start == 0 and self.position.evaluated < self.position.step:
                 self._finish_epoch(epoch)
+                if self._is_asked_to_stop():
+                    self._stop()
             if self.position.step >= self.num_steps or self._lost_patience():
                 break
             self._log_started = time.perf_counter()
@@ -172,8 +176,6 @@ class Trainer:
                 self._step(batch)
         self._count()
         self._log({"event": "end", "best_epoch": self.position.best_epoch})
-        if self.logbook is not None:
-            self.logbook.close()
         return self.position
 
     def _step(self, batch: PairBatch) -> None:
@@ -198,11 +200,32 @@ class Trainer:
         values = {**losses.terms, "total": losses.total, "gradient norm": norm}
         self.watch.look(step, values)
         self._remember(values)
-        if self.position.step % self.config.log_every == 0 or self.world.device.type == "cpu":
+        is_log_due = (
+            self.position.step % self.config.log_every == 0 or self.world.device.type == "cpu"
+        )
+        if is_log_due:
             self._flush()
         every = self.config.checkpoint_every
-        if every and self.position.step % every == 0:
+        is_checkpoint_due = bool(every) and self.position.step % every == 0
+        # Ranks agree by a message that waits for the device, as the log does.
+        is_stopping = (is_log_due or self.world.size == 1) and self._is_asked_to_stop()
+        if is_checkpoint_due or is_stopping:
             self._checkpoint()
+        if is_stopping:
+            self._stop()
+
+    def _is_asked_to_stop(self) -> bool:
+        """Whether any rank got a signal."""
+        return bool(sum_over_ranks(torch.tensor(int(self.stop.signal is not None)), self.world))
+
+    def _stop(self) -> None:
+        # A rank that got none itself stops for the one that did.
+        number = self.stop.signal or signal.SIGTERM
+        raise StoppedError(
+            f"stopped by {number.name} after step {self.position.step} of {self.num_steps}, which "
+            f"is saved in {self.folder / 'checkpoints'}; run the same command again to go on",
+            number,
+        )
 
     def _remember(self, values: dict[str, Tensor]) -> None:
         """Keep the values on the device; they are copied together when the log is due."""

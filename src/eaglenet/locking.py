@@ -1,0 +1,46 @@
+"""One writer a folder. A lock goes away with its process, however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+class LockHeldError(Exception):
+    """Another process holds the lock; the text says which."""
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path``, or raise :class:`LockHeldError` at once."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockHeldError(_holder(descriptor)) from None
+        except OSError as error:
+            # Some network disks know no locks: work there was possible before there were any.
+            logger.warning("%s cannot be locked (%s): use it once at a time", path, error.strerror)
+        os.ftruncate(descriptor, 0)
+        content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        os.pwrite(descriptor, content.encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        content = json.loads(os.pread(descriptor, 4096, 0))
+        return f"another eaglenet (process {content['pid']} on {content['host']})"
+    except (ValueError, KeyError, TypeError):
+        return "another eaglenet"
