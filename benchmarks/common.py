@@ -21,7 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2")
+PACKAGES = (
+    "torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2", "faiss-cpu",
+    "opencv-python-headless",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
