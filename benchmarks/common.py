@@ -22,8 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
-    "torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2", "faiss-cpu",
-    "opencv-python-headless",
+    "torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2",
+    "faiss-cpu", "opencv-python-headless",
 )  # fmt: skip
 
 
