@@ -221,3 +221,12 @@ def test_frame_positions_tell_equal_frames_apart(clips, tmp_path):
         encoder.encode_frames(longer)
     with pytest.raises(ConfigError, match="frame positions"):
         save_clip(encoder, None, tmp_path)
+
+
+def test_the_feed_forward_without_gradients_is_the_one_with_them(encoder):
+    block = encoder.vision.blocks[0].mlp
+    tokens = torch.randn(2, 5, block.up.in_features)
+    expected = block.eval()(tokens).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(block(tokens), expected, rtol=1e-5, atol=1e-6)
+        assert torch.equal(block.train()(tokens), expected)

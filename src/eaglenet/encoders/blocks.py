@@ -63,7 +63,9 @@ class FeedForward(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         is_quick = self.activation == "quick_gelu"
-        if is_quick and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # Never in training, where a batch in pieces is encoded without gradients first, then with.
+        is_plain = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if is_quick and not is_plain:
             return self._in_one_pass(tokens)
         hidden = self.up(tokens)
         hidden = quick_gelu(hidden) if is_quick else F.gelu(hidden)
