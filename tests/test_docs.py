@@ -1,7 +1,8 @@
-"""Every command that the documents name exists, with every option they give it."""
+"""Commands and options that documents name exist; the README's numbers were measured."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from eaglenet.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "results"
 COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )*(eaglenet [a-z][^`\n]*)", re.MULTILINE)
 
 
@@ -63,3 +65,38 @@ def test_recipes_that_are_trained_exist(page: Path) -> None:
 
 def test_the_documents_name_commands_at_all() -> None:
     assert sum(len(list(commands(page))) for page in PAGES) > 50
+
+
+def row(file: str, table: str, **fields: Any) -> dict[str, Any]:
+    """The first row of a result's table with these fields."""
+    rows = json.loads((RESULTS / file).read_text())[table]
+    return next(row for row in rows if all(row[key] == value for key, value in fields.items()))
+
+
+def measured() -> dict[str, str]:
+    """What the README has to say, by what it is about."""
+    scoring, training = "scoring-h200.json", "training-h200.json"
+    found = {}
+    for preset, precision in (("released", "bf16"), ("released", "fp32"), ("paper", "bf16"),
+                              ("released didemo", "bf16")):  # fmt: skip
+        seconds = row(scoring, "table", preset=preset, precision=precision, side="kernel")[
+            "seconds"
+        ]
+        found[f"scores, {preset}, {precision}"] = f"{seconds:.3f} s"
+    found["10,000 x 10,000"] = f"{row(scoring, 'large', count=10000)['seconds']:.1f} s"
+    for tower in ("ViT-B/16", "ViT-B/32"):
+        step = row(training, "steps", tower=tower, side="ours compiled, 3 blocks recomputed")
+        found[tower] = f"{step['seconds']:.3f} s, {step['peak_bytes'] / 2**30:.0f} GiB"
+    for side in ("ours", "ours compiled", "transformers compiled", "released loop"):
+        rate = row("encoding-h200.json", "rows", tower="ViT-B/16", batch=768, side=side)
+        found[f"frames, {side}"] = f"{rate['frames_per_second']:,.0f}"
+    search = json.loads((RESULTS / "search-cpu.json").read_text())["search"]["query_ms"]
+    found["query"] = f"p50 {search['p50']:.0f} ms, p99 {search['p99']:.0f} ms"
+    rerank = row("scoring-cpu.json", "rerank", preset="released")["seconds"]
+    found["re-rank"] = f"| {rerank * 1e3:.0f} ms (paper"
+    return found
+
+
+@pytest.mark.parametrize(("what", "number"), measured().items(), ids=measured().keys())
+def test_the_readme_says_what_was_measured(what: str, number: str) -> None:
+    assert number in (ROOT / "README.md").read_text(), what
