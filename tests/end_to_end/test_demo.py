@@ -126,7 +126,8 @@ def test_train_evaluate_index_and_search_by_command(method: str, tmp_path: Path)
 def test_train_index_and_search_from_python(tmp_path: Path) -> None:
     from eaglenet.recipes import build_recipe
     from eaglenet.search.indexing import IndexOptions, index_videos
-    from eaglenet.training.runs import evaluate_run, train
+    from eaglenet.training.run_evaluation import evaluate_run
+    from eaglenet.training.runs import train
 
     run = train(build_recipe("demo/mean").override(TINY), tmp_path / "run", device="cpu")
     assert evaluate_run(run.folder, device="cpu").num_videos == 10

@@ -12,7 +12,7 @@ from eaglenet.data.features import load_feature_folder
 from eaglenet.data.synthetic import demo_split, render_clips
 from eaglenet.errors import UsageError
 from eaglenet.training.feature_export import export_features
-from eaglenet.training.runs import evaluate_run
+from eaglenet.training.run_evaluation import evaluate_run
 
 
 def run(*arguments):

@@ -27,7 +27,8 @@ from eaglenet.training import stopping
 from eaglenet.training import trainer as trainer_module
 from eaglenet.training.checkpoint import list_checkpoints
 from eaglenet.training.logbook import read_log
-from eaglenet.training.runs import evaluate_run, feature_notes, train
+from eaglenet.training.run_evaluation import evaluate_run, feature_notes
+from eaglenet.training.runs import train
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.methods.xpool import XPoolConfig
 from eaglenet.training.experiment import DataChoice, EncoderChoice
-from eaglenet.training.runs import evaluate_model, evaluate_run, train
+from eaglenet.training.run_evaluation import evaluate_model, evaluate_run
+from eaglenet.training.runs import train
 from eaglenet.types import FrameSpec
 
 TOWERS = ClipConfig(

@@ -58,7 +58,7 @@ def ablate(
         run_campaign,
         write_report,
     )
-    from eaglenet.training.runs import default_split
+    from eaglenet.training.run_evaluation import default_split
 
     rows_of_table = find_table(table)
     if world not in WORLDS:

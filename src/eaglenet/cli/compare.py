@@ -64,7 +64,8 @@ def compare(
         run_campaign,
         write_report,
     )
-    from eaglenet.training.runs import SELECTION_NOTES, default_split
+    from eaglenet.training.run_evaluation import default_split
+    from eaglenet.training.runs import SELECTION_NOTES
 
     changes = [*root_setting(root), *(settings or [])]
     # A name given twice is one row.

@@ -53,7 +53,7 @@ def evaluate(
 ) -> None:
     """Recalls in both directions, with their protocol and the time they took."""
     from eaglenet.training.manifest import write_json
-    from eaglenet.training.runs import evaluate_model, evaluate_run
+    from eaglenet.training.run_evaluation import evaluate_model, evaluate_run
 
     if scores is not None and scores.suffix != ".npy":
         raise UsageError(f"--scores {scores}: the file is a .npy, name it so")

@@ -17,7 +17,8 @@ from eaglenet.training.build import DEMO, FEATURES, build_method
 from eaglenet.training.experiment import Experiment
 from eaglenet.training.logbook import Progress
 from eaglenet.training.manifest import describe_environment, write_json
-from eaglenet.training.runs import RESULT, evaluate_run, train
+from eaglenet.training.run_evaluation import evaluate_run
+from eaglenet.training.runs import RESULT, train
 
 BUDGET = {
     "pairs": "pairs learnt from",

@@ -14,7 +14,7 @@ from eaglenet.methods.folder import load
 from eaglenet.training.distributed import World, join, leave
 from eaglenet.training.logbook import Progress
 from eaglenet.training.rounds import fetched
-from eaglenet.training.runs import dataset_source
+from eaglenet.training.run_evaluation import dataset_source
 from eaglenet.training.sources import Source, index_chunks
 
 
