@@ -170,6 +170,17 @@ def test_frames_are_even_in_the_paper_and_one_a_second_in_the_released_code(data
     )
 
 
+@pytest.mark.parametrize("tower", ["b16", "b32"])
+def test_the_main_results_train_as_the_benchmark_measures(tower):
+    training = build_recipe(f"msrvtt-{tower}").training
+    assert (training.compile, training.checkpointing, training.checkpointed_blocks) == (
+        True,
+        True,
+        3,
+    )
+    assert not training.deterministic
+
+
 def test_masks_and_frames_are_options_of_their_own():
     released = EagleNetConfig.released()
     encoder = FeatureEncoder(FeatureConfig(512, 512, 512, identity=True))

@@ -63,3 +63,8 @@ def test_a_head_trains_on_it_and_says_where_other_features_came_from(folder, tmp
 def test_features_are_never_overwritten(folder):
     with pytest.raises(UsageError, match="never overwritten"):
         export_features("demo", "demo", "", folder)
+
+
+def test_a_dataset_without_a_folder_is_told_the_option(tmp_path):
+    with pytest.raises(UsageError, match="--root FOLDER"):
+        export_features("demo", "msrvtt", "", tmp_path / "features")

@@ -17,10 +17,12 @@ from eaglenet.data.features import (
     read_index,
 )
 from eaglenet.data.records import hold_out_ids
+from eaglenet.errors import UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
 from eaglenet.training.build import (
+    DEMO,
     FEATURES,
     check_features,
     load_source,
@@ -173,6 +175,8 @@ def dataset_source(
     progress: Progress | None = None,
 ) -> Source:
     """A split with the frames that a model was made for."""
+    if not root and dataset != DEMO:
+        raise UsageError(f"no folder of {dataset} is given; say where it lies with --root FOLDER")
     encoder: Any = method.encoder
     words = min(encoder.config.text.context_length, 64 if dataset == "didemo" else 32)
     data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
