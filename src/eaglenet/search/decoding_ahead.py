@@ -141,7 +141,7 @@ def make_thumbnail(path: str, frames: Tensor, seconds: Tensor, mask: Tensor) -> 
             return thumbnail(path, float(seconds[middle]), THUMBNAIL_SIZE)
         except VideoDecodeError:
             pass  # A small picture is better than none.
-    return to_jpeg(frames[middle].permute(1, 2, 0).numpy())
+    return to_jpeg(frames[middle].numpy())
 
 
 def _to_text(request: ClipRequest) -> str:
