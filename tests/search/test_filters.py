@@ -15,6 +15,7 @@ FILES = FileTable(
     widths=[1, 1, 1],
     heights=[1, 1, 1],
     tags=[["Home"], ["home", "pets"], []],
+    sizes=[10, 20, 30],
 )
 
 

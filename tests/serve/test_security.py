@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from demo_store import DemoStore
 from fastapi.testclient import TestClient
@@ -6,7 +8,8 @@ from typer.testing import CliRunner
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.security import CONTENT_SECURITY_POLICY, COOKIE, local_host_name
+from eaglenet.serve.limits import client_of
+from eaglenet.serve.security import CONTENT_SECURITY_POLICY, COOKIE, TokenCheck, is_local_name
 from eaglenet.serve.settings import Settings, is_local_host
 
 TOKEN = "a-token-that-is-long-enough"
@@ -54,7 +57,7 @@ def test_other_host_names_are_refused_on_a_local_service(client: TestClient, hos
 
 def test_local_host_names_are_known() -> None:
     names = ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]:8000", "localhost."]
-    assert {local_host_name(name) for name in names} == {"localhost", "127.0.0.1", "[::1]"}
+    assert all(map(is_local_name, names))
 
 
 def test_another_site_cannot_make_a_browser_ask(client: TestClient, clip_id: str) -> None:
@@ -137,13 +140,8 @@ def test_the_right_token_opens_everything(guarded: TestClient, clip_id: str) -> 
         assert guarded.get(f"/api/clips/{clip_id}/video", headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("form", [True, False])
-def test_a_browser_exchanges_the_token_for_a_cookie(guarded: TestClient, form: bool) -> None:
-    answer = (
-        guarded.post("/login", data={"token": TOKEN})
-        if form
-        else guarded.get("/", params={"token": TOKEN})
-    )
+def test_a_browser_exchanges_the_token_for_a_cookie(guarded: TestClient) -> None:
+    answer = guarded.post("/login", data={"token": TOKEN})
     assert answer.status_code == 303
     assert answer.headers["location"] == "/"
     cookie = answer.headers["set-cookie"].lower()
@@ -169,7 +167,7 @@ def test_guessing_tokens_is_slowed_down(guarded: TestClient) -> None:
     assert answer.status_code == 429
     assert int(answer.headers["retry-after"]) >= 1
     right = guarded.get("/api/info", headers={"authorization": f"Bearer {TOKEN}"})
-    assert right.status_code == 200
+    assert right.status_code == 429
 
 
 def test_only_local_addresses_go_without_a_token() -> None:
@@ -178,7 +176,7 @@ def test_only_local_addresses_go_without_a_token() -> None:
     assert is_local_host("::1")
     assert not is_local_host("0.0.0.0")
     assert not is_local_host("::")
-    with pytest.raises(UsageError, match="--token"):
+    with pytest.raises(UsageError, match="EAGLENET_TOKEN"):
         Settings(local=False)
     with pytest.raises(UsageError, match="visible ASCII"):
         Settings(local=False, token="")
@@ -195,7 +193,7 @@ def test_the_command_refuses_to_be_open_to_the_network(
     command = ["serve", "--store", str(demo.folder), "--host", "0.0.0.0"]
     result = CliRunner().invoke(app, command)
     assert isinstance(result.exception, UsageError)
-    assert "--token" in str(result.exception)
+    assert "EAGLENET_TOKEN" in str(result.exception)
 
 
 def test_elsewhere_paths_begin_at_the_indexed_folder(engine: Engine) -> None:
@@ -204,3 +202,109 @@ def test_elsewhere_paths_begin_at_the_indexed_folder(engine: Engine) -> None:
     with TestClient(app, base_url="http://media.example", headers=headers) as client:
         hits = client.get("/api/search?q=red&k=50").json()["hits"]
     assert all(hit["path"].startswith("videos/") for hit in hits)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "[::1].evil.com",
+        "[::1]evil",
+        "localhost:evil.com",
+        "localhost:",
+        "localhost:80:80",
+        "localhost:123456",
+        "127.0.0.1.evil.com",
+        "user@localhost",
+        "localhost/evil",
+        "[::1",
+        "localhost..",
+        "localhost, evil.com",
+    ],
+)
+def test_a_host_that_only_looks_local_is_refused(client: TestClient, host: str) -> None:
+    assert client.get("/api/info", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["ftp://localhost", "://localhost", "localhost", "http://localhost/", "http://a@localhost"],
+)
+def test_an_origin_that_is_none_of_a_page_is_refused(client: TestClient, origin: str) -> None:
+    headers = {"host": "localhost", "origin": origin}
+    assert client.get("/api/info", headers=headers).status_code == 403
+
+
+def test_the_right_token_is_not_told_apart_while_a_client_must_wait() -> None:
+    now = 0.0
+    tokens = TokenCheck(TOKEN, clock=lambda: now)
+    assert [tokens.wrongness("a", f"guess {n}") for n in range(10)] == [0.0] * 10
+    assert tokens.wrongness("a", "another guess") == pytest.approx(2.0)
+    assert tokens.wrongness("a", TOKEN) == pytest.approx(2.0)
+    assert tokens.wrongness("b", TOKEN) is None
+    now = 2.0
+    assert tokens.wrongness("a", TOKEN) is None
+
+
+def test_a_wrong_token_that_is_sent_again_is_one_guess() -> None:
+    tokens = TokenCheck(TOKEN)
+    assert [tokens.wrongness("a", "stale") for _ in range(50)] == [0.0] * 50
+    assert tokens.wrongness("a", TOKEN) is None
+
+
+def test_guesses_in_cookies_are_slowed_down_too(guarded: TestClient) -> None:
+    for path in ("/api/info", "/"):
+        guarded.cookies.clear()
+        statuses = [
+            guarded.get(path, headers={"cookie": f"{COOKIE}={path}{n}"}).status_code
+            for n in range(12)
+        ]
+        assert statuses[-1] == 429, path
+    right = guarded.get("/api/info", headers={"authorization": f"Bearer {TOKEN}"})
+    assert right.status_code == 429
+
+
+def test_who_is_logged_in_stays_so_while_someone_beside_them_guesses(guarded: TestClient) -> None:
+    assert guarded.post("/login", data={"token": TOKEN}).status_code == 303
+    for number in range(30):
+        guarded.get("/api/info", headers={"authorization": f"Bearer guess{number}"})
+    assert guarded.get("/api/info").status_code == 200
+
+
+def test_a_cookie_cannot_be_computed_from_the_token() -> None:
+    assert TokenCheck(TOKEN).session != TokenCheck(TOKEN).session
+
+
+def test_no_token_is_taken_from_an_address(guarded: TestClient) -> None:
+    for address in (f"/?token={TOKEN}", f"/api/info?token={TOKEN}"):
+        answer = guarded.get(address)
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+
+
+def test_neighbours_in_one_network_of_version_six_are_one_client() -> None:
+    hosts = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:1::1"]
+    first, second, other = (client_of({"client": (host, 1)}) for host in hosts)
+    assert first == second != other
+
+
+def test_the_token_is_read_from_a_file_and_never_from_the_command_line(
+    demo: DemoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglenet.cli.serve import read_token
+
+    monkeypatch.delenv("EAGLENET_TOKEN", raising=False)
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert read_token(file) == TOKEN
+    assert read_token(None) is None
+    monkeypatch.setenv("EAGLENET_TOKEN", "from-the-environment")
+    assert read_token(None) == "from-the-environment"
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_token(tmp_path / "none")
+    (tmp_path / "large").write_bytes(b"a" * 100_000)
+    with pytest.raises(UsageError, match="one line"):
+        read_token(tmp_path / "large")
+    from eaglenet.cli.main import app
+
+    result = CliRunner().invoke(app, ["serve", "--token", TOKEN])
+    assert result.exit_code == 2

@@ -1,6 +1,11 @@
 import os
 import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import pytest
 from demo_store import DemoStore
@@ -8,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing import IndexOptions, index_videos
+from eaglenet.serve import media
 from eaglenet.serve.app import create_app
 from eaglenet.serve.media import parse_range
 from eaglenet.serve.problems import Problem
@@ -149,6 +155,90 @@ def test_only_the_indexed_content_is_sent(own_demo: DemoStore) -> None:
     # Touched, but the same bytes.
     os.utime(town / "scene 10.mp4")
     assert served(own_demo, "scene 10.mp4") == 200
+
+
+def test_a_folder_exchanged_for_a_link_while_it_is_opened_leads_nowhere(
+    own_demo: DemoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beach, outside = own_demo.videos / "beach", own_demo.secret.parent / "outside"
+    shutil.copytree(beach, outside)
+    real = os.path.realpath
+
+    def then_exchange(path: str, *, strict: bool = False) -> str:
+        found = real(path, strict=strict)
+        if found.endswith("scene 01.mp4") and not beach.is_symlink():
+            beach.rename(own_demo.videos / "away")
+            beach.symlink_to(outside)
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", then_exchange)
+    assert served(own_demo, "scene 01.mp4") == 410
+    assert beach.is_symlink()
+
+
+def test_an_indexed_folder_within_another_does_not_follow_a_link_out(own_demo: DemoStore) -> None:
+    beach, outside = own_demo.videos / "beach", own_demo.secret.parent / "outside"
+    options = IndexOptions(workers=0)
+    index_videos([beach], own_demo.folder, str(own_demo.model), options=options)
+    shutil.copytree(beach, outside)
+    shutil.rmtree(beach)
+    beach.symlink_to(outside)
+    assert served(own_demo, "scene 01.mp4") == 410
+
+
+def test_other_bytes_with_the_old_time_are_not_sent(own_demo: DemoStore) -> None:
+    path = own_demo.videos / "town" / "scene 02.mp4"
+    status = path.stat()
+    path.write_bytes(b"secret")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert served(own_demo, "scene 02.mp4") == 409
+
+
+def test_comparing_a_long_file_holds_nobody_up(
+    own_demo: DemoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = own_demo.open()
+    hit = engine.search("red", k=1)[0]
+    os.utime(hit.path)
+    go, asked = threading.Event(), []
+
+    def slow(stream: IO[bytes], is_wanted: Callable[[], bool]) -> str:
+        asked.append(stream)
+        assert go.wait(20)
+        return content_digest(stream, is_wanted)
+
+    monkeypatch.setattr(media, "PATIENCE", 0.2)
+    content_digest = media.content_digest
+    monkeypatch.setattr(media, "content_digest", slow)
+    address = f"/api/clips/{hit.clip_id}/video"
+    with TestClient(create_app(engine), base_url="http://localhost") as client:
+        with ThreadPoolExecutor(45) as pool:
+            answers = list(pool.map(lambda _: client.get(address), range(45)))
+            assert {answer.status_code for answer in answers} == {503}
+            assert answers[0].headers["retry-after"]
+            began = time.monotonic()
+            assert client.get("/api/info").status_code == 200
+            assert time.monotonic() - began < 2
+        assert len(asked) == 1
+        go.set()
+        while client.get(address).status_code == 503:
+            time.sleep(0.05)
+        assert client.get(address).status_code == 200
+
+
+def test_a_folder_added_while_serving_is_served(own_demo: DemoStore, tmp_path: Path) -> None:
+    engine = own_demo.open()
+    added = tmp_path / "added"
+    added.mkdir()
+    shutil.copy(own_demo.videos / "town" / "scene 02.mp4", added / "new.mp4")
+    with (added / "new.mp4").open("ab") as stream:
+        stream.write(b"\0" * 8 + b"more")
+    with TestClient(create_app(engine), base_url="http://localhost") as client:
+        assert client.get("/api/info").json()["clips"]
+        options = IndexOptions(workers=0)
+        index_videos([added], own_demo.folder, str(own_demo.model), options=options)
+        hits = client.get("/api/search", params={"q": "red", "path": "new.mp4"}).json()["hits"]
+        assert client.get(hits[0]["video"]).status_code == 200
 
 
 def test_copies_stand_in_for_a_file_that_is_gone(own_demo: DemoStore) -> None:

@@ -11,7 +11,8 @@ import typer
 
 from eaglenet.errors import UsageError
 
-SHORT_TOKEN = 16
+SHORT_TOKEN, LONGEST_TOKEN = 16, 4096
+"""Characters."""
 
 
 def register(app: typer.Typer) -> None:
@@ -24,10 +25,11 @@ def serve(
         str, typer.Option(help="Address to listen on; any but this machine's needs a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
-    token: Annotated[
-        str | None,
+    token_file: Annotated[
+        Path | None,
         typer.Option(
-            envvar="EAGLENET_TOKEN", show_envvar=True, help="Secret that clients must send."
+            help="File with the secret that clients must send; - for standard input. Or set "
+            "EAGLENET_TOKEN."
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
@@ -53,6 +55,7 @@ def serve(
     from eaglenet.search.engine import Engine
     from eaglenet.serve.settings import Settings, is_local_host
 
+    token = read_token(token_file)
     settings = Settings(
         token=token,
         local=is_local_host(host),
@@ -73,3 +76,17 @@ def serve(
         print(f"serving {clips} clips of {store} at {address} (ctrl-c stops){asks}", flush=True)
 
     run(engine, settings, host=host, port=port, on_ready=ready)
+
+
+def read_token(file: Path | None) -> str | None:
+    """The secret of a file or of the environment: process lists show what a command line says."""
+    if file is None:
+        return os.environ.get("EAGLENET_TOKEN")
+    try:
+        with sys.stdin if str(file) == "-" else file.open(encoding="utf-8") as stream:
+            text = stream.read(LONGEST_TOKEN + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {file}: cannot be read ({error})") from error
+    if len(text) > LONGEST_TOKEN:
+        raise UsageError(f"--token-file {file}: expected one line with the token, found more")
+    return text.strip()

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods.base import Method
-from eaglenet.search.approximate import Approximate
 from eaglenet.search.coarse import Shortlist, exact_shortlists, is_exact
 from eaglenet.search.creation import place, require_model
 from eaglenet.search.filters import Filters
@@ -38,7 +37,8 @@ from eaglenet.search.results import (
     make_hits,
     rank_captions,
 )
-from eaglenet.search.snapshot import Snapshot, snapshot_stamp
+from eaglenet.search.snapshot import Snapshot
+from eaglenet.search.view import View, store_stamp
 from eaglenet.types import Clips, Hit, VideoFeatures
 
 MAX_RESULTS = 10_000
@@ -56,14 +56,11 @@ class Engine:
         device: torch.device | str | None = None,
     ) -> None:
         self.folder = folder
-        self.manifest = manifest
         self._model = model
         self._device = device
         self._lock = threading.RLock()
-        self._method: Method | None = None
-        self._reranker: Reranker | None = None
-        self._snapshot = Snapshot(folder, manifest.layout, manifest.dim)
-        self._approximate = Approximate(folder, manifest)
+        self._loaded: tuple[str, Method, Reranker] | None = None
+        self._view = View.of(folder, manifest)
 
     @classmethod
     def open(
@@ -80,35 +77,59 @@ class Engine:
         return cls(folder, Manifest.read(folder), model=model, device=device)
 
     @property
+    def manifest(self) -> Manifest:
+        """What the store was made with."""
+        return self._now().manifest
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest published version; a search holds on to the one it began with."""
+        return self._now().snapshot
+
+    @property
     def method(self) -> Method:
         """The model, loaded on first use and checked to be the one the store was made with."""
-        with self._lock:
-            if self._method is None:
-                self._method = self._load_method()
-            return self._method
+        return self._model_of(self.manifest)[0]
 
     @property
     def reranker(self) -> Reranker:
         """The exact scorer of the model."""
-        with self._lock:
-            if self._reranker is None:
-                self._reranker = Reranker(self.method)
-            return self._reranker
+        return self._model_of(self.manifest)[1]
 
-    def _load_method(self) -> Method:
-        given = self._model if self._model is not None else self.manifest.model
+    def _now(self) -> View:
+        """The store as it is now: read again where it was published to, or replaced by another."""
+        try:
+            stamp = store_stamp(self.folder)
+        except OSError:
+            return self._view  # The store went away; what is open can still be searched.
+        if stamp != self._view.stamp:
+            with self._lock:
+                if stamp != self._view.stamp:
+                    self._view = self._view.renewed()
+        return self._view
+
+    def _model_of(self, manifest: Manifest) -> tuple[Method, Reranker]:
+        """The model a store was made with; another one where the store was replaced."""
+        with self._lock:
+            if self._loaded is None or self._loaded[0] != manifest.identity:
+                method = self._load_method(manifest)
+                self._loaded = manifest.identity, method, Reranker(method)
+            return self._loaded[1:]
+
+    def _load_method(self, manifest: Manifest) -> Method:
+        given = self._model if self._model is not None else manifest.model
         method = given
         if not isinstance(method, Method):
             from eaglenet.methods.folder import load
 
             if self._model is None:
-                require_model(self.folder, self.manifest.model)
+                require_model(self.folder, manifest.model)
             method = load(str(given))
-        if model_identity(method) != self.manifest.identity:
+        if model_identity(method) != manifest.identity:
             name = given.name if isinstance(given, Method) else str(given)
             raise StoreError(
                 f"{self.folder} was made with another model than {name!r}: their vectors cannot "
-                f"be compared. Open it with {self.manifest.model!r}, or index the videos into a "
+                f"be compared. Open it with {manifest.model!r}, or index the videos into a "
                 "new store"
             )
         method.eval()
@@ -119,20 +140,6 @@ class Engine:
         _ = self.method
         if len(self.snapshot):
             self.search("warm up", k=1)
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The newest published version; a search holds on to the one it began with."""
-        try:
-            stamp = snapshot_stamp(self.folder)
-        except OSError:
-            return self._snapshot  # The store went away; what is open can still be searched.
-        if stamp != self._snapshot.stamp:
-            with self._lock:
-                if stamp != self._snapshot.stamp:
-                    manifest = self.manifest
-                    self._snapshot = Snapshot(self.folder, manifest.layout, manifest.dim)
-        return self._snapshot
 
     def search(
         self,
@@ -178,13 +185,13 @@ class Engine:
         sentences, away = clean_queries(queries), clean_queries(negatives)
         if not sentences:
             return []
-        features = encode_sentences(self.method, [*sentences, *away])
+        view = self._now()
+        method, reranker = self._model_of(view.manifest)
+        features = encode_sentences(method, [*sentences, *away])
         first_away = len(sentences)
         rows = list(range(first_away, first_away + len(away)))
-        asked = [
-            TextQuery(self.reranker, features[[number, *rows]]) for number in range(first_away)
-        ]
-        return self._find(asked, k, shortlist, filters, group_files, rerank)
+        asked = [TextQuery(reranker, features[[number, *rows]]) for number in range(first_away)]
+        return self._find(view, asked, k, shortlist, filters, group_files, rerank)
 
     def search_video(
         self,
@@ -197,22 +204,25 @@ class Engine:
         """Clips that look like a video file (or its ``window`` in seconds), or like a clip id."""
         if isinstance(video, str) and video in self:
             return self.similar(video, k, **options)
-        clips = clips_of_video(Path(video), self.manifest.frame_spec, window)
-        return self._search_frames(self._encode(clips), k, **options)
+        view = self._now()
+        clips = clips_of_video(Path(video), view.manifest.frame_spec, window)
+        return self._search_frames(view, self._encode(view, clips), k, **options)
 
     def search_image(self, image: str | Path, k: int = 10, **options: Any) -> list[Hit]:
         """Clips that show what an image shows."""
-        clips = clips_of_image(Path(image), self.manifest.frame_spec)
-        return self._search_frames(self._encode(clips), k, **options)
+        view = self._now()
+        clips = clips_of_image(Path(image), view.manifest.frame_spec)
+        return self._search_frames(view, self._encode(view, clips), k, **options)
 
     def similar(self, clip_id: str, k: int = 10, **options: Any) -> list[Hit]:
         """Clips that look like a clip of the store, without that clip itself."""
-        snapshot = self.snapshot
-        clips = self._stored(snapshot, np.array([snapshot.row(clip_id)]))
-        return self._search_frames(clips.features, k, without=clip_id, **options)
+        view = self._now()
+        clips = self._stored(view, np.array([view.snapshot.row(clip_id)]))
+        return self._search_frames(view, clips.features, k, without=clip_id, **options)
 
     def _search_frames(
         self,
+        view: View,
         features: VideoFeatures,
         k: int,
         *,
@@ -221,8 +231,8 @@ class Engine:
         group_files: bool = False,
         without: str | None = None,
     ) -> list[Hit]:
-        query = FrameQuery(self.method, features)
-        return self._find([query], k, shortlist, filters, group_files, True, without)[0]
+        query = FrameQuery(self._model_of(view.manifest)[0], features)
+        return self._find(view, [query], k, shortlist, filters, group_files, True, without)[0]
 
     @torch.no_grad()
     def best_captions(
@@ -232,33 +242,31 @@ class Engine:
         if not captions:
             raise UsageError("no captions were given; give at least one")
         k = _checked_count(k)
-        if isinstance(video, str) and video in self:
-            snapshot = self.snapshot
-            row = snapshot.row(video)
-            stored = self._stored(snapshot, np.array([row]))
+        view = self._now()
+        if isinstance(video, str) and video in view.snapshot:
+            row = view.snapshot.row(video)
+            stored = self._stored(view, np.array([row]))
             features, seconds = stored.features, stored.seconds
-            start, end = snapshot.span(row)
+            start, end = view.snapshot.span(row)
         else:
-            clips = clips_of_video(Path(video), self.manifest.frame_spec, None)
-            features, seconds = self._encode(clips), clips.seconds
+            clips = clips_of_video(Path(video), view.manifest.frame_spec, None)
+            features, seconds = self._encode(view, clips), clips.seconds
             start, end = 0.0, float(clips.seconds[clips.mask].max())
-        return rank_captions(self.method, features, seconds[0], (start, end), captions, k)
+        method = self._model_of(view.manifest)[0]
+        return rank_captions(method, features, seconds[0], (start, end), captions, k)
 
     @torch.no_grad()
     def explain(self, query: str, clip_id: str, negatives: Sequence[str] = ()) -> Explanation:
         """The scores of one clip for a sentence, frame by frame."""
         sentences = [clean_query(query), *clean_queries(negatives)]
-        asked = TextQuery(self.reranker, encode_sentences(self.method, sentences))
-        snapshot = self.snapshot
-        row = snapshot.row(clip_id)
-        return explain_clip(snapshot, asked, row, self._stored(snapshot, np.array([row])))
+        view = self._now()
+        method, reranker = self._model_of(view.manifest)
+        asked = TextQuery(reranker, encode_sentences(method, sentences))
+        row = view.snapshot.row(clip_id)
+        return explain_clip(view.snapshot, asked, row, self._stored(view, np.array([row])))
 
     def __contains__(self, clip_id: object) -> bool:
-        try:
-            self.snapshot.row(str(clip_id))
-        except UsageError:
-            return False
-        return True
+        return clip_id in self.snapshot
 
     def thumbnail(self, clip_id: str) -> bytes:
         """A small JPEG of the middle of a clip."""
@@ -278,7 +286,8 @@ class Engine:
 
     def info(self) -> dict[str, Any]:
         """What is in the store and how it is searched."""
-        snapshot, manifest = self.snapshot, self.manifest
+        view = self._now()
+        snapshot, manifest = view.snapshot, view.manifest
         return {
             "store": str(self.folder),
             "clips": len(snapshot),
@@ -290,7 +299,7 @@ class Engine:
             "identity": manifest.identity,
             "dim": manifest.dim,
             "frames": manifest.layout.num_frames,
-            "index": self._approximate.kind(snapshot) or "exact scan",
+            "index": view.approximate.kind(snapshot) or "exact scan",
             "version": snapshot.version,
             "roots": list(manifest.roots),
             "tags": sorted({tag for tags in snapshot.files.tags for tag in tags}),
@@ -300,18 +309,25 @@ class Engine:
         self, queries: Tensor, k: int, filters: Filters | None = None
     ) -> tuple[Snapshot, list[Shortlist]]:
         """Rows of the k nearest clips of each vector ``[queries, dim]``, as the store does it."""
-        snapshot = self.snapshot
+        view = self._now()
+        return view.snapshot, self._shortlists(view, queries, k, filters)
+
+    def _shortlists(
+        self, view: View, queries: Tensor, k: int, filters: Filters | None
+    ) -> list[Shortlist]:
+        snapshot = view.snapshot
         allowed = snapshot.allowed_rows(filters) if filters else None
         # An index cannot know which clips a filter leaves; a scan of those is always right.
-        if allowed is None and not is_exact(len(snapshot), self.manifest.dim):
-            found = self._approximate.shortlists(snapshot, queries, k)
+        if allowed is None and not is_exact(len(snapshot), view.manifest.dim):
+            found = view.approximate.shortlists(snapshot, queries, k)
             if found is not None:
-                return snapshot, found
-        return snapshot, exact_shortlists(snapshot, queries, k, allowed)
+                return found
+        return exact_shortlists(snapshot, queries, k, allowed)
 
     @torch.no_grad()
     def _find(
         self,
+        view: View,
         queries: Sequence[Query],
         k: int,
         shortlist: int,
@@ -326,25 +342,28 @@ class Engine:
         # One more, because the clip that was asked with is taken out again.
         width = max(k, min(shortlist, MAX_RESULTS)) + (without is not None)
         vectors = torch.stack([query.coarse.float().cpu() for query in queries])
-        snapshot, found = self.shortlists(vectors, width, filters)
+        snapshot = view.snapshot
+        found = self._shortlists(view, vectors, width, filters)
         if without is not None:
             found = [each.without(snapshot.row(without)) for each in found]
         results = []
         for query, each in zip(queries, found, strict=True):
             if not rerank and not group_files:
                 each = each.first(k)
-            clips = self._stored(snapshot, each.rows)
+            clips = self._stored(view, each.rows)
             path = filters.path if filters is not None else None
             hits = make_hits(snapshot, query, each, clips, k, group_files, rerank, path)
             results.append(hits)
         return results
 
-    def _stored(self, snapshot: Snapshot, rows: NDArray[np.int64]) -> StoredClips:
-        return self.manifest.layout.unpack(snapshot.records(rows), self.method.device)
+    def _stored(self, view: View, rows: NDArray[np.int64]) -> StoredClips:
+        device = self._model_of(view.manifest)[0].device
+        return view.manifest.layout.unpack(view.snapshot.records(rows), device)
 
     @torch.no_grad()
-    def _encode(self, clips: Clips) -> VideoFeatures:
-        return self.method.encode_video(clips.to(self.method.device))
+    def _encode(self, view: View, clips: Clips) -> VideoFeatures:
+        method = self._model_of(view.manifest)[0]
+        return method.encode_video(clips.to(method.device))
 
 
 def _checked_count(k: int) -> int:

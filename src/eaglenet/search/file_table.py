@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+UNKNOWN_SIZE = -1
+"""Of files in stores that were made before sizes were kept."""
+
 
 @dataclass(frozen=True)
 class FileTable:
@@ -20,6 +23,8 @@ class FileTable:
     widths: list[int]
     heights: list[int]
     tags: list[list[str]]
+    sizes: list[int]
+    """Bytes."""
 
     def __len__(self) -> int:
         return len(self.contents)
@@ -33,11 +38,12 @@ class FileTable:
             "widths": self.widths,
             "heights": self.heights,
             "tags": self.tags,
+            "sizes": self.sizes,
         }
 
     @classmethod
     def from_json(cls, columns: dict[str, Any]) -> FileTable:
-        columns = dict(columns)
+        columns = {"sizes": [UNKNOWN_SIZE] * len(columns["contents"]), **columns}
         for name in ("modified", "durations"):
             columns[name] = np.asarray(columns[name], np.float64)
         return cls(**columns)

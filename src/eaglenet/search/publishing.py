@@ -79,6 +79,7 @@ def _file_table(rows: list[FileRow]) -> FileTable:
         widths=[row.width for row in first],
         heights=[row.height for row in first],
         tags=[sorted({tag for row in group for tag in row.tags}) for group in groups.values()],
+        sizes=[row.size for row in first],
     )
 
 

@@ -141,6 +141,9 @@ class Snapshot:
             )
         return self._row_of_id[clip_id]
 
+    def __contains__(self, clip_id: object) -> bool:
+        return clip_id in self._row_of_id
+
     def span(self, row: int) -> tuple[float, float]:
         """First and last second of a clip in its file."""
         return float(self.columns["start"][row]), float(self.columns["end"][row])

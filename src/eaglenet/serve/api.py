@@ -40,7 +40,7 @@ from eaglenet.serve.state import State, state_of
 from eaglenet.types import Hit
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
-COMMON = (400, 401, 403, 421, 422, 429, 500, 503, 504)
+COMMON = (400, 401, 403, 421, 422, 429, 431, 500, 503, 504)
 
 router = APIRouter(prefix="/api", responses=documented(*COMMON))
 
@@ -56,7 +56,9 @@ async def search(request: Request, asked: Annotated[QueryParameters, Query()]) -
     )
 
 
-@router.post("/search", tags=["search"], operation_id="search_several", responses=documented(413))
+@router.post(
+    "/search", tags=["search"], operation_id="search_several", responses=documented(408, 413)
+)
 async def search_several(request: Request, asked: SeveralQueries) -> SeveralBody:
     """The same for several sentences at once."""
     begun = time.perf_counter()
@@ -151,7 +153,7 @@ async def video(request: Request, clip_id: ClipId) -> Response:
     """The file a clip is in, whole or in part (``Range``)."""
     state = state_of(request)
     await run_in_threadpool(_require, state.engine, clip_id)
-    found = await run_in_threadpool(state.videos.open, clip_id)
+    found = await state.videos.open(clip_id)
     return video_response(found, request.headers, request.method)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import re
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Literal
 
@@ -37,12 +38,21 @@ class TokenBuckets:
         self.clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    def left(self, client: str) -> float:
+        """What a client has saved up."""
+        now = self.clock()
+        left, then = self._buckets.get(client, (self.burst, now))
+        return min(self.burst, left + (now - then) * self.rate)
+
+    def wait(self, client: str) -> float:
+        """Seconds until there is one to spend; 0 where there is."""
+        left = self.left(client)
+        return 0.0 if left >= 1 else (1 - left) / self.rate
+
     def take(self, client: str) -> float:
         """Spend one. Returns 0, or the seconds to wait where nothing is left."""
-        now = self.clock()
-        left, then = self._buckets.pop(client, (self.burst, now))
-        left = min(self.burst, left + (now - then) * self.rate)
-        wait = 0.0 if left >= 1 else (1 - left) / self.rate
+        now, left, wait = self.clock(), self.left(client), self.wait(client)
+        self._buckets.pop(client, None)
         self._buckets[client] = (left - 1 if wait == 0 else left, now)
         while len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
@@ -50,8 +60,19 @@ class TokenBuckets:
 
 
 def client_of(scope: Scope) -> str:
+    """Who asks, by address; of IPv6 the network, of which everyone has a whole one."""
     client = scope.get("client")
-    return str(client[0]) if client else "local"
+    if not client:
+        return "local"
+    try:
+        address = ipaddress.ip_address(str(client[0]).partition("%")[0])
+    except ValueError:
+        return str(client[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 class LimitMiddleware:
@@ -70,6 +91,7 @@ class LimitMiddleware:
             "other": settings.max_other,
         }
         self.active: dict[Kind, int] = dict.fromkeys(self.most, 0)
+        self.streams: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] == "/health":
@@ -86,17 +108,25 @@ class LimitMiddleware:
             kind = "search"
         elif _STREAM.match(path):
             kind = "stream"
-        if self.active[kind] >= self.most[kind]:
+        client = client_of(scope)
+        is_greedy = kind == "stream" and self.streams[client] >= self.settings.max_streams_a_client
+        if is_greedy or self.active[kind] >= self.most[kind]:
             answer = self._refuse(503, "concurrency", "too many requests at once", 1)
             await answer(scope, receive, send)
             return
-        self.active[kind] += 1
-        self.metrics.active.labels(kind).set(self.active[kind])
+        self._count(kind, client, 1)
         try:
             await self._run(kind, scope, receive, send)
         finally:
-            self.active[kind] -= 1
-            self.metrics.active.labels(kind).set(self.active[kind])
+            self._count(kind, client, -1)
+
+    def _count(self, kind: Kind, client: str, change: int) -> None:
+        self.active[kind] += change
+        self.metrics.active.labels(kind).set(self.active[kind])
+        if kind == "stream":
+            self.streams[client] += change
+            if not self.streams[client]:
+                del self.streams[client]
 
     def _refuse(self, status: int, reason: str, message: str, wait: float) -> ASGIApp:
         self.metrics.refused.labels(reason).inc()
@@ -129,10 +159,19 @@ class LimitMiddleware:
         if _UPLOAD.match(scope["path"]):
             most = self.settings.max_upload_bytes
         taken = 0
+        is_whole = False
 
         async def bounded() -> Message:
-            nonlocal taken
-            message = await receive()
+            nonlocal taken, is_whole
+            try:
+                # After the body only the end of the connection is waited for, which may be long.
+                async with asyncio.timeout(None if is_whole else self.settings.body_timeout):
+                    message = await receive()
+            except TimeoutError:
+                self.metrics.refused.labels("timeout").inc()
+                headers = {"Connection": "close"}
+                raise Problem(408, "the body did not come", headers=headers) from None
+            is_whole = not message.get("more_body", False)
             taken += len(message.get("body", b""))
             if taken > most:
                 self.metrics.refused.labels("size").inc()

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
 import stat
-import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import anyio.to_thread
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from eaglenet.search.engine import Engine
+from eaglenet.search.file_table import UNKNOWN_SIZE
 from eaglenet.serve.problems import Problem
 
 CHUNK = 256 * 1024
 SAME_TIME = 1e-5
 """Seconds; the store keeps times as 64-bit floats, which are exact to less than a microsecond."""
 MAX_REMEMBERED = 1024
+MAX_COMPARING = 16
+"""Files that may wait for being compared with what was indexed."""
+PATIENCE = 2.0
+"""Seconds that a request waits for that; then it is told to come again."""
+LATER = {"Retry-After": "5"}
+_Version = tuple[int, int, int, int, int]
 
 TYPES = {
     ".mp4": "video/mp4",
@@ -55,72 +65,154 @@ class OpenVideo:
     media_type: str
 
 
+@dataclass(frozen=True)
+class _Doubt:
+    """An open file whose time is not the indexed one: only its bytes can tell."""
+
+    video: OpenVideo
+    status: os.stat_result
+
+
 class VideoFiles:
     """Opens the file of a clip, and no other.
 
     Clips are named by id, never by path. The path the store has for one is resolved, must lie in
-    the folders that were indexed, and what is opened must be a regular file whose content is the
-    indexed one: unchanged time, or else the same hash. The checks are made on the open file, so
-    nothing can be swapped in between.
+    the folders that were indexed, and is opened from there part by part without following a link,
+    so nothing can be swapped in between. What is opened must be a regular file of the indexed
+    size and time, or else of the indexed hash.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._lock = threading.Lock()
-        self._hashes: OrderedDict[tuple[int, ...], str] = OrderedDict()
+        self._hashes: OrderedDict[_Version, Future[str]] = OrderedDict()
+        # One thread of its own: comparing a film takes minutes and must hold up nothing else.
+        self._comparing = ThreadPoolExecutor(1, thread_name_prefix="compare")
+        self._is_open = True
 
-    def open(self, clip_id: str) -> OpenVideo:
+    def close(self) -> None:
+        self._is_open = False
+        self._comparing.shutdown(wait=True, cancel_futures=True)
+
+    async def open(self, clip_id: str) -> OpenVideo:
+        found = await run_in_threadpool(self._find, clip_id)
+        if isinstance(found, OpenVideo):
+            return found
+        try:
+            for doubt in found:
+                if await self._digest(doubt) == doubt.video.content:
+                    found.remove(doubt)
+                    return doubt.video
+        finally:
+            for doubt in found:
+                os.close(doubt.video.descriptor)
+        raise Problem(409, "the file has changed since it was indexed")
+
+    def _find(self, clip_id: str) -> OpenVideo | list[_Doubt]:
         snapshot = self.engine.snapshot
         file = int(snapshot.columns["file_number"][snapshot.row(clip_id)])
-        roots = [os.path.realpath(root) for root in self.engine.manifest.roots]
-        content, modified = snapshot.files.contents[file], float(snapshot.files.modified[file])
+        roots = _resolved(self.engine.manifest.roots)
+        content, size = snapshot.files.contents[file], snapshot.files.sizes[file]
+        modified = float(snapshot.files.modified[file])
+        doubts: list[_Doubt] = []
         changed = False
         for path in snapshot.files.paths[file]:
             descriptor = _open_inside(path, roots)
             if descriptor is None:
                 continue
-            try:
-                status = os.fstat(descriptor)
-                same = abs(status.st_mtime_ns / 1e9 - modified) < SAME_TIME
-                if same or self._hash(descriptor, status) == content:
-                    kind = TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
-                    return OpenVideo(descriptor, status.st_size, content, kind)
-            except OSError:
+            status = os.fstat(descriptor)
+            kind = TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
+            video = OpenVideo(descriptor, status.st_size, content, kind)
+            if size not in (UNKNOWN_SIZE, status.st_size):
                 os.close(descriptor)
-                continue
-            os.close(descriptor)
-            changed = True
-        if changed:
+                changed = True
+            elif size == UNKNOWN_SIZE or abs(status.st_mtime_ns / 1e9 - modified) >= SAME_TIME:
+                doubts.append(_Doubt(video, status))
+            else:
+                for doubt in doubts:
+                    os.close(doubt.video.descriptor)
+                return video
+        if changed and not doubts:
             raise Problem(409, "the file has changed since it was indexed")
-        raise Problem(410, "the file is no longer in the indexed folders")
+        if not doubts:
+            raise Problem(410, "the file is no longer in the indexed folders")
+        return doubts
 
-    def _hash(self, descriptor: int, status: os.stat_result) -> str:
+    async def _digest(self, doubt: _Doubt) -> str:
         """Hash of an open file, remembered while the file stays as it is."""
-        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        # One at a time: hashing a film takes seconds, and many may ask for the same one.
-        with self._lock:
-            if key not in self._hashes:
-                with os.fdopen(os.dup(descriptor), "rb") as stream:
-                    digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
-                self._hashes[key] = digest.hexdigest()
-                if len(self._hashes) > MAX_REMEMBERED:
-                    self._hashes.popitem(last=False)
-            return self._hashes[key]
+        status = doubt.status
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if key not in self._hashes:
+            if sum(not each.done() for each in self._hashes.values()) >= MAX_COMPARING:
+                raise Problem(503, "too many files are being compared", headers=LATER)
+            copy = os.dup(doubt.video.descriptor)
+            self._hashes[key] = self._comparing.submit(self._compare, copy)
+            if len(self._hashes) > MAX_REMEMBERED:
+                self._hashes.popitem(last=False)
+        digest = asyncio.wrap_future(self._hashes[key])
+        try:
+            return await asyncio.wait_for(asyncio.shield(digest), PATIENCE)
+        except TimeoutError:
+            message = "the file was touched since it was indexed and is being compared"
+            raise Problem(503, message, code="comparing", headers=LATER) from None
+        except OSError as error:
+            self._hashes.pop(key, None)
+            raise Problem(410, "the file cannot be read") from error
+
+    def _compare(self, descriptor: int) -> str:
+        with os.fdopen(descriptor, "rb") as stream:
+            return content_digest(stream, lambda: self._is_open)
 
 
-def _open_inside(path: str, roots: list[str]) -> int | None:
+def content_digest(stream: IO[bytes], is_wanted: Callable[[], bool]) -> str:
+    """The hash by which the store knows a content; an error once it is not wanted any more."""
+    digest = hashlib.blake2b(digest_size=16)
+    while chunk := stream.read(CHUNK):
+        if not is_wanted():
+            raise OSError("the service is shutting down")
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _resolved(roots: Sequence[str]) -> list[str]:
+    """The real places of the outermost roots.
+
+    One that lies in another is reached through it: whoever may write there could make it a link.
+    """
+    outermost = [root for root in roots if not any(_is_below(root, other) for other in roots)]
+    return [os.path.realpath(root) for root in outermost]
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path.startswith(root.rstrip("/") + "/")
+
+
+def _open_inside(path: str, roots: Sequence[str]) -> int | None:
     """A descriptor of the regular file at ``path`` if it really lies in one of ``roots``."""
     try:
         real = os.path.realpath(path, strict=True)
-        if not any(real == root or real.startswith(root.rstrip("/") + "/") for root in roots):
-            return None
-        # Not blocking: opening a fifo would wait for a writer.
-        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
+        root = next(root for root in roots if real == root or _is_below(real, root))
+        descriptor = _open_beneath(root, [part for part in real[len(root) :].split("/") if part])
+    except (OSError, ValueError, StopIteration):
         return None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         return None
+    return descriptor
+
+
+def _open_beneath(root: str, parts: Sequence[str]) -> int:
+    """Open part by part; a part that has become a link since it was resolved is an error."""
+    # Not blocking: opening a fifo would wait for a writer.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    folder = os.O_DIRECTORY if parts else 0
+    descriptor = os.open(root, flags | folder)
+    for number, part in enumerate(parts, 1):
+        above = descriptor
+        try:
+            folder = os.O_DIRECTORY if number < len(parts) else 0
+            descriptor = os.open(part, flags | folder, dir_fd=above)
+        finally:
+            os.close(above)
     return descriptor
 
 

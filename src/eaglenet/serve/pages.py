@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from functools import cache
 from importlib.resources import files
 from urllib.parse import parse_qs
@@ -16,7 +15,7 @@ from eaglenet.serve.limits import client_of
 from eaglenet.serve.metrics import CONTENT_TYPE
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import HealthBody
-from eaglenet.serve.security import COOKIE, TokenCheck
+from eaglenet.serve.security import COOKIE
 from eaglenet.serve.state import state_of
 
 TYPES = {
@@ -38,12 +37,9 @@ router = APIRouter()
 async def page(request: Request) -> Response:
     """The search page, or the login for those without the token's cookie."""
     tokens = state_of(request).tokens
-    if tokens is None or tokens.is_allowed(request.headers):
+    if tokens is None or tokens.check(request.headers, client_of(request.scope)):
         return _file(request, "index.html", HTML)
-    given = request.query_params.get("token")
-    if given is None:
-        return _login_page()
-    return _logged_in(request, tokens, given)
+    return _login_page()
 
 
 @router.post("/login", include_in_schema=False)
@@ -52,21 +48,16 @@ async def login(request: Request) -> Response:
     tokens = state_of(request).tokens
     if tokens is None:
         return RedirectResponse("/", 303)
-    form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
-    return _logged_in(request, tokens, form.get("token", [""])[0])
-
-
-def _logged_in(request: Request, tokens: TokenCheck, given: str) -> Response:
-    if not tokens.is_token(given):
-        wait = tokens.failed(client_of(request.scope))
-        if wait:
-            retry = {"Retry-After": str(math.ceil(wait))}
-            raise Problem(429, "too many wrong tokens", headers=retry)
+    try:
+        form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
+    except ValueError:
+        raise Problem(400, "the form has too many fields") from None
+    if not tokens.is_right(client_of(request.scope), form.get("token", [""])[0]):
         return _login_page(WRONG_TOKEN)
     answer = RedirectResponse("/", 303)
     answer.set_cookie(
         COOKIE,
-        tokens.cookie,
+        tokens.session,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",

@@ -6,21 +6,28 @@ import hashlib
 import hmac
 import logging
 import math
+import re
+import secrets
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglenet.serve.limits import TokenBuckets, client_of
+from eaglenet.serve.limits import MAX_CLIENTS, TokenBuckets, client_of
 from eaglenet.serve.metrics import Metrics
-from eaglenet.serve.problems import error_response
+from eaglenet.serve.problems import Problem, error_response
 from eaglenet.serve.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 COOKIE = "eaglenet_session"
-LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+LOCAL_HOST = re.compile(r"(localhost\.?|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+MAX_HEADERS, MAX_HEADER_BYTES = 100, 32 * 1024
+SINGLE = (b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"origin")
+"""Headers that mean nothing, or two things, where they come twice."""
 OPEN_PATHS = frozenset({"/", "/health", "/login", "/favicon.ico"})
 """Answered without a token: the login page stands at ``/`` for those who have none."""
 GUESSES_A_SECOND, GUESSES_AT_ONCE = 0.5, 10.0
@@ -42,44 +49,80 @@ HEADERS = {
 
 
 class TokenCheck:
-    """Compares tokens in constant time; browsers get a cookie that does not hold the token."""
+    """Compares tokens in constant time, and slows down who tries several.
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
-        self.cookie = hmac.new(self._token, b"eaglenet session", hashlib.sha256).hexdigest()
-        self._guesses = TokenBuckets(GUESSES_A_SECOND, GUESSES_AT_ONCE)
-
-    def is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
-
-    def is_allowed(self, headers: Headers) -> bool:
-        """Whether the headers carry the token or the cookie that stands for it."""
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(given.strip()):
-            return True
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        # compare_digest takes text only where it is ASCII.
-        value = morsel.value.encode("utf-8", "replace") if morsel is not None else b""
-        return hmac.compare_digest(value, self.cookie.encode())
-
-    def failed(self, client: str) -> float:
-        """Count a wrong token; returns the seconds the client has to wait, or 0."""
-        return self._guesses.take(client)
-
-
-def local_host_name(host: str) -> str:
-    """The name in a Host header, without its port.
-
-    >>> local_host_name("LocalHost:8000"), local_host_name("[::1]:80")
-    ('localhost', '[::1]')
+    A client whose guesses are used up is refused whatever it sends, so it does not learn which
+    was right. Browsers get a cookie of random bits instead of the token: it cannot be guessed, so
+    who is logged in stays so while another behind the same address must wait.
     """
-    name = host.strip().lower()
-    if name.startswith("["):
-        return name.partition("]")[0] + "]"
-    return name.partition(":")[0].removesuffix(".")
+
+    def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._token = token.encode()
+        self.session = secrets.token_urlsafe(32)
+        self._guesses = TokenBuckets(GUESSES_A_SECOND, GUESSES_AT_ONCE, clock)
+        self._latest: OrderedDict[str, bytes] = OrderedDict()
+
+    def wrongness(self, client: str, given: str, right: str | None = None) -> float | None:
+        """None where ``given`` is the token (or ``right``), else the seconds to wait before more.
+
+        The same wrong one again is no new guess: a page with an old cookie asks for hundreds of
+        pictures.
+        """
+        sent = given.encode("utf-8", "surrogateescape")
+        wait = self._guesses.wait(client)
+        if wait:
+            return wait
+        if hmac.compare_digest(sent, self._token if right is None else right.encode()):
+            return None
+        seen = hashlib.sha256(sent).digest()
+        if self._latest.get(client) != seen:
+            self._guesses.take(client)
+            self._latest[client] = seen
+            self._latest.move_to_end(client)
+            if len(self._latest) > MAX_CLIENTS:
+                self._latest.popitem(last=False)
+        return 0.0
+
+    def check(self, headers: Headers, client: str) -> bool:
+        """Whether the headers carry the token or the cookie that stands for it.
+
+        Raises the answer for a client that has to wait.
+        """
+        cookie = _cookie(headers)
+        if cookie is not None and hmac.compare_digest(cookie.encode(), self.session.encode()):
+            return True
+        if "authorization" in headers:
+            scheme, _, given = headers["authorization"].partition(" ")
+            if scheme.lower() != "bearer":
+                return False
+            return self.is_right(client, given.strip())
+        if cookie is not None:
+            self.is_right(client, cookie, self.session)
+        return False
+
+    def is_right(self, client: str, given: str, right: str | None = None) -> bool:
+        wait = self.wrongness(client, given, right)
+        if wait:
+            retry = {"Retry-After": str(math.ceil(wait))}
+            raise Problem(429, "too many wrong tokens", headers=retry)
+        return wait is None
+
+
+def _cookie(headers: Headers) -> str | None:
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return morsel.value if morsel is not None else None
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a Host header names this machine, and nothing else.
+
+    >>> is_local_name("LocalHost:8000"), is_local_name("[::1].evil.com")
+    (True, False)
+    """
+    return LOCAL_HOST.fullmatch(host) is not None
 
 
 def is_from_another_site(headers: Headers, path: str) -> bool:
@@ -90,7 +133,23 @@ def is_from_another_site(headers: Headers, path: str) -> bool:
     # Forms of pages that name no referrer, as ours, come from "null"; the login form is one.
     if origin is None or (origin == "null" and path == "/login"):
         return False
-    return origin.partition("://")[2].lower() != headers.get("host", "").strip().lower()
+    host = headers.get("host", "").lower()
+    return origin.lower() not in (f"http://{host}", f"https://{host}")
+
+
+def framing_problem(scope: Scope) -> tuple[int, str] | None:
+    """Why a request's headers cannot be read in one way only; None where they can."""
+    names = [name for name, _ in scope["headers"]]
+    if len(names) > MAX_HEADERS:
+        return 431, f"more than {MAX_HEADERS} headers"
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+        return 431, f"headers of more than {MAX_HEADER_BYTES} bytes"
+    if b"transfer-encoding" in names and b"content-length" in names:
+        return 400, "a body has a length or is sent in chunks, not both"
+    twice = next((name for name in SINGLE if names.count(name) > 1), None)
+    if twice is not None:
+        return 400, f"the header {twice.decode()} came twice"
+    return None
 
 
 class GuardMiddleware:
@@ -109,25 +168,26 @@ class GuardMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answer = self._refusal(scope) or self.app
+        try:
+            answer = self._refusal(scope) or self.app
+        except Problem as problem:
+            answer = error_response(problem.status_code, problem.detail, headers=problem.headers)
         await answer(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
+        framing = framing_problem(scope)
+        if framing is not None:
+            return error_response(*framing, headers={"Connection": "close"})
         headers = Headers(scope=scope)
-        if self.local and local_host_name(headers.get("host", "")) not in LOCAL_NAMES:
+        if self.local and not is_local_name(headers.get("host", "")):
             return error_response(421, "this service answers to localhost only")
         path = scope["path"]
         if is_from_another_site(headers, path) and path != "/":
             return error_response(403, "another site asked for this")
         if self.tokens is None or path in OPEN_PATHS or path.startswith("/static/"):
             return None
-        if self.tokens.is_allowed(headers):
+        if self.tokens.check(headers, client_of(scope)):
             return None
-        if "authorization" in headers:
-            wait = self.tokens.failed(client_of(scope))
-            if wait:
-                retry = {"Retry-After": str(math.ceil(wait))}
-                return error_response(429, "too many wrong tokens", headers=retry)
         return error_response(
             401, "a token is needed", headers={"WWW-Authenticate": 'Bearer realm="eaglenet"'}
         )

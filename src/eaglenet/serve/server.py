@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from types import FrameType
 
@@ -15,6 +16,8 @@ import uvicorn
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
+from eaglenet.serve.connections import protocol_for
+from eaglenet.serve.security import MAX_HEADER_BYTES
 from eaglenet.serve.settings import Settings
 
 GRACE = 10
@@ -28,8 +31,11 @@ def run(
     host: str = "127.0.0.1",
     port: int = 8000,
     on_ready: Callable[[str], None] | None = None,
+    until: threading.Event | None = None,
 ) -> None:
     """Serve until interrupted or terminated; ``on_ready`` is given the address.
+
+    ``until`` ends a service that runs in a thread, where signals do not arrive.
 
     The model is loaded and the vectors are read before the port is opened, so the first query is
     as fast as the next.
@@ -44,6 +50,7 @@ def run(
             on_ready(f"http://{shown}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(
             create_app(engine, settings),
+            http=protocol_for(settings),
             access_log=False,
             log_config=None,
             server_header=False,
@@ -51,15 +58,24 @@ def run(
             proxy_headers=False,
             ws="none",
             timeout_graceful_shutdown=GRACE,
-            h11_max_incomplete_event_size=32 * 1024,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
-        # uvicorn stops in order at these signals, then raises them once more.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _ignore)
-        _Server(config).run(sockets=[listener])
+        if threading.current_thread() is threading.main_thread():
+            # uvicorn stops in order at these signals, then raises them once more.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, _ignore)
+        _Server(config, until).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]
+    def __init__(self, config: uvicorn.Config, until: threading.Event | None) -> None:
+        super().__init__(config)
+        self._until = until
+
+    async def on_tick(self, counter: int) -> bool:
+        is_over = await super().on_tick(counter)
+        return bool(is_over or (self._until is not None and self._until.is_set()))
+
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         super().handle_exit(number, frame)
         if self.force_exit:

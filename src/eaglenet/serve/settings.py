@@ -36,7 +36,15 @@ class Settings:
     max_searches: int = 256
     """Requests that may wait for or run on the engine; more are turned away."""
     max_streams: int = 64
+    max_streams_a_client: int = 24
+    """Fewer than all: readers that are slow on purpose leave room for the others."""
     max_other: int = 64
+    max_connections: int = 1024
+    max_connections_a_client: int = 256
+    header_timeout: float = 10.0
+    """For a request's headers to come whole."""
+    body_timeout: float = 10.0
+    """Between two pieces of a body."""
     timeout: float = 30.0
     stall_timeout: float = 120.0
     """A video's reader that takes nothing for this long is hung up on."""
@@ -51,7 +59,7 @@ class Settings:
         if not self.local and self.token is None:
             raise UsageError(
                 "anyone who can reach this machine could watch the indexed videos: give "
-                "--token TOKEN (or set EAGLENET_TOKEN), or listen on 127.0.0.1"
+                "a token in EAGLENET_TOKEN or with --token-file FILE, or listen on 127.0.0.1"
             )
 
 

@@ -45,6 +45,7 @@ class State:
         if self._batcher is not None:
             await self._batcher.close()
             self._batcher = None
+        self.videos.close()
 
 
 def state_of(request: Request) -> State:

@@ -19,7 +19,7 @@ from eaglenet.serve.schemas import SearchBody, SearchParameters
 from eaglenet.serve.state import state_of
 from eaglenet.types import Hit
 
-router = APIRouter(prefix="/api/search", tags=["search"], responses=documented(*COMMON, 413))
+router = APIRouter(prefix="/api/search", tags=["search"], responses=documented(*COMMON, 408, 413))
 Parameters = Annotated[SearchParameters, Query()]
 
 
