@@ -25,8 +25,8 @@ import numpy as np
 import torch
 
 from common import save_result
-from eaglenet.data.decoding import decode, write_video
 from eaglenet.types import FrameSpec
+from eaglenet.video.decoding import decode, write_video
 
 FPS = 25
 NUM_FRAMES = 12

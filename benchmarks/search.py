@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.data.synthetic import demo_split, demo_tokenizer_folder, render_clips
+from eaglenet.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.tokenizer import Tokenizer
@@ -41,9 +41,9 @@ from eaglenet.methods.folder import load, save
 from eaglenet.scoring import score_all
 from eaglenet.search.creation import describe
 from eaglenet.search.engine import Engine
-from eaglenet.search.manifest import Manifest, Splitting
 from eaglenet.search.queries import encode_sentences
 from eaglenet.search.reranking import prepare_for_store
+from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
 
 FRAMES, DIM, SHORTLIST = 12, 512, 100
@@ -76,9 +76,9 @@ def make_model(folder: Path) -> None:
 
 def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
     """Fill a store through its own interface; seconds it took."""
-    from eaglenet.search.lance_store import LanceStore
-    from eaglenet.search.publishing import publish
-    from eaglenet.search.store import ClipRows, FileRow
+    from eaglenet.search.store.lance import LanceStore
+    from eaglenet.search.store.publishing import publish
+    from eaglenet.search.store.tables import ClipRows, FileRow
 
     started = time.perf_counter()
     make_model(folder / "model")
@@ -243,7 +243,7 @@ class FlatSide:
 
 def measure_index(folder: Path) -> dict[str, Any]:
     """Recall of the approximate index that larger stores use, on this one."""
-    from eaglenet.search.repair import build_index, recall
+    from eaglenet.search.upkeep import build_index, recall
 
     started = time.perf_counter()
     build_index(folder / "store")

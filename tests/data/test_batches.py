@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from eaglenet.data.batches import CachedPairs, FeaturePairs, prefetch
-from eaglenet.data.decoding import decode, write_video
 from eaglenet.data.features import FeatureSplit
 from eaglenet.data.frame_cache import FrameCache
 from eaglenet.data.records import Protocol, Split, VideoRecord, make_split
 from eaglenet.errors import DatasetError
 from eaglenet.types import FrameSpec, TextFeatures, Tokens, VideoFeatures
+from eaglenet.video.decoding import decode, write_video
 
 SPEC = FrameSpec(num_frames=3, size=32)
 NUM_VIDEOS = 6

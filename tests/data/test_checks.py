@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from eaglenet.cli.data import parse_settings, progress_bar
 from eaglenet.cli.main import app
 from eaglenet.data.checks import check_dataset
-from eaglenet.data.decoding import write_video
 from eaglenet.errors import DatasetError, UsageError
+from eaglenet.video.decoding import write_video
 
 
 @pytest.fixture(scope="module")

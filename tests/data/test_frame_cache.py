@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from eaglenet.data import frame_cache, frame_journal
-from eaglenet.data.decoding import decode, write_video
 from eaglenet.data.frame_cache import FrameCache, estimate
 from eaglenet.data.records import Protocol, Split, VideoRecord, make_split
 from eaglenet.errors import DatasetError
 from eaglenet.types import FrameSpec
+from eaglenet.video.decoding import decode, write_video
 
 SPEC = FrameSpec(num_frames=3, size=32)
 ROW_BYTES = 3 * 3 * 32 * 32
@@ -56,7 +56,7 @@ def split(videos) -> Split:
 @pytest.fixture
 def decodings(monkeypatch) -> list[str]:
     """Ids in the order in which they were really decoded."""
-    from eaglenet.data import loader
+    from eaglenet.video import pool as loader
 
     seen: list[str] = []
     real = loader.decode_many

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import eaglenet
 from eaglenet.cli.demo import choose_sentences
 from eaglenet.cli.main import app
-from eaglenet.data.synthetic import demo_split, render_clips, render_world
+from eaglenet.data.demo.dataset import demo_split, render_clips, render_world
 
 CLIPS = 24
 TINY = (
@@ -124,10 +124,10 @@ def test_train_evaluate_index_and_search_by_command(method: str, tmp_path: Path)
 
 
 def test_train_index_and_search_from_python(tmp_path: Path) -> None:
+    from eaglenet.experiments.evaluation import evaluate_run
+    from eaglenet.experiments.runs import train
     from eaglenet.recipes import build_recipe
-    from eaglenet.search.indexing import IndexOptions, index_videos
-    from eaglenet.training.run_evaluation import evaluate_run
-    from eaglenet.training.runs import train
+    from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
     run = train(build_recipe("demo/mean").override(TINY), tmp_path / "run", device="cpu")
     assert evaluate_run(run.folder, device="cpu").num_videos == 10

@@ -10,6 +10,8 @@ from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.evaluation.paper_tables import paper_tables
+from eaglenet.experiments.build import build_method
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
@@ -17,9 +19,7 @@ from eaglenet.recipes import RECIPES, TABLES, build_recipe
 from eaglenet.recipes.benchmarks import DATASETS, num_frames
 from eaglenet.recipes.features import NEED_TOWERS
 from eaglenet.recipes.registry import add_recipe
-from eaglenet.training.build import build_method
 from eaglenet.training.distributed import World
-from eaglenet.training.experiment import EncoderChoice, Experiment
 from eaglenet.training.optimizer import (
     build_optimizer,
     freeze_parameters,

@@ -21,7 +21,7 @@ def has_kernel() -> bool:
     """Whether the kernels run here: Triton is there, and its interpreter is on."""
     if importlib.util.find_spec("triton") is None:
         return False
-    from eaglenet.scoring.kernel import is_interpreted
+    from eaglenet.scoring.eaglenet.kernel import is_interpreted
 
     return is_interpreted()
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
-from eaglenet.scoring.factorised import Prepared
-from eaglenet.scoring.fused import FusedScorer, Tuning, tuning_for
-from eaglenet.scoring.plan import plan_of
+from eaglenet.scoring.eaglenet.factorised import Prepared
+from eaglenet.scoring.eaglenet.fused import FusedScorer, Tuning, tuning_for
+from eaglenet.scoring.eaglenet.plan import plan_of
 from eaglenet.types import TextFeatures, VideoFeatures
 
 pytest.importorskip("triton")
-from eaglenet.scoring.kernel import is_interpreted
+from eaglenet.scoring.eaglenet.kernel import is_interpreted
 
 # kernel_on_device.py does the same where there is a device.
 pytestmark = pytest.mark.skipif(not is_interpreted(), reason="TRITON_INTERPRET is not 1")

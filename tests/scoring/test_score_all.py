@@ -80,7 +80,7 @@ def test_a_forced_kernel_refuses_more_frames_than_fit() -> None:
 
 
 def test_a_forced_kernel_without_a_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = pytest.importorskip("eaglenet.scoring.kernel")
+    kernel = pytest.importorskip("eaglenet.scoring.eaglenet.kernel")
     monkeypatch.setattr(kernel, "is_interpreted", lambda: False)
     with pytest.raises(UsageError, match="need a CUDA device"):
         choose(model(), videos(), backend="kernel")

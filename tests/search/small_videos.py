@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from eaglenet.data.decoding import write_clip, write_video
+from eaglenet.video.decoding import write_clip, write_video
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 FPS = 4

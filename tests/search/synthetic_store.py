@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eaglenet.methods.base import Method
-from eaglenet.search.lance_store import LanceStore
-from eaglenet.search.layout import FeatureLayout
-from eaglenet.search.manifest import Manifest, Splitting, model_identity
-from eaglenet.search.publishing import publish
-from eaglenet.search.store import ClipRows, FileRow
+from eaglenet.search.store.lance import LanceStore
+from eaglenet.search.store.layout import FeatureLayout
+from eaglenet.search.store.manifest import Manifest, Splitting, model_identity
+from eaglenet.search.store.publishing import publish
+from eaglenet.search.store.tables import ClipRows, FileRow
 from eaglenet.types import Clips, FrameSpec, Losses, TextFeatures, Tokens, VideoFeatures
 
 FRAMES, DIM, SIZE = 5, 24, 16

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglenet.errors import UsageError
-from eaglenet.search.clips import check_splitting, fixed_windows, shot_windows
-from eaglenet.search.manifest import Splitting
+from eaglenet.search.indexing.clips import check_splitting, fixed_windows, shot_windows
 from eaglenet.search.moments import find_moment
+from eaglenet.search.store.manifest import Splitting
 from eaglenet.types import Moment
 
 INF = float("-inf")

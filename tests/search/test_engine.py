@@ -228,8 +228,8 @@ def test_stored_scorer_data_changes_the_speed_not_the_scores(tmp_path: Path) -> 
     from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
     from eaglenet.methods.eaglenet import build
     from eaglenet.methods.eaglenet_config import EagleNetConfig
-    from eaglenet.search.layout import FeatureLayout
     from eaglenet.search.reranking import Reranker, prepare_for_store
+    from eaglenet.search.store.layout import FeatureLayout
 
     torch.manual_seed(0)
     config = EagleNetConfig.paper(dim=16, num_frames=5, num_candidates=3, num_heads=2)

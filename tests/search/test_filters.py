@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglenet.errors import UsageError
-from eaglenet.search.file_table import FileTable
 from eaglenet.search.filters import Filters, make_filters, parse_date
+from eaglenet.search.store.file_table import FileTable
 
 FILES = FileTable(
     contents=["a", "b", "c"],

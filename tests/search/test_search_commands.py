@@ -113,7 +113,7 @@ def test_captions_are_ranked_for_a_video(world: Path, tmp_path: Path) -> None:
 
 
 def test_hits_are_saved_as_clips_and_as_a_page(world: Path, tmp_path: Path) -> None:
-    from eaglenet.data.decoding import probe
+    from eaglenet.video.decoding import probe
 
     page = tmp_path / "page.html"
     options = ["--save-clips", str(tmp_path / "clips"), "--html", str(page), "--json"]
@@ -166,8 +166,8 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, lines: int
 ) -> None:
     monkeypatch.setattr("eaglenet.cli.index.LINE_SECONDS", seconds)
-    monkeypatch.setattr("eaglenet.search.index_run.COMMIT_CLIPS", 1)
-    monkeypatch.setattr("eaglenet.search.encoding.BATCH_FRAMES", 1)
+    monkeypatch.setattr("eaglenet.search.indexing.run.COMMIT_CLIPS", 1)
+    monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
     colour_video(tmp_path / "long.mp4", ["red", "green", "blue"])
     index = ["index", str(tmp_path / "long.mp4"), "--store", str(tmp_path / "store")]
     options = ["--model", str(world / "model"), "--clip-seconds", "6"]

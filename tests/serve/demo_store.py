@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 
-from eaglenet.data.synthetic import demo_tokenizer_folder, render_world
+from eaglenet.data.demo.dataset import demo_tokenizer_folder, render_world
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.methods.base import METHODS
 from eaglenet.methods.folder import save
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing import IndexOptions, index_videos
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.types import FrameSpec
 
 SCENES = 11

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tiny import DIM, FRAME_DIM, FRAMES, TEXT_DIM
 from torch import nn
 
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
@@ -12,6 +11,7 @@ from eaglenet.training.cached_batch import RandomState, split_batch
 from eaglenet.training.distributed import World
 from eaglenet.training.step import FiniteWatch, StepOptions, training_losses
 from eaglenet.types import PairBatch, TextFeatures, VideoFeatures
+from tiny import DIM, FRAME_DIM, FRAMES, TEXT_DIM
 
 PAIRS = 13
 

@@ -6,13 +6,12 @@ import time
 
 import pytest
 import torch
-from processes import free_port, run_ranks, start, wait
-from tiny import logged_losses, tiny_experiment
 
 from eaglenet.errors import DistributedError, NonFiniteError, StoppedError, UsageError
+from eaglenet.experiments.build import build_method, load_source
+from eaglenet.experiments.runs import train
 from eaglenet.locking import hold_lock
 from eaglenet.training import trainer as trainer_module
-from eaglenet.training.build import build_method, load_source
 from eaglenet.training.distributed import (
     World,
     average_gradients,
@@ -22,9 +21,10 @@ from eaglenet.training.distributed import (
     leave,
 )
 from eaglenet.training.rounds import evaluate_source
-from eaglenet.training.runs import train
 from eaglenet.training.step import StepOptions, training_losses
 from eaglenet.types import PairBatch
+from processes import free_port, run_ranks, start, wait
+from tiny import logged_losses, tiny_experiment
 
 
 def gradients_of(features, world, steps=2, **options):

@@ -51,14 +51,14 @@ def ablate(
     Numbers of the paper are labelled so; on the demo world and on features they are other data and
     only the order of the rows can be compared.
     """
-    from eaglenet.training.campaign import (
+    from eaglenet.experiments.campaign import (
         Trial,
         left_out_lines,
         reasons,
         run_campaign,
         write_report,
     )
-    from eaglenet.training.run_evaluation import default_split
+    from eaglenet.experiments.evaluation import default_split
 
     rows_of_table = find_table(table)
     if world not in WORLDS:
@@ -110,7 +110,7 @@ def paper_numbers(table: str, label: str, world: str) -> dict[str, dict[str, flo
 
 def beside_paper(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and cells; columns say ours or paper."""
-    from eaglenet.training.campaign import recall_text
+    from eaglenet.experiments.campaign import recall_text
 
     datasets = list(rows[0]["paper"])
     header = ["", *(f"{name} (ours)" for name in RECALLS)]

@@ -22,7 +22,7 @@ from eaglenet.cli.training_options import (
 from eaglenet.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglenet.training.experiment import Experiment
+    from eaglenet.experiments.experiment import Experiment
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def compare(
     differ, and the report says in what). The epoch is chosen on validation; a method that cannot
     run says why. Started again, it goes on where it stopped.
     """
-    from eaglenet.training.campaign import (
+    from eaglenet.experiments.campaign import (
         Trial,
         budget_lines,
         campaign_table,
@@ -64,8 +64,8 @@ def compare(
         run_campaign,
         write_report,
     )
-    from eaglenet.training.run_evaluation import default_split
-    from eaglenet.training.runs import SELECTION_NOTES
+    from eaglenet.experiments.evaluation import default_split
+    from eaglenet.experiments.runs import SELECTION_NOTES
 
     changes = [*root_setting(root), *(settings or [])]
     # A name given twice is one row.

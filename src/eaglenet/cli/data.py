@@ -163,7 +163,7 @@ def features(
     ``eaglenet evaluate RUN --features OUTPUT``.
     """
     from eaglenet.cli.training_options import progress_bars
-    from eaglenet.training.feature_export import export_features
+    from eaglenet.experiments.feature_export import export_features
 
     options = parse_settings(settings)
     if videos:

@@ -16,7 +16,7 @@ import typer
 from eaglenet.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglenet.data.synthetic import DemoSplit, Scene
+    from eaglenet.data.demo.dataset import DemoSplit, Scene
     from eaglenet.methods.base import Method
     from eaglenet.types import Hit
 
@@ -44,7 +44,7 @@ def demo(
     """
     import torch
 
-    from eaglenet.data.synthetic import render_world
+    from eaglenet.data.demo.dataset import render_world
     from eaglenet.methods.folder import load
 
     started = time.perf_counter()
@@ -52,7 +52,7 @@ def demo(
     # than the work (17 s with one thread, 118 s with two, under other load).
     torch.set_num_threads(1)
     # The reports below count what was left out; the loader need not say it too.
-    logging.getLogger("eaglenet.data.loader").setLevel(logging.ERROR)
+    logging.getLogger("eaglenet.video.pool").setLevel(logging.ERROR)
     say: Callable[[str], None] = (lambda text: None) if as_json else print
     method = load(model)
     with _bars(quiet=as_json) as announce:
@@ -140,7 +140,7 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
 def _index(
     method: Method, model: str, world: DemoSplit, output: Path, progress: Progress | None
 ) -> dict[str, Any]:
-    from eaglenet.search.indexing import IndexOptions, index_videos
+    from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
     def report(state: Any) -> None:
         if progress is not None:
@@ -162,9 +162,9 @@ def _index(
 def _search(
     method: Method, asked: list[tuple[str, str]], output: Path, num_clips: int
 ) -> list[list[Hit]]:
-    from eaglenet.search.contact_sheet import write_contact_sheet
     from eaglenet.search.engine import Engine
-    from eaglenet.search.page import write_page
+    from eaglenet.search.pictures.contact_sheet import write_contact_sheet
+    from eaglenet.search.pictures.page import write_page
 
     engine = Engine.open(output / "store", method)
     sentences = [sentence for sentence, _ in asked]

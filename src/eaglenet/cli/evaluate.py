@@ -52,8 +52,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Recalls in both directions, with their protocol and the time they took."""
-    from eaglenet.training.manifest import write_json
-    from eaglenet.training.run_evaluation import evaluate_model, evaluate_run
+    from eaglenet.experiments.environment import write_json
+    from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
 
     if scores is not None and scores.suffix != ".npy":
         raise UsageError(f"--scores {scores}: the file is a .npy, name it so")

@@ -16,7 +16,7 @@ import typer
 from eaglenet.cli.store import one_line
 
 if TYPE_CHECKING:
-    from eaglenet.search.progress import IndexReport, Problem, Progress
+    from eaglenet.search.indexing.report import IndexReport, Problem, Progress
 
 LINE_SECONDS = 30.0
 """Between two lines of progress in a log."""
@@ -65,9 +65,9 @@ def index(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
-    from eaglenet.search.files import read_tags
-    from eaglenet.search.indexing import IndexOptions, index_videos
-    from eaglenet.search.manifest import Splitting
+    from eaglenet.search.indexing.files import read_tags
+    from eaglenet.search.indexing.videos import IndexOptions, index_videos
+    from eaglenet.search.store.manifest import Splitting
 
     options = IndexOptions(
         splitting=Splitting(clip_seconds, overlap, shots),
@@ -79,7 +79,7 @@ def index(
         device=device,
     )
     # The report lists what was left out; the loader need not say it again.
-    logging.getLogger("eaglenet.data.loader").setLevel(logging.ERROR)
+    logging.getLogger("eaglenet.video.pool").setLevel(logging.ERROR)
     given_tags = read_tags(tags) if tags is not None else {}
     with _Bar(shown=not as_json) as bar:
         report = index_videos(

@@ -97,8 +97,8 @@ def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
     """Model, source and gallery of a run."""
     from eaglenet.errors import UsageError
     from eaglenet.evaluation.qualitative import Gallery
-    from eaglenet.training.build import load_source
-    from eaglenet.training.runs import frames_folder, load_run
+    from eaglenet.experiments.build import load_source
+    from eaglenet.experiments.runs import frames_folder, load_run
 
     experiment, method = load_run(folder)
     data = experiment.data

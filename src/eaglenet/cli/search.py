@@ -101,11 +101,11 @@ def search(
     if save_clips is not None:
         saved, left_out = _save_clips(engine, found, save_clips)
     if html is not None:
-        from eaglenet.search.page import write_page
+        from eaglenet.search.pictures.page import write_page
 
         write_page(html, engine, titles, found)
     if picture is not None:
-        from eaglenet.search.contact_sheet import write_contact_sheet
+        from eaglenet.search.pictures.contact_sheet import write_contact_sheet
 
         write_contact_sheet(picture, engine, titles, found)
     if as_json:
@@ -139,7 +139,7 @@ def search(
 
 
 def _tell_what_is_gone(found: list[list[Hit]], store: Path) -> None:
-    from eaglenet.search.files import is_gone
+    from eaglenet.search.indexing.files import is_gone
 
     paths = dict.fromkeys(hit.path for hits in found for hit in hits)
     gone = [path for path in paths if is_gone(path)]
@@ -219,7 +219,7 @@ def _save_clips(
 
     Also says which could not be: one file that is gone does not cost the other results.
     """
-    from eaglenet.data.decoding import write_clip
+    from eaglenet.video.decoding import write_clip
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

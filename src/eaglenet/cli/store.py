@@ -35,8 +35,8 @@ def info(store: Store, as_json: AsJson = False) -> None:
 @commands.command()
 def files(store: Store, as_json: AsJson = False) -> None:
     """Every file the indexer has dealt with, and why some were left out."""
-    from eaglenet.search.lance_store import LanceStore
-    from eaglenet.search.manifest import Manifest
+    from eaglenet.search.store.lance import LanceStore
+    from eaglenet.search.store.manifest import Manifest
 
     manifest = Manifest.read(store)
     rows = sorted(
@@ -68,7 +68,7 @@ def recall(
     as_json: AsJson = False,
 ) -> None:
     """How much of the exact shortlist the store's index finds, and how fast."""
-    from eaglenet.search.repair import recall as measure
+    from eaglenet.search.upkeep import recall as measure
 
     result = measure(store, k=k, num_queries=queries, effort=effort)
     if as_json:
@@ -84,7 +84,7 @@ def recall(
 def build_index(store: Store) -> None:
     """Build the approximate index now; large stores get it by themselves."""
     from eaglenet.search.engine import Engine
-    from eaglenet.search.repair import build_index as build
+    from eaglenet.search.upkeep import build_index as build
 
     kind = build(store)
     now = Engine.open(store).info()["index"]
@@ -94,6 +94,6 @@ def build_index(store: Store) -> None:
 @commands.command()
 def repair(store: Store) -> None:
     """Rebuild what searching reads from the durable table."""
-    from eaglenet.search.repair import repair as rebuild
+    from eaglenet.search.upkeep import repair as rebuild
 
     print(f"{rebuild(store)} clips can be searched")

@@ -18,7 +18,7 @@ from eaglenet.cli.training_options import (
 )
 
 if TYPE_CHECKING:
-    from eaglenet.training.experiment import Experiment
+    from eaglenet.experiments.experiment import Experiment
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +42,7 @@ def train(
     The folder then holds experiment.json, manifest.json, log.jsonl, checkpoints/, result.json and
     model/, the epoch that was best on the validation split.
     """
-    from eaglenet.training.runs import train as run_training
+    from eaglenet.experiments.runs import train as run_training
 
     experiment = find_experiment(name, settings)
     if dry_run:
@@ -79,9 +79,9 @@ def show(result: dict[str, Any], output: str) -> None:
 
 def check(experiment: Experiment, device: str, as_json: bool) -> None:
     """Build the method and look at the data without decoding or training."""
-    from eaglenet.training.build import build_method, check_data, check_fit, describe_data
+    from eaglenet.experiments.build import build_method, check_data, check_fit, describe_data
+    from eaglenet.experiments.runs import count_parameters
     from eaglenet.training.distributed import join, leave
-    from eaglenet.training.runs import count_parameters
     from eaglenet.training.sources import few_videos
 
     check_data(experiment.data)

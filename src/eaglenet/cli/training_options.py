@@ -14,7 +14,7 @@ import typer
 from eaglenet.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglenet.training.experiment import Experiment
+    from eaglenet.experiments.experiment import Experiment
 
 Settings = Annotated[
     list[str] | None,
@@ -31,8 +31,8 @@ EVALUATION_SECONDS = 5.0  # small data is evaluated many times a minute
 
 def find_experiment(name: str, settings: list[str] | None) -> Experiment:
     """A recipe by name, or an experiment saved as JSON, with `--set` applied."""
+    from eaglenet.experiments.experiment import Experiment
     from eaglenet.recipes import RECIPES, build_recipe
-    from eaglenet.training.experiment import Experiment
 
     is_file = name not in RECIPES and Path(name).suffix == ".json" and Path(name).is_file()
     experiment = Experiment.load(Path(name)) if is_file else build_recipe(name)

@@ -1,18 +1,6 @@
-"""Annotations to records, files to frames. Importing this package registers the datasets."""
+"""Annotations to records, records to batches. Importing this package registers the datasets."""
 
-from eaglenet.data import didemo, folder, msrvtt, msvd, synthetic, vatex
+from eaglenet.data import datasets, demo
 from eaglenet.data.records import DATASETS, DatasetSpec, Protocol, Split, VideoRecord
 
-__all__ = [
-    "DATASETS",
-    "DatasetSpec",
-    "Protocol",
-    "Split",
-    "VideoRecord",
-    "didemo",
-    "folder",
-    "msrvtt",
-    "msvd",
-    "synthetic",
-    "vatex",
-]
+__all__ = ["DATASETS", "DatasetSpec", "Protocol", "Split", "VideoRecord", "datasets", "demo"]

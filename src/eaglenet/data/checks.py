@@ -189,7 +189,7 @@ def look_at_files(
 def probe_all(
     records: Mapping[Path, VideoRecord], workers: int
 ) -> Iterator[tuple[Path, str | None]]:
-    from eaglenet.data.decoding import probe
+    from eaglenet.video.decoding import probe
 
     def cause(path: Path) -> str | None:
         try:
@@ -205,7 +205,7 @@ def probe_all(
 def decode_files(
     records: Mapping[Path, VideoRecord], spec: FrameSpec, workers: int
 ) -> Iterator[tuple[Path, str | None]]:
-    from eaglenet.data.loader import Skipped, decode_many
+    from eaglenet.video.pool import Skipped, decode_many
 
     items = [(str(path), path, record.window) for path, record in records.items()]
     for result in decode_many(items, spec, workers=workers):

@@ -242,7 +242,7 @@ def decode_into(
     progress: Progress | None,
 ) -> None:
     """Decode ``due`` and append a row, or the reason of a skip, for each."""
-    from eaglenet.data.loader import Decoded, decode_many
+    from eaglenet.video.pool import Decoded, decode_many
 
     done = 0
     by_id = {}

@@ -30,7 +30,7 @@ from eaglenet.errors import DatasetError
 from eaglenet.types import FrameSpec
 
 if TYPE_CHECKING:
-    from eaglenet.data.decoding import DecodedVideo
+    from eaglenet.video.decoding import DecodedVideo
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from eaglenet.experiments.experiment import Experiment
 from eaglenet.recipes.benchmarks import main_result
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.recipes.rows import TABLES, Row
-from eaglenet.training.experiment import Experiment
 
 
 def ablated(base: Callable[[], Experiment], row: Row) -> Experiment:

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from eaglenet.experiments.experiment import Experiment
 from eaglenet.methods import METHODS
-from eaglenet.training.experiment import Experiment
 
 HEADS: Mapping[str, str] = {
     "clip4clip-lstm": "lstm",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from eaglenet.experiments.experiment import Experiment
 from eaglenet.registry import Registry
-from eaglenet.training.experiment import Experiment
 
 Recipe = Callable[[], Experiment]
 

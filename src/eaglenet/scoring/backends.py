@@ -15,9 +15,9 @@ from torch import Tensor
 
 from eaglenet.errors import UsageError
 from eaglenet.methods.base import Method
-from eaglenet.scoring import factorised
-from eaglenet.scoring.factorised import Prepared
-from eaglenet.scoring.plan import Plan, plan_of
+from eaglenet.scoring.eaglenet import factorised
+from eaglenet.scoring.eaglenet.factorised import Prepared
+from eaglenet.scoring.eaglenet.plan import Plan, plan_of
 from eaglenet.types import TextFeatures, VideoFeatures
 
 Backend = Literal["auto", "reference", "factorised", "kernel"]
@@ -112,7 +112,7 @@ class KernelScorer(Scorer):
     tile_texts = 64
 
     def __init__(self, plan: Plan, precision: Precision) -> None:
-        from eaglenet.scoring.fused import FusedScorer
+        from eaglenet.scoring.eaglenet.fused import FusedScorer
 
         self.precision = precision
         self.plan = plan
@@ -147,8 +147,8 @@ def why_no_kernel(plan: Plan, video: VideoFeatures) -> str | None:
     """The reason why the Triton kernels cannot be used, or None."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (pip install 'eaglenet[triton]')"
-    from eaglenet.scoring.fused import why_not
-    from eaglenet.scoring.kernel import is_interpreted
+    from eaglenet.scoring.eaglenet.fused import why_not
+    from eaglenet.scoring.eaglenet.kernel import is_interpreted
 
     if video.frames.device.type != "cuda" and not is_interpreted():
         return f"features are on {video.frames.device.type}, the kernels need a CUDA device"

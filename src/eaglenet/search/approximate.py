@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eaglenet.search.coarse import Shortlist, exact_shortlists, is_exact
-from eaglenet.search.manifest import Manifest
-from eaglenet.search.snapshot import Snapshot
-from eaglenet.search.store import ClipStore
+from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
+from eaglenet.search.store.manifest import Manifest
+from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.search.store.tables import ClipStore
 
 EFFORT = 256
 """Partitions looked into, of about 1000 in a store of a million clips.
@@ -42,7 +42,7 @@ class Approximate:
     def store(self) -> ClipStore:
         with self._lock:
             if self._store is None:
-                from eaglenet.search.lance_store import LanceStore
+                from eaglenet.search.store.lance import LanceStore
 
                 self._store = LanceStore(self.folder, self.manifest.layout, self.manifest.dim)
             return self._store

@@ -13,13 +13,13 @@ import torch
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import is_packaged
-from eaglenet.search.layout import FeatureLayout
-from eaglenet.search.locking import writer_lock
-from eaglenet.search.manifest import NAME, Manifest, Splitting, model_identity
-from eaglenet.search.publishing import publish
 from eaglenet.search.reranking import prepare_for_store
-from eaglenet.search.snapshot import CURRENT, FOLDER
-from eaglenet.search.store import ClipStore, disk_errors
+from eaglenet.search.store.layout import FeatureLayout
+from eaglenet.search.store.locking import writer_lock
+from eaglenet.search.store.manifest import NAME, Manifest, Splitting, model_identity
+from eaglenet.search.store.publishing import publish
+from eaglenet.search.store.snapshot import CURRENT, FOLDER
+from eaglenet.search.store.tables import ClipStore, disk_errors
 from eaglenet.types import Clips, FrameSpec
 
 DEFAULT_MODEL = "openai/clip-vit-base-patch32"
@@ -133,7 +133,7 @@ def open_for_writing(folder: Path, wanted: Manifest) -> Iterator[tuple[Manifest,
         folder.mkdir(parents=True, exist_ok=True)
     with writer_lock(folder):
         manifest = _write_manifest(folder, wanted)
-        from eaglenet.search.lance_store import LanceStore
+        from eaglenet.search.store.lance import LanceStore
 
         store = LanceStore(folder, manifest.layout, manifest.dim)
         if not (folder / FOLDER / CURRENT).exists():

@@ -14,12 +14,8 @@ from torch import Tensor
 
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods.base import Method
-from eaglenet.search.coarse import Shortlist, exact_shortlists, is_exact
 from eaglenet.search.creation import place, require_model
 from eaglenet.search.filters import Filters
-from eaglenet.search.layout import StoredClips
-from eaglenet.search.manifest import Manifest, model_identity
-from eaglenet.search.media import clips_of_image, clips_of_video
 from eaglenet.search.queries import (
     FrameQuery,
     Query,
@@ -28,6 +24,7 @@ from eaglenet.search.queries import (
     clean_query,
     encode_sentences,
 )
+from eaglenet.search.query_files import clips_of_image, clips_of_video
 from eaglenet.search.reranking import Reranker
 from eaglenet.search.results import (
     CaptionHit,
@@ -37,7 +34,10 @@ from eaglenet.search.results import (
     make_hits,
     rank_captions,
 )
-from eaglenet.search.snapshot import Snapshot
+from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
+from eaglenet.search.store.layout import StoredClips
+from eaglenet.search.store.manifest import Manifest, model_identity
+from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.view import View, store_stamp
 from eaglenet.types import Clips, Hit, VideoFeatures
 

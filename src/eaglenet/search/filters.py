@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.errors import UsageError
-from eaglenet.search.file_table import FileTable
+from eaglenet.search.store.file_table import FileTable
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from eaglenet.errors import UsageError
 from eaglenet.methods.base import Method
-from eaglenet.search.layout import StoredClips
 from eaglenet.search.reranking import Reranker
+from eaglenet.search.store.layout import StoredClips
 from eaglenet.types import TextFeatures, VideoFeatures
 
 MAX_CHARACTERS = 4000

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eaglenet.methods.base import Method
 from eaglenet.scoring import Scorer, choose
-from eaglenet.search.layout import StoredClips
+from eaglenet.search.store.layout import StoredClips
 from eaglenet.types import TextFeatures, VideoFeatures
 
 

@@ -15,12 +15,12 @@ from torch import Tensor
 from eaglenet.errors import StoreError
 from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
-from eaglenet.search.coarse import Shortlist
 from eaglenet.search.filters import path_matcher
-from eaglenet.search.layout import StoredClips
 from eaglenet.search.moments import find_moment
 from eaglenet.search.queries import Query, clean_queries, encode_sentences
-from eaglenet.search.snapshot import Snapshot
+from eaglenet.search.shortlist import Shortlist
+from eaglenet.search.store.layout import StoredClips
+from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.types import Hit, Moment, VideoFeatures
 
 CAPTIONS_AT_ONCE = 256

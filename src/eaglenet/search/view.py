@@ -7,8 +7,8 @@ from pathlib import Path
 
 from eaglenet.errors import StoreError
 from eaglenet.search.approximate import Approximate
-from eaglenet.search.manifest import NAME, Manifest
-from eaglenet.search.snapshot import Snapshot, snapshot_stamp
+from eaglenet.search.store.manifest import NAME, Manifest
+from eaglenet.search.store.snapshot import Snapshot, snapshot_stamp
 
 Stamp = tuple[tuple[int, int], tuple[int, int]]
 ATTEMPTS = 5

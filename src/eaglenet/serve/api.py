@@ -19,7 +19,7 @@ import eaglenet
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.queries import clean_query
-from eaglenet.search.snapshot import Snapshot
+from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.serve.batching import Found
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, documented

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from eaglenet.search.engine import Engine
-from eaglenet.search.file_table import UNKNOWN_SIZE
+from eaglenet.search.store.file_table import UNKNOWN_SIZE
 from eaglenet.serve.problems import Problem
 
 CHUNK = 256 * 1024

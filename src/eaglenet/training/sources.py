@@ -13,8 +13,8 @@ from eaglenet.data.batches import CachedPairs, FeaturePairs, PairSource, prefetc
 from eaglenet.data.features import FeatureSplit
 from eaglenet.data.records import Split
 from eaglenet.data.sampler import PairSampler
+from eaglenet.experiments.experiment import TrainingConfig
 from eaglenet.training.distributed import World
-from eaglenet.training.experiment import TrainingConfig
 from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
 
 FEW_VIDEOS = 10

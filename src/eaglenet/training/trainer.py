@@ -22,6 +22,7 @@ from torch import Tensor
 from eaglenet.data.sampler import PairSampler
 from eaglenet.errors import ConfigError, StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
+from eaglenet.experiments.experiment import Experiment, TrainingConfig
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
 from eaglenet.training.checkpoint import latest_checkpoint, sync_folder, write_checkpoint
@@ -32,7 +33,6 @@ from eaglenet.training.distributed import (
     broadcast_state,
     sum_over_ranks,
 )
-from eaglenet.training.experiment import Experiment, TrainingConfig
 from eaglenet.training.logbook import Logbook, Progress, cut_log
 from eaglenet.training.memory import peak_memory
 from eaglenet.training.optimizer import (

@@ -1,0 +1,277 @@
+"""Run folders: train into one, resume it, open it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.errors import CheckpointError, ConfigError, UsageError
+from eaglenet.experiments.build import (
+    build_method,
+    check_data,
+    check_fit,
+    load_source,
+)
+from eaglenet.experiments.environment import describe_environment, write_json
+from eaglenet.experiments.experiment import Experiment
+from eaglenet.locking import LockHeldError, hold_lock
+from eaglenet.methods.base import Method
+from eaglenet.methods.folder import load
+from eaglenet.training.determinism import repeatable
+from eaglenet.training.distributed import (
+    World,
+    barrier,
+    join,
+    leave,
+    sum_over_ranks,
+    wait_for_main,
+)
+from eaglenet.training.logbook import Progress, check_board, read_log
+from eaglenet.training.memory import reset_peak_memory
+from eaglenet.training.settings import differences
+from eaglenet.training.sources import Source, few_videos
+from eaglenet.training.trainer import Position, Trainer
+
+logger = logging.getLogger(__name__)
+EXPERIMENT = "experiment.json"
+MANIFEST = "manifest.json"
+RESULT = "result.json"
+LOCK = ".lock"
+SELECTION_NOTES = {
+    "val": "the epoch was chosen on the validation split",
+    "test": "the epoch was chosen on the TEST split, as published rows do: not an unbiased score",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and what `result.json` says of it."""
+
+    folder: Path
+    experiment: Experiment
+    result: dict[str, Any]
+    was_finished: bool = False
+    """The run was there, finished: nothing was trained."""
+
+
+def train(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    device: str = "auto",
+    progress: Progress | None = None,
+    tensorboard: bool = False,
+) -> Run:
+    """Train into ``folder``, or go on where the same experiment stopped there."""
+    if tensorboard:
+        check_board()
+    world = join(device)
+    try:
+        finished = find_result(experiment, folder)
+        if finished is not None:
+            return Run(folder, experiment, finished, was_finished=True)
+        with run_lock(folder, world):
+            begin_run(experiment, folder, world)
+            result = _train(experiment, folder, world, progress, tensorboard)
+        return Run(folder, experiment, result)
+    finally:
+        leave(world)
+
+
+def _train(
+    experiment: Experiment,
+    folder: Path,
+    world: World,
+    progress: Progress | None,
+    tensorboard: bool,
+) -> dict[str, Any]:
+    method, sources = prepare(experiment, folder, world, progress)
+    if world.is_main:
+        write_manifest(experiment, folder, sources, method, world)
+    trainer = Trainer(
+        experiment,
+        method,
+        sources["train"],
+        sources[experiment.training.select],
+        folder,
+        world,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
+    reset_peak_memory(world.device)
+    with repeatable(world.device, experiment.training.deterministic):
+        position = trainer.fit()
+    result = summarise(experiment, position, method)
+    if world.is_main:
+        write_json(folder / RESULT, result)
+    barrier(world, "waiting for rank 0 to write the result")
+    return result
+
+
+def frames_folder(folder: Path) -> Path:
+    """Where a run's frames are cached: beside it, or where its comparison keeps them for all."""
+    shared = folder.parent.parent / "frames"
+    return shared if shared.is_dir() else folder / "frames"
+
+
+def prepare(
+    experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
+) -> tuple[Method, dict[str, Source]]:
+    """Method and splits, built and checked; rank 0 decodes first, the others find its cache."""
+    check_data(experiment.data)
+    method = build_method(experiment)
+    check_fit(method, experiment.data)
+    names = ("train", experiment.training.select)
+    sources: dict[str, Source] = {}
+    for turn in ("first", "others"):
+        if world.is_main == (turn == "first"):
+            for name in names:
+                sources[name] = load_source(
+                    experiment.data,
+                    name,
+                    method,
+                    cache=frames_folder(folder),
+                    device=world.device,
+                    progress=progress if world.is_main else None,
+                )
+        wait_for_main(world, "waiting for rank 0 to prepare the data")
+    if world.is_main:
+        for name in names:
+            for remark in few_videos(sources[name].num_videos):
+                logger.warning("%s: %s", name, remark)
+    return method, sources
+
+
+def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
+    """Check that the folder is free or holds this experiment. Gives the result if finished.
+
+    A folder in which no step was made (a wrong path, say) may be started with other settings.
+    """
+    path = folder / EXPERIMENT
+    if path.exists() and has_begun(folder):
+        lines = differences(Experiment.load(path).to_plain(), experiment.to_plain())
+        if lines:
+            raise ConfigError(
+                f"{folder} holds another experiment; it differs in {'; '.join(lines)} "
+                "(there -> asked). Choose another --output or the same settings"
+            )
+    elif (
+        not path.exists()
+        and folder.is_dir()
+        and any(not path.name.startswith(".") for path in folder.iterdir())
+    ):
+        raise ConfigError(f"{folder} is not empty and not a run; choose another --output")
+    if not (folder / RESULT).exists():
+        return None
+    result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    return result
+
+
+def has_begun(folder: Path) -> bool:
+    return any(record["event"] == "step" for record in read_log(folder))
+
+
+@contextmanager
+def run_lock(folder: Path, world: World) -> Iterator[None]:
+    """Hold the run folder for training, or say who does: rank 0 does so for all ranks."""
+    with ExitStack() as held:
+        holder = None
+        if world.is_main:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(hold_lock(folder / LOCK))
+            except LockHeldError as error:
+                holder = str(error)
+        if sum_over_ranks(torch.tensor(int(holder is not None)), world):
+            raise UsageError(
+                f"{folder} is being trained by {holder or 'another eaglenet'}; wait for it to "
+                "finish, or choose another --output"
+            )
+        yield
+
+
+def begin_run(experiment: Experiment, folder: Path, world: World) -> None:
+    """Write down what is trained, where that was not done yet."""
+    if world.is_main and not has_begun(folder):
+        experiment.save(folder / EXPERIMENT)
+    barrier(world, "opening the run folder")
+
+
+def write_manifest(
+    experiment: Experiment, folder: Path, sources: dict[str, Source], method: Method, world: World
+) -> None:
+    """What made this run; a resumed run lists the attempts before it under ``earlier``."""
+    path = folder / MANIFEST
+    earlier: list[Any] = []
+    if path.exists():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        earlier = [*old.pop("earlier", []), {"started": old["started"], "command": old["command"]}]
+    write_json(
+        path,
+        {
+            "experiment": experiment.name,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            **describe_environment(),
+            "processes": world.size,
+            "device": str(world.device),
+            "data": {name: source.describe() for name, source in sources.items()},
+            "selection": SELECTION_NOTES[experiment.training.select],
+            "parameters": count_parameters(method),
+            "earlier": earlier,
+        },
+    )
+
+
+def count_parameters(method: Method) -> dict[str, int]:
+    """Scalars in the encoder and in the rest, and how many of all are trained."""
+    total = sum(parameter.numel() for parameter in method.parameters())
+    encoder: Any = method.encoder
+    in_encoder = sum(parameter.numel() for parameter in encoder.parameters())
+    trained = sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
+    return {"encoder": in_encoder, "head": total - in_encoder, "trained": trained}
+
+
+def summarise(experiment: Experiment, position: Position, method: Method) -> dict[str, Any]:
+    """`result.json`: the selected epoch's metrics, the history, time and memory.
+
+    Seconds and peak are of all attempts together where a run was interrupted.
+    """
+    best = [record for record in position.history if record["epoch"] == position.best_epoch]
+    return {
+        "experiment": experiment.name,
+        "method": experiment.method,
+        "seed": experiment.training.seed,
+        "selected_epoch": position.best_epoch,
+        "selected_on": experiment.training.select,
+        "selection": SELECTION_NOTES[experiment.training.select],
+        "metrics": best[0] if best else None,
+        "history": position.history,
+        "parameters": count_parameters(method),
+        "pairs": position.pairs,
+        "seconds": round(position.seconds, 2),
+        "peak_memory_bytes": position.peak_bytes,
+    }
+
+
+def load_run(folder: Path) -> tuple[Experiment, Method]:
+    """A finished (or at least once evaluated) run's experiment and selected model."""
+    path = folder / EXPERIMENT
+    if not path.exists():
+        raise CheckpointError(
+            f"{folder} is not a run folder: it has no {EXPERIMENT}; to evaluate a model by "
+            "its name or folder say on what with --dataset"
+        )
+    if not (folder / "model").is_dir():
+        raise CheckpointError(
+            f"{folder} has no selected model yet: it is saved after the first evaluation; resume "
+            "the run with the same `eaglenet train` command"
+        )
+    return Experiment.load(path), load(str(folder / "model"))

@@ -1,0 +1,1 @@
+"""EagleNet's scores, factorised: in plain PyTorch and as Triton kernels."""

@@ -1,0 +1,277 @@
+"""The exact factorised scorer in plain PyTorch.
+
+What depends on the video alone is computed once per video (:func:`prepare`) and can be kept in an
+index; :func:`score_tile` does what is left for a pair. See ``docs/fast_scoring.md``.
+
+A plan's graph may be in half precision: then the large products are, and everything that costs
+little (radius, attention weights, pooling, cosine) stays in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eaglenet.errors import ConfigError
+from eaglenet.layers.stochastic_text import MIN_NORM
+from eaglenet.scoring.eaglenet.plan import GraphPlan, LayerPlan, Plan
+from eaglenet.types import VideoFeatures
+
+Prepared = dict[str, Tensor]
+"""Per-video tensors by name, each with videos first."""
+
+
+def prepare(plan: Plan, video: VideoFeatures) -> Prepared:
+    """Everything that a score needs of a video and that no text changes."""
+    frames = video.frames
+    if frames.shape[1] > plan.radius.shape[0]:
+        raise ConfigError(
+            f"videos of {frames.shape[1]} frames, the model was built for {plan.radius.shape[0]}; "
+            "sample fewer frames or build it with a larger num_frames"
+        )
+    mask = video.mask if plan.masked else torch.ones_like(video.mask)
+    prepared = {"mask": mask, "unit": F.normalize(frames, dim=-1, eps=MIN_NORM)}
+    prepared |= _prepare_pooling(plan, frames, mask)
+    position = plan.graph.frame_position
+    nodes = frames if position is None else frames + position[: frames.shape[1]]
+    if plan.graph.layers:
+        prepared |= _prepare_layer(plan.graph, plan.graph.layers[0], nodes, mask)
+    elif plan.graph.frame_vectors is not None:
+        prepared["term"] = nodes @ plan.graph.frame_vectors
+    return prepared
+
+
+def rounded(prepared: Prepared, dtype: torch.dtype) -> Prepared:
+    """A video's part with its messages in ``dtype``; the small terms stay as they are."""
+    return {
+        name: value.to(dtype) if name in ("message", "base") else value
+        for name, value in prepared.items()
+    }
+
+
+def _prepare_pooling(plan: Plan, frames: Tensor, mask: Tensor) -> Prepared:
+    pooling = plan.pooling
+    normed = F.layer_norm(
+        frames, frames.shape[-1:], pooling.norm_weight, pooling.norm_bias, pooling.epsilon
+    )
+    dim = frames.shape[-1]
+    key, value, constant = (normed @ pooling.frame).split([dim, dim, 1], dim=-1)
+    return {
+        "key": key.contiguous(),
+        "key_bias": constant.squeeze(-1).contiguous(),
+        # Of a video without any real frame the reference pools nothing but the bias.
+        "value": torch.where(mask[..., None], value + pooling.value_bias, pooling.output_bias),
+    }
+
+
+def _prepare_layer(graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tensor) -> Prepared:
+    message = nodes @ layer.text_frame
+    prepared = {
+        # Padding has no weight, except in a softmax over padding alone, which must give nothing.
+        "message": message.masked_fill(~mask[..., None], 0.0),
+        "source": nodes @ layer.text_frame_source,
+    }
+    if layer.frames_needed:
+        prepared["target"] = nodes @ layer.text_frame_target
+        base, normaliser = _frame_messages(graph, layer, nodes, mask)
+        prepared["base"] = base
+        if graph.joint:
+            prepared["normaliser"] = normaliser
+    return prepared
+
+
+def _frame_messages(
+    graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What frames get from frames and from themselves, and the log-normaliser of the softmax.
+
+    Works on ``[..., frames, dim]``; ``mask`` is ``[..., frames]``.
+    """
+    width = layer.text_frame.shape[1]
+    base = nodes.new_zeros(*nodes.shape[:-1], width)
+    normaliser = nodes.new_full((*nodes.shape[:-1], graph.num_heads), -1.0e30)
+    if layer.frame_frame is not None:
+        target = nodes @ _given(layer.frame_frame_target)
+        source = nodes @ _given(layer.frame_frame_source)
+        edges = F.leaky_relu(
+            (target.unsqueeze(-2) + source.unsqueeze(-3)).float(), graph.negative_slope
+        )  # [..., to, from, heads]
+        edges = edges.masked_fill(~mask[..., None, :, None], -1.0e30)
+        weights = edges.softmax(dim=-2).to(nodes.dtype)
+        values = (nodes @ layer.frame_frame).unflatten(-1, (graph.num_heads, -1))
+        base = torch.einsum("...ijh,...jhk->...ihk", weights, values).flatten(-2)
+        normaliser = edges.logsumexp(dim=-2)
+    if layer.residual is not None:
+        base = base + _tile(nodes @ layer.residual, width)
+    return base, normaliser
+
+
+def _given(value: Tensor | None) -> Tensor:
+    if value is None:
+        raise ValueError("a plan lacks a tensor that its options call for")
+    return value
+
+
+def _tile(values: Tensor, width: int) -> Tensor:
+    """Repeat a residual that all heads share."""
+    repeats = width // values.shape[-1]
+    return values if repeats == 1 else values.repeat(*[1] * (values.dim() - 1), repeats)
+
+
+def score_tile(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
+    """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
+    spread = radius(plan, sentence, prepared)
+    weights = graph_weights(plan, sentence, spread, prepared)
+    return pooled_scores(plan, sentence, spread, weights, prepared).T
+
+
+def radius(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
+    """``r = exp(s W + b)`` with ``s`` the cosines to the frames: ``[videos, texts, dim]``."""
+    unit = F.normalize(sentence, dim=-1, eps=MIN_NORM)
+    cosine = unit @ prepared["unit"].transpose(1, 2)
+    cosine = cosine.masked_fill_(~prepared["mask"][:, None], 0.0)
+    exponent = cosine @ plan.radius[: cosine.shape[-1]]
+    return (exponent if plan.radius_bias is None else exponent.add_(plan.radius_bias)).exp_()
+
+
+def graph_weights(plan: Plan, sentence: Tensor, spread: Tensor, prepared: Prepared) -> Tensor:
+    """Softmax weights of the text nodes, eqs. 5-9: ``[videos, texts, 1 + candidates]``."""
+    graph, mask = plan.graph, prepared["mask"]
+    centre, width, noise = (
+        value.to(graph.text_vectors.dtype) for value in (sentence, spread, plan.noise)
+    )
+    text = torch.addcmul(centre[:, None], width[:, :, None], noise)
+    if not graph.layers:
+        terms = (text @ graph.text_vectors).float()
+        return _edge_weights(graph, terms, prepared.get("term"), mask)
+    side = prepared
+    for layer, following in zip(graph.layers, graph.layers[1:], strict=False):
+        texts, frames = zip(*_heads(graph, layer, text, side, mask), strict=True)
+        text = torch.cat(texts, dim=-1)
+        # From the second layer on frames know their text, so their side is made per pair.
+        side = _prepare_layer(graph, following, torch.cat(frames, dim=-1), mask[:, None])
+    # What a head gives is multiplied at once by its part of the last layer's vectors.
+    terms, frame_terms = torch.zeros(1, device=text.device), None
+    for head, (text_out, frame_out) in enumerate(_heads(graph, graph.layers[-1], text, side, mask)):
+        rows = slice(head * text_out.shape[-1], (head + 1) * text_out.shape[-1])
+        terms = terms + (text_out @ graph.text_vectors[rows]).float()
+        if graph.frame_vectors is not None:
+            added = (_given(frame_out) @ graph.frame_vectors[rows]).float()
+            frame_terms = added if frame_terms is None else frame_terms + added
+    return _edge_weights(graph, terms, frame_terms, mask)
+
+
+def _edge_weights(
+    graph: GraphPlan, terms: Tensor, frame_terms: Tensor | None, mask: Tensor
+) -> Tensor:
+    """The collapsed last layer, from terms ``[v, t, n, heads]`` and ``[v, (t,) f, heads]``."""
+    if frame_terms is None:
+        return terms.mean(dim=-1).softmax(dim=-1)
+    edges = _edges(graph, _heads_first(terms), _with_texts(_heads_first(frame_terms)))
+    valid = mask[:, None, None].float()
+    mean = (edges.mean(dim=0) * valid).sum(dim=-1) / valid.sum(dim=-1).clamp_min(1.0)
+    return mean.softmax(dim=-1)
+
+
+def _heads(
+    graph: GraphPlan, layer: LayerPlan, text: Tensor, side: Prepared, mask: Tensor
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """One message-passing layer, head by head: new texts ``[v, t, n, k]``, frames ``[v, t, f, k]``.
+
+    Takes ``text [v, t, n, d]`` and a frame side of ``[v, (t,) f, .]``. One product projects the
+    text nodes; matrices are then used where they lie, so that nothing is copied or transposed.
+    """
+    videos, texts, nodes, _ = text.shape
+    flat = (text.flatten(0, 2) @ layer.joined).view(videos * texts, nodes, -1)
+    projected, crossed, own, attention = layer.parts_of(flat)
+    attention = attention.view(videos, texts, nodes, 4, -1).permute(3, 4, 0, 1, 2)
+    attention = attention.float().contiguous()
+    target, source, cross_target, cross_source = attention  # [h, v, t, n] each
+
+    within = _edges(graph, target, source)
+    across = _edges(graph, cross_target, _with_texts(_heads_first(side["source"])))
+    across = across.masked_fill_(~mask[:, None, None], -1.0e30)
+    if graph.joint:
+        both = torch.cat([within, across], dim=-1).softmax(dim=-1)
+        within, across = both[..., :nodes], both[..., nodes:]
+    else:
+        within, across = within.softmax(dim=-1), across.softmax(dim=-1)
+    back, share = None, None
+    if layer.frames_needed:
+        back, share = _frame_attention(graph, cross_source, side)
+
+    width = layer.text_frame.shape[1] // graph.num_heads
+    for head in range(graph.num_heads):
+        columns = slice(head * width, (head + 1) * width)
+        values = projected[..., columns]
+        weights = within[head].flatten(0, 1).to(text.dtype)
+        if own is None:
+            text_out = torch.bmm(weights, values)
+        else:
+            kept = own if own.shape[-1] == width else own[..., columns]
+            text_out = torch.baddbmm(kept, weights, values)
+        message = side["message"][..., columns].flatten(0, -3)  # [v or v * t, f, k]
+        groups = message.shape[0]
+        text_out.view(groups, -1, width).baddbmm_(
+            across[head].reshape(groups, -1, across.shape[-1]).to(text.dtype), message
+        )
+        frame_out = None
+        if back is not None:
+            frame_out = torch.bmm(back[head].flatten(0, 1).to(text.dtype), crossed[..., columns])
+            frame_out = frame_out.view(videos, texts, -1, width)
+            base = _with_texts(side["base"][..., columns], axis=1)
+            if share is None:
+                frame_out = frame_out.add_(base)
+            else:
+                frame_out = frame_out.addcmul_(base, share[head].to(text.dtype))
+            frame_out = frame_out.relu_()
+        yield text_out.view(videos, texts, nodes, width).relu_(), frame_out
+
+
+def _frame_attention(
+    graph: GraphPlan, cross_source: Tensor, side: Prepared
+) -> tuple[Tensor, Tensor | None]:
+    """What frames take from texts ``[h, v, t, f, n]``; if joint, the share left for frames."""
+    back = _edges(graph, _with_texts(_heads_first(side["target"])), cross_source)
+    if not graph.joint:
+        return back.softmax(dim=-1), None
+    rest = _with_texts(_heads_first(side["normaliser"])).expand(back.shape[:-1])
+    both = torch.cat([back, rest[..., None]], dim=-1).softmax(dim=-1)
+    return both[..., :-1], both[..., -1:]
+
+
+def _edges(graph: GraphPlan, target: Tensor, source: Tensor) -> Tensor:
+    """``LeakyReLU(target_i + source_j)``: ``[..., i, j]``."""
+    return F.leaky_relu_(target[..., :, None] + source[..., None, :], graph.negative_slope)
+
+
+def _heads_first(terms: Tensor) -> Tensor:
+    """``[v, (t,) nodes, heads]`` as ``[heads, v, (t,) nodes]``."""
+    return terms.movedim(-1, 0).contiguous()
+
+
+def _with_texts(value: Tensor, axis: int = 2) -> Tensor:
+    """An axis of texts for what does not depend on them; 4 axes come out."""
+    return value if value.dim() == 4 else value.unsqueeze(axis)
+
+
+def pooled_scores(
+    plan: Plan, sentence: Tensor, spread: Tensor, weights: Tensor, prepared: Prepared
+) -> Tensor:
+    """Enriched text (eq. 10), X-Pool with it, cosine: ``[videos, texts]``."""
+    pooling = plan.pooling
+    width = sentence.shape[-1:]
+    enriched = torch.addcmul(sentence, spread, weights.to(spread.dtype) @ plan.noise)
+    query = F.layer_norm(enriched, width, eps=pooling.epsilon)
+    logits = torch.baddbmm(prepared["key_bias"][:, None], query, prepared["key"].transpose(1, 2))
+    logits = logits.masked_fill_(~prepared["mask"][:, None], -1.0e30)
+    attended = torch.bmm(logits.softmax(dim=-1), prepared["value"])
+    attended = F.layer_norm(
+        attended, width, pooling.middle_weight, pooling.middle_bias, pooling.epsilon
+    )
+    moved = (attended @ pooling.linear).add_(attended).add_(pooling.linear_bias)
+    pooled = F.layer_norm(moved, width, pooling.final_weight, pooling.final_bias, pooling.epsilon)
+    return F.cosine_similarity(enriched.float(), pooled.float(), dim=-1)

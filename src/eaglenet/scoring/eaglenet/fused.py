@@ -1,0 +1,296 @@
+"""The scorer around the Triton kernels: arranged weights, launches, products in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eaglenet.layers.stochastic_text import MIN_NORM
+from eaglenet.scoring.eaglenet.factorised import Prepared
+from eaglenet.scoring.eaglenet.plan import Plan
+
+MAX_NODES = 64
+MAX_FRAMES = 64
+"""More have not been run on a GPU; the factorised scorer takes any number."""
+CROWDED = 32
+"""Above this many text nodes or frames, their tiles crowd a program's registers."""
+NARROW = 128
+"""Below this width rounding errors of a cosine do not average out, and float32 costs nothing."""
+WARPS = 2
+"""Of ``graph_weights``. With 4 or 8, some launch shapes of tiles of 64 rows ended in illegal memory
+accesses on an H200 (Triton 3.6)."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Launch shape of ``graph_weights``: columns at a time, loads ahead, most registers."""
+
+    block: int = 128
+    stages: int = 2
+    registers: int | None = None
+
+
+def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
+    """The fastest of several shapes on an H200 for the released preset; for others it is near.
+
+    After a change here, run ``tests/scoring/kernel_on_device.py``.
+    """
+    if max(nodes, frames) > CROWDED:
+        return Tuning(block=32, stages=1) if precise else Tuning(stages=1)
+    return Tuning(block=64) if precise else Tuning(registers=168)
+
+
+def why_not(plan: Plan, num_frames: int) -> str | None:
+    """The reason why the kernels cannot score this plan, or None."""
+    graph = plan.graph
+    nodes = plan.noise.shape[0]
+    if len(graph.layers) != 1:
+        return f"the kernels are written for 2 graph layers, not {len(graph.layers) + 1}"
+    head = graph.layers[0].text_text.shape[1] // graph.num_heads
+    if head < 16 or head & (head - 1):
+        return f"a head of {head} dimensions is not a power of two of at least 16"
+    if nodes > MAX_NODES:
+        return f"{nodes} text nodes are more than {MAX_NODES}"
+    if num_frames > MAX_FRAMES:
+        return f"{num_frames} frames are more than {MAX_FRAMES}"
+    return None
+
+
+def _power_of_two(value: int) -> int:
+    """At least 16: the smallest side of a matrix unit's tile."""
+    return max(16, 1 << (value - 1).bit_length())
+
+
+def _padded(columns: Tensor, width: int) -> Tensor:
+    return F.pad(columns, (0, width - columns.shape[1])).contiguous()
+
+
+def _parts(value: Tensor) -> tuple[Tensor, Tensor]:
+    """A float32 tensor as the sum of two bfloat16 tensors (16 bits of mantissa)."""
+    high = value.to(torch.bfloat16)
+    return high, (value.float() - high.float()).to(torch.bfloat16)
+
+
+class FusedScorer:
+    """Scores tiles of pairs with the kernels. Built once per plan; holds its arranged weights.
+
+    precise: products of two bfloat16 parts each, accumulated in float32 (about 1e-6 of the exact
+    score) instead of plain bfloat16.
+    """
+
+    def __init__(self, plan: Plan, *, precise: bool) -> None:
+        graph, pooling = plan.graph, plan.pooling
+        layer = graph.layers[0]
+        self.plan = plan
+        self.precise = precise
+        self.heads = graph.num_heads
+        self.inner = layer.text_text.shape[1]
+        self.residual_width = 0 if layer.residual is None else layer.residual.shape[1]
+        self.score_width = _power_of_two(4 * self.heads)
+        self.vector_width = _power_of_two(self.heads)
+        self.dtype = torch.float32 if precise else torch.bfloat16
+        # Of everything outside the graph: radius, enriched text and pooling.
+        self.outer = torch.float32 if plan.noise.shape[1] < NARROW else self.dtype
+        columns = torch.cat(
+            [
+                layer.text_text_target,
+                layer.text_text_source,
+                layer.text_frame_target,
+                layer.text_frame_source,
+            ],
+            dim=1,
+        )
+        columns = _padded(columns, self.score_width)
+        self.drawn_columns = self._drawn(columns)
+        weights = [layer.text_text]
+        if graph.frame_vectors is not None and not graph.joint:
+            weights.append(layer.text_frame)
+        if layer.residual is not None:
+            weights.append(layer.residual)
+        self.width = sum(weight.shape[1] for weight in weights)
+        self.drawn_projection = self._drawn(torch.cat(weights, dim=1))
+        base = layer.text_text
+        if layer.residual is not None:
+            base = base + layer.residual.repeat(1, self.inner // self.residual_width)
+        self.text_side = torch.cat([base, layer.text_frame, columns], dim=1)
+        self.text_vectors = _padded(graph.text_vectors, self.vector_width).to(self.dtype)
+        self.frame_vectors = (
+            self.text_vectors
+            if graph.frame_vectors is None
+            else _padded(graph.frame_vectors, self.vector_width).to(self.dtype)
+        )
+        self.noise = plan.noise.to(self.outer).contiguous()
+        self.radius = plan.radius.contiguous()
+        self.linear = pooling.linear.to(self.outer).contiguous()
+        self.middle = (pooling.middle_weight.to(self.outer), pooling.middle_bias.to(self.outer))
+
+    def _drawn(self, weight: Tensor) -> Tensor:
+        """``diag(noise_i) W`` of every candidate, side by side: what a radius is multiplied with.
+
+        Precise: ``[w_high; w_high; w_low]`` for rows ``[r_high | r_low | r_high]``.
+        """
+        noise = self.plan.noise[1:]
+        high, low = _parts((noise.T[:, :, None] * weight[:, None]).flatten(1))
+        return torch.cat([high, high, low]) if self.precise else high
+
+    def bytes_a_pair(self) -> int:
+        """Of its projections, which are nearly all that a tile holds."""
+        return (self.noise.shape[0] - 1) * self.width * self.dtype.itemsize
+
+    def prepare(self, prepared: Prepared) -> Prepared:
+        """A video's part of ``factorised.prepare`` in the kernels' types."""
+        arranged = {
+            "unit": prepared["unit"].float().contiguous(),
+            "mask": prepared["mask"].contiguous(),
+            "message": prepared["message"].to(self.dtype).contiguous(),
+            "source": prepared["source"].float().contiguous(),
+            "key": prepared["key"].to(self.outer).contiguous(),
+            "key_bias": prepared["key_bias"].float().contiguous(),
+            "value": prepared["value"].to(self.outer).contiguous(),
+        }
+        if "base" in prepared:
+            arranged["base"] = prepared["base"].to(self.dtype).contiguous()
+            arranged["target"] = prepared["target"].float().contiguous()
+        if "normaliser" in prepared:
+            arranged["normaliser"] = prepared["normaliser"].float().contiguous()
+        return arranged
+
+    def score_tile(self, sentence: Tensor, prepared: Prepared) -> Tensor:
+        """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
+        text = sentence.float().contiguous()
+        # Rows may be any selection; the kernels know no strides.
+        prepared = {name: value.contiguous() for name, value in prepared.items()}
+        spread = self.radii(text, prepared)
+        rows = self._rows(spread)
+        scores = self._product(rows, self.drawn_columns, torch.float32)
+        projections = self._product(rows, self.drawn_projection, self.dtype)
+        weights = self.attend(text, projections, scores, prepared)
+        return self.pool(text, spread, weights, prepared).T
+
+    def radii(self, text: Tensor, prepared: Prepared) -> Tensor:
+        """``r`` of every pair: ``[videos, texts, dim]``."""
+        unit = F.normalize(text, dim=-1, eps=MIN_NORM)
+        cosine = torch.matmul(unit, prepared["unit"].transpose(1, 2))
+        cosine = cosine.masked_fill(~prepared["mask"][:, None], 0.0)
+        weight = self.radius[: cosine.shape[-1]]
+        if self.plan.radius_bias is None:
+            return torch.matmul(cosine, weight).exp_().to(self.outer)
+        flat = torch.addmm(self.plan.radius_bias, cosine.flatten(0, 1), weight)
+        return flat.exp_().to(self.outer).view(*cosine.shape[:2], -1)
+
+    def _rows(self, spread: Tensor) -> Tensor:
+        """Radii ``[pairs, dim]`` in bfloat16, three parts side by side if precise."""
+        rows = spread.flatten(0, 1)
+        if not self.precise:
+            return rows.to(torch.bfloat16)
+        high, low = _parts(rows)
+        return torch.cat([high, low, high], dim=1)
+
+    def _product(self, rows: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """A matrix product of bfloat16 numbers, summed in float32, by the vendor's library."""
+        if dtype == torch.bfloat16:
+            return rows @ weight
+        if rows.is_cuda:
+            return torch.mm(rows, weight, out_dtype=torch.float32)
+        return rows.float() @ weight.float()
+
+    def attend(
+        self, text: Tensor, projections: Tensor, scores: Tensor, prepared: Prepared
+    ) -> Tensor:
+        """Softmax weights of the text nodes: ``[videos, texts, 1 + candidates]`` float32."""
+        from eaglenet.scoring.eaglenet.kernel import graph_weights, operand_type
+
+        texts, nodes = len(text), self.noise.shape[0]
+        videos, frames = prepared["mask"].shape
+        tuning = tuning_for(nodes, frames, precise=self.precise)
+        widths = [self.inner, self.inner, self.score_width]
+        own = (part.contiguous() for part in (text @ self.text_side).split(widths, dim=1))
+        output = torch.empty(videos, texts, nodes, device=scores.device)
+        head = self.inner // self.heads
+        blank = prepared["source"]
+        graph_weights[(texts * videos,)](
+            projections,
+            scores,
+            *own,
+            prepared["message"],
+            prepared.get("base", prepared["message"]),
+            prepared["source"],
+            prepared.get("target", blank),
+            prepared.get("normaliser", blank),
+            prepared["mask"],
+            self.text_vectors,
+            self.frame_vectors,
+            output,
+            texts,
+            self.plan.graph.negative_slope,
+            WIDTH=self.width,
+            INNER=self.inner,
+            HEAD=head,
+            HEADS=self.heads,
+            NODES=nodes,
+            FRAMES=frames,
+            ROWS=_power_of_two(nodes),
+            FRAME_ROWS=_power_of_two(frames),
+            BLOCK=min(tuning.block, head),
+            SCORES=self.score_width,
+            VECTORS=self.vector_width,
+            RESIDUAL_WIDTH=self.residual_width,
+            JOINT=self.plan.graph.joint,
+            ACTIVATED=self.plan.graph.frame_vectors is not None,
+            PRECISE=self.precise,
+            OPERAND=operand_type(),
+            num_warps=WARPS,
+            num_stages=tuning.stages,
+            maxnreg=tuning.registers,
+        )
+        return output
+
+    def pool(self, text: Tensor, spread: Tensor, weights: Tensor, prepared: Prepared) -> Tensor:
+        """Cosine of enriched text and pooled video: ``[videos, texts]`` float32."""
+        from eaglenet.scoring.eaglenet.kernel import enrich, finish
+
+        pooling = self.plan.pooling
+        videos, texts, dim = spread.shape
+        wide = _power_of_two(dim)
+        nodes = self.noise.shape[0]
+        enriched = torch.empty_like(spread)
+        query = torch.empty_like(spread)
+        enrich[(videos * texts,)](
+            text,
+            spread,
+            self.noise,
+            weights,
+            enriched,
+            query,
+            texts,
+            pooling.epsilon,
+            DIM=dim,
+            WIDE=wide,
+            NODES=nodes,
+            ROWS=_power_of_two(nodes),
+            num_warps=4,
+        )
+        logits = torch.bmm(query, prepared["key"].transpose(1, 2)).float()
+        logits += prepared["key_bias"][:, None]
+        logits = logits.masked_fill(~prepared["mask"][:, None], -1.0e30)
+        attended = torch.bmm(logits.softmax(dim=-1).to(self.outer), prepared["value"])
+        attended = F.layer_norm(attended, (dim,), *self.middle, pooling.epsilon)
+        moved = torch.matmul(attended, self.linear)
+        output = torch.empty(videos, texts, device=spread.device)
+        finish[(videos * texts,)](
+            attended,
+            moved,
+            pooling.linear_bias,
+            pooling.final_weight,
+            pooling.final_bias,
+            enriched,
+            output,
+            pooling.epsilon,
+            DIM=dim,
+            WIDE=wide,
+            num_warps=1,
+        )
+        return output

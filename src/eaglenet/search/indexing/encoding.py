@@ -1,0 +1,85 @@
+"""From clips of files to rows of the store: decode ahead, encode in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+
+from eaglenet.errors import NonFiniteError
+from eaglenet.methods.base import Method
+from eaglenet.search.indexing.decoding import (
+    ClipFailure,
+    ClipFrames,
+    ClipRequest,
+    Damage,
+    decode_ahead,
+)
+from eaglenet.search.reranking import prepare_for_store
+from eaglenet.search.store.manifest import Manifest
+from eaglenet.search.store.tables import ClipRows
+from eaglenet.types import Clips
+
+BATCH_FRAMES = 192
+"""Frames encoded at once: 16 clips of 12. More does not make two cores faster."""
+GPU_BATCH_FRAMES = 1536
+
+
+class ClipEncoding:
+    """Encodes requested clips with one model."""
+
+    def __init__(self, method: Method, manifest: Manifest, workers: int) -> None:
+        self.method = method
+        self.manifest = manifest
+        self.workers = workers
+        frames = GPU_BATCH_FRAMES if method.device.type == "cuda" else BATCH_FRAMES
+        self.batch_size = max(1, frames // manifest.frame_spec.num_frames)
+
+    def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure | Damage]:
+        """Rows, failures and damage as they come; clips of one file may be spread over batches."""
+        batch: list[ClipFrames] = []
+        try:
+            for item in decode_ahead(requests, self.manifest.frame_spec, self.workers):
+                if not isinstance(item, ClipFrames):
+                    yield item
+                    continue
+                batch.append(item)
+                if len(batch) == self.batch_size:
+                    rows, batch = self._encode(batch), []
+                    yield rows
+            if batch:
+                rows, batch = self._encode(batch), []
+                yield rows
+        except KeyboardInterrupt:
+            # Decoding took long: what is decoded is not thrown away.
+            if batch:
+                yield self._encode(batch)
+            raise
+
+    @torch.inference_mode()
+    def _encode(self, batch: list[ClipFrames]) -> ClipRows:
+        seconds = torch.stack([clip.seconds for clip in batch]).float()
+        clips = Clips(
+            torch.stack([clip.frames for clip in batch]),
+            torch.stack([clip.mask for clip in batch]),
+            seconds,
+        )
+        features = self.method.encode_video(clips.to(self.method.device))
+        coarse = self.method.coarse_vectors(features).float().cpu().numpy()
+        if not np.isfinite(coarse).all():
+            raise NonFiniteError(
+                f"the model gave vectors that are not finite for {batch[0].path}; its weights are "
+                "damaged or of another model"
+            )
+        layout = self.manifest.layout
+        prepared = prepare_for_store(self.method, features) if layout.has_prepared else None
+        return ClipRows(
+            keys=[clip.key for clip in batch],
+            paths=[clip.path for clip in batch],
+            starts=np.array([clip.window[0] for clip in batch], np.float64),
+            ends=np.array([clip.window[1] for clip in batch], np.float64),
+            coarse=coarse,
+            records=layout.pack(features, seconds, prepared),
+            thumbnails=[clip.thumbnail for clip in batch],
+        )

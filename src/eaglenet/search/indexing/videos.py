@@ -1,0 +1,50 @@
+"""Index videos: find what changed, decode ahead in workers, encode in batches, commit often."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from eaglenet.methods.base import Method
+from eaglenet.search.creation import describe, load_model, model_of, open_for_writing, place
+from eaglenet.search.indexing.clips import check_splitting
+from eaglenet.search.indexing.files import find_videos
+from eaglenet.search.indexing.report import IndexReport, OnProgress
+from eaglenet.search.indexing.run import IndexOptions, IndexRun
+
+__all__ = ["IndexOptions", "index_videos"]
+
+
+def index_videos(
+    paths: Sequence[str | Path],
+    store: str | Path,
+    model: str | None = None,
+    *,
+    options: IndexOptions | None = None,
+    tags: Mapping[str, tuple[str, ...]] | None = None,
+    on_progress: OnProgress | None = None,
+    method: Method | None = None,
+) -> IndexReport:
+    """Bring a store up to date with the videos under ``paths``.
+
+    ``model`` None: that of the store, or CLIP ViT-B/32 for a new one.
+    ``method`` spares loading ``model``, whose name is still written down for those who search.
+    """
+    options = options or IndexOptions()
+    check_splitting(options.splitting)
+    roots = [Path(path).expanduser() for path in paths]
+    folder = Path(store).expanduser()
+    model = model if model is not None else model_of(folder)
+    method = method if method is not None else load_model(model)
+    method.eval()
+    if options.device is not None:
+        place(method, options.device)
+    spec = dataclasses.replace(method.frame_spec, fast=options.fast)
+    wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
+    from eaglenet.video.decoding import is_video
+
+    found = list(find_videos(roots, is_video, leave_out=folder))
+    with open_for_writing(folder, wanted) as (manifest, clip_store):
+        run = IndexRun(folder, manifest, clip_store, method, options, tags or {}, on_progress)
+        return run.bring_up_to_date(found, roots)

@@ -1,0 +1,1 @@
+"""Search results to look at: a page, a contact sheet."""

@@ -1,0 +1,104 @@
+"""Search results as one picture: each query, and a strip of frames of each of its hits."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.search.engine import Engine
+from eaglenet.types import FrameSpec, Hit
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+TILE = 96  # pixels, side of one frame
+FRAMES_PER_HIT = 4
+GAP, BORDER, LINE = 12, 4, 20
+BETWEEN = 2  # pixels of border between frames, which else look like one scene
+STRIP = (TILE + BETWEEN) * FRAMES_PER_HIT - BETWEEN + 2 * BORDER
+BACKGROUND, INK, FAINT = (250, 250, 248), (28, 28, 30), (120, 120, 124)
+RIGHT, WRONG, PLAIN = (32, 148, 74), (200, 60, 52), (190, 190, 190)
+MARKS = {True: "right", False: "wrong", None: ""}
+
+
+def write_contact_sheet(
+    path: Path,
+    engine: Engine,
+    titles: Sequence[str],
+    found: Sequence[list[Hit]],
+    right: Mapping[int, str] | None = None,
+) -> None:
+    """Draw the hits of each query in a row: frames of the clip in order of time, file and score.
+
+    Args:
+        right: for the queries (by position) whose answer is known, the name of the right file
+            without its folder: it gets a green border and every other one a red border.
+    """
+    if not titles or not any(found):
+        raise UsageError("no results to draw; search for something that is in the store")
+    columns = max(len(hits) for hits in found)
+    row = LINE + 6 + TILE + 2 * BORDER + LINE + GAP
+    sheet = _blank(GAP + columns * (STRIP + GAP), GAP + len(titles) * row)
+    known = right or {}
+    for number, (title, hits) in enumerate(zip(titles, found, strict=True)):
+        top = GAP + number * row
+        _write(sheet, (GAP, top), title, INK, 15)
+        for place, hit in enumerate(hits):
+            answer = known.get(number)
+            is_right = None if answer is None else Path(hit.path).name == answer
+            left = GAP + place * (STRIP + GAP)
+            _draw_hit(sheet, engine, hit, (left, top + LINE + 6), is_right)
+    try:
+        sheet.save(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: the picture cannot be written ({error}); use .png") from error
+
+
+def _draw_hit(
+    sheet: Image, engine: Engine, hit: Hit, corner: tuple[int, int], is_right: bool | None
+) -> None:
+    from PIL import ImageDraw
+
+    left, top = corner
+    colour = PLAIN if is_right is None else RIGHT if is_right else WRONG
+    box = (left, top, left + STRIP - 1, top + TILE + 2 * BORDER - 1)
+    ImageDraw.Draw(sheet).rectangle(box, fill=colour)
+    for index, frame in enumerate(_frames(engine, hit)):
+        sheet.paste(frame, (left + BORDER + index * (TILE + BETWEEN), top + BORDER))
+    mark = f"{MARKS[is_right]}, " if MARKS[is_right] else ""
+    text = f"{hit.rank}. {mark}{Path(hit.path).name}  {hit.score:.3f}  best {hit.moment.best:.1f} s"
+    text_colour = FAINT if is_right is None else colour
+    _write(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
+
+
+def _frames(engine: Engine, hit: Hit) -> list[Image]:
+    """Frames spread over the clip; its thumbnail alone where the file is gone or broken."""
+    from PIL import Image
+
+    from eaglenet.video.decoding import decode
+
+    spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
+    try:
+        video = decode(engine.file_of(hit.clip_id), spec, window=engine.span_of(hit.clip_id))
+    except (VideoDecodeError, OSError):
+        with Image.open(io.BytesIO(engine.thumbnail(hit.clip_id))) as opened:
+            return [opened.convert("RGB").resize((TILE, TILE))]
+    return [Image.fromarray(frame.permute(1, 2, 0).numpy()) for frame in video.frames]
+
+
+def _blank(width: int, height: int) -> Image:
+    from PIL import Image
+
+    return Image.new("RGB", (width, height), BACKGROUND)
+
+
+def _write(
+    sheet: Image, corner: tuple[int, int], text: str, colour: tuple[int, int, int], size: int
+) -> None:
+    from PIL import ImageDraw, ImageFont
+
+    font: Any = ImageFont.load_default(size)
+    ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)

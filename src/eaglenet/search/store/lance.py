@@ -1,0 +1,284 @@
+"""The embedded store: two LanceDB tables. The only file that imports lancedb."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.errors import StoreError
+from eaglenet.search.store.layout import FeatureLayout, Records
+from eaglenet.search.store.snapshot import CURRENT, FOLDER
+from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow, clip_id_of, disk_errors
+
+logger = logging.getLogger(__name__)
+
+CLIPS, FILES = "clips", "files"
+OWN_COLUMNS = ("frames", "mask", "seconds")
+"""Parts of a record with a column of their own; the rest (tokens, prepared...) is ``extra``."""
+
+
+KEEP_VERSIONS = timedelta(hours=1)
+"""Old versions that a reader of the tables may still be at; searching never is."""
+MANY = 500
+"""Values in one condition."""
+
+
+class LanceStore:
+    """Clips and files of one store folder."""
+
+    def __init__(self, folder: Path, layout: FeatureLayout, dim: int) -> None:
+        try:
+            import lancedb
+        except ImportError as error:
+            raise StoreError(
+                f"writing a store needs lancedb ({error}); install it with: "
+                "pip install 'eaglenet[search]'"
+            ) from error
+        self.folder = folder
+        self.layout = layout
+        self.dim = dim
+        names = [name for name in layout.dtype.names or () if name not in OWN_COLUMNS]
+        self._extra = np.dtype([(name, layout.dtype[name]) for name in names]) if names else None
+        with disk_errors(folder):
+            self._database = lancedb.connect(folder)
+            self._require_both_tables()
+            self._clips = self._table(CLIPS, self._clip_schema())
+            self._files = self._table(FILES, _file_schema())
+
+    def _require_both_tables(self) -> None:
+        """A table that got lost is not made anew: that would empty what can be searched."""
+        rows = {name: self._count_rows(name) for name in (CLIPS, FILES)}
+        missing = [f"{name}.lance" for name, count in rows.items() if count is None]
+        # Both tables are made before the first snapshot, and are empty until then.
+        is_searched = (self.folder / FOLDER / CURRENT).exists()
+        if missing and (is_searched or any(rows.values())):
+            rest = "; what can be searched now stays so" if is_searched else ""
+            raise StoreError(
+                f"{self.folder} has lost {' and '.join(missing)}{rest}. Restore the folder, or "
+                "index the videos into a new --store"
+            )
+
+    def _count_rows(self, name: str) -> int | None:
+        """None where there is no such table."""
+        try:
+            return int(self._database.open_table(name).count_rows())
+        except ValueError as error:
+            if "was not found" not in str(error):
+                raise
+            return None
+
+    def _table(self, name: str, schema: Any) -> Any:
+        return self._database.create_table(name, schema=schema, exist_ok=True)
+
+    def _clip_schema(self) -> Any:
+        import pyarrow as pa
+
+        frames = self.layout.num_frames
+        return pa.schema(
+            [
+                ("clip_id", pa.string()),
+                ("content", pa.string()),
+                ("number", pa.int32()),
+                ("path", pa.string()),
+                ("start", pa.float64()),
+                ("end", pa.float64()),
+                ("vector", pa.list_(pa.float32(), self.dim)),
+                ("frames", pa.list_(pa.float16(), frames * self.layout.dim)),
+                ("mask", pa.list_(pa.uint8(), frames)),
+                ("seconds", pa.list_(pa.float32(), frames)),
+                ("extra", pa.binary()),
+                ("thumbnail", pa.binary()),
+            ]
+        )
+
+    def add_clips(self, rows: ClipRows) -> None:
+        if not len(rows):
+            return
+        import pyarrow as pa
+
+        schema = self._clip_schema()
+        records = rows.records
+        columns = {
+            "clip_id": [clip_id_of(key) for key in rows.keys],
+            "content": [content for content, _ in rows.keys],
+            "number": [number for _, number in rows.keys],
+            "path": rows.paths,
+            "start": rows.starts,
+            "end": rows.ends,
+            "vector": _fixed(rows.coarse, np.float32),
+            "frames": _fixed(records["frames"], np.float16),
+            "mask": _fixed(records["mask"], np.uint8),
+            "seconds": _fixed(records["seconds"], np.float32),
+            "extra": self._pack_extra(records),
+            "thumbnail": rows.thumbnails,
+        }
+        arrays = [
+            value if isinstance(value, pa.Array) else pa.array(value, schema.field(name).type)
+            for name, value in columns.items()
+        ]
+        with disk_errors(self.folder):
+            self._clips.add(pa.Table.from_arrays(arrays, schema=schema))
+
+    def clip_keys(self, contents: Sequence[str] | None = None) -> list[ClipKey]:
+        if contents is None or len(contents) > MANY:
+            keys = self._clip_keys(None)
+            wanted = None if contents is None else set(contents)
+            return [key for key in keys if wanted is None or key[0] in wanted]
+        return self._clip_keys(_any_of("content", contents)) if contents else []
+
+    def _clip_keys(self, condition: str | None) -> list[ClipKey]:
+        with disk_errors(self.folder):
+            query = self._clips.search().select(["content", "number"])
+            table = (query.where(condition) if condition else query).to_arrow()
+        return list(zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True))
+
+    def read_clips(self, keys: Sequence[ClipKey]) -> ClipRows:
+        """In the order of ``keys``."""
+        wanted = _any_of("clip_id", map(clip_id_of, keys))
+        with disk_errors(self.folder):
+            table = self._clips.search().where(wanted).to_arrow()
+        found = zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True)
+        place = {key: row for row, key in enumerate(found)}
+        table = table.take([place[key] for key in keys])
+        records: Records = np.zeros(len(keys), self.layout.dtype)
+        for name in OWN_COLUMNS:
+            records[name] = _dense(table[name]).reshape(records[name].shape)
+        if self._extra is not None:
+            extra = np.frombuffer(b"".join(table["extra"].to_pylist()), self._extra)
+            for name in self._extra.names or ():
+                records[name] = extra[name]
+        return ClipRows(
+            keys=list(keys),
+            paths=table["path"].to_pylist(),
+            starts=table["start"].to_numpy(),
+            ends=table["end"].to_numpy(),
+            coarse=_dense(table["vector"]).reshape(len(keys), self.dim),
+            records=records,
+            thumbnails=table["thumbnail"].to_pylist(),
+        )
+
+    def remove_contents(self, contents: Sequence[str]) -> None:
+        for part in _parts(list(contents), MANY):
+            with disk_errors(self.folder):
+                self._clips.delete(_any_of("content", part))
+
+    def set_path(self, content: str, path: str) -> None:
+        with disk_errors(self.folder):
+            self._clips.update(where=_any_of("content", [content]), values={"path": path})
+
+    def files(self) -> list[FileRow]:
+        with disk_errors(self.folder):
+            rows = self._files.search().to_arrow().to_pylist()
+        return [FileRow(**{**row, "tags": tuple(json.loads(row["tags"]))}) for row in rows]
+
+    def put_files(self, rows: Sequence[FileRow]) -> None:
+        if not rows:
+            return
+        import pyarrow as pa
+
+        values = [{**vars(row), "tags": json.dumps(row.tags)} for row in rows]
+        table = pa.Table.from_pylist(values, schema=_file_schema())
+        with disk_errors(self.folder):
+            merge = self._files.merge_insert("path")
+            merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        for part in _parts(list(paths), MANY):
+            with disk_errors(self.folder):
+                self._files.delete(_any_of("path", part))
+
+    def optimize(self) -> None:
+        with disk_errors(self.folder):
+            for table in (self._clips, self._files):
+                table.optimize(cleanup_older_than=KEEP_VERSIONS)
+
+    def build_index(self) -> str:
+        partitions = max(1, round(self._clips.count_rows() ** 0.5))
+        with disk_errors(self.folder):
+            self._clips.create_index(
+                metric="cosine",
+                vector_column_name="vector",
+                index_type="IVF_SQ",
+                num_partitions=partitions,
+            )
+        return self.index_kind() or "none"
+
+    def index_kind(self) -> str | None:
+        for index in self._clips.list_indices():
+            if "vector" in index.columns:
+                return str(index.index_type)
+        return None
+
+    def nearest(
+        self, vectors: NDArray[np.float32], k: int, *, effort: int
+    ) -> list[tuple[list[ClipKey], NDArray[np.float32]]]:
+        results = []
+        for vector in vectors:
+            query = self._clips.search(vector, vector_column_name="vector").distance_type("cosine")
+            # Refining computes the exact cosine of ten times as many candidates.
+            query = query.nprobes(effort).refine_factor(10).limit(k)
+            table = query.select(["content", "number", "_distance"]).to_arrow()
+            keys = list(zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True))
+            results.append((keys, 1 - table["_distance"].to_numpy().astype(np.float32)))
+        return results
+
+    def _pack_extra(self, records: Records) -> list[bytes]:
+        if self._extra is None:
+            return [b""] * len(records)
+        extra = np.zeros(len(records), self._extra)
+        for name in self._extra.names or ():
+            extra[name] = records[name]
+        return [row.tobytes() for row in extra]
+
+
+def _file_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("path", pa.string()),
+            ("size", pa.int64()),
+            ("modified_ns", pa.int64()),
+            ("content", pa.string()),
+            ("status", pa.string()),
+            ("reason", pa.string()),
+            ("duration", pa.float64()),
+            ("width", pa.int32()),
+            ("height", pa.int32()),
+            ("num_clips", pa.int32()),
+            ("tags", pa.string()),
+        ]
+    )
+
+
+def _fixed(values: NDArray[Any], dtype: Any) -> Any:
+    """Arrow fixed-size list column of an array ``[rows, ...]``."""
+    import pyarrow as pa
+
+    # A copy: columns of records are not aligned, and Arrow wants them to be.
+    flat = np.array(values, dtype, order="C").reshape(len(values), -1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
+
+
+def _dense(column: Any) -> NDArray[Any]:
+    """All values of a fixed-size list column, flat."""
+    return np.concatenate(
+        [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    )
+
+
+def _any_of(column: str, values: Any) -> str:
+    quoted = ", ".join("'" + str(value).replace("'", "''") + "'" for value in values)
+    return f"{column} IN ({quoted})"
+
+
+def _parts(values: list[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]

@@ -1,0 +1,183 @@
+"""What searching reads: plain files, mapped or read in place, swapped in one step.
+
+The durable table answers a shortlist in about 100 ms at 100,000 clips and takes seconds to
+import; a matrix product over mapped vectors takes a tenth of that and needs nothing but numpy.
+So the writer keeps, beside the table, a snapshot that is derived from it and can be rebuilt at
+any time::
+
+    snapshot/current.json        version, number of slots, names of the files below
+    snapshot/vectors-G.f32       coarse vectors, one row a slot, only ever appended to
+    snapshot/records-G.bin       frame features, masks and times, one record a slot
+    snapshot/thumbnails-G.bin    JPEG files end to end
+    snapshot/rows-V.npz          the clips of version V: slot, file, times, thumbnail span
+    snapshot/files-V.json        the files of version V, column by column
+
+A reader holds the files of one version open, so it is consistent while a writer goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eaglenet.errors import StoreError, UsageError
+from eaglenet.search.filters import Filters
+from eaglenet.search.store.file_table import FileTable
+from eaglenet.search.store.layout import FeatureLayout, Records
+from eaglenet.search.store.tables import ClipKey, clip_id_of
+
+FOLDER = "snapshot"
+CURRENT = "current.json"
+ROW_COLUMNS = {
+    "slot": np.int64,
+    "file_number": np.int32,
+    "number": np.int32,
+    "start": np.float64,
+    "end": np.float64,
+    "thumbnail_offset": np.int64,
+    "thumbnail_size": np.int32,
+}
+
+
+class Snapshot:
+    """One version of the clips of a store, for reading."""
+
+    def __init__(self, folder: Path, layout: FeatureLayout, dim: int) -> None:
+        self.folder = folder / FOLDER
+        self.layout = layout
+        self.dim = dim
+        # The writer may remove this version's files between the two reads: then there is a newer.
+        for attempt in range(5):
+            try:
+                self._load()
+                return
+            except FileNotFoundError as error:
+                if attempt == 4 or not (self.folder / CURRENT).exists():
+                    raise StoreError(
+                        f"{folder} has no readable snapshot ({error}); rebuild it with: "
+                        f"eaglenet store repair --store {folder}"
+                    ) from error
+            except OSError as error:
+                raise StoreError(
+                    f"the snapshot in {folder} cannot be read ({error}); make it readable"
+                ) from error
+            except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+                raise StoreError(
+                    f"the snapshot in {folder} is damaged ({error}); rebuild it with: "
+                    f"eaglenet store repair --store {folder}"
+                ) from error
+
+    def _load(self) -> None:
+        self.stamp = snapshot_stamp(self.folder.parent)
+        current = json.loads((self.folder / CURRENT).read_text("utf-8"))
+        self.version: int = current["version"]
+        self.num_slots: int = current["slots"]
+        self.index: str | None = current["index"]
+        """Kind of the durable store's approximate index, where it has one."""
+        self.thumbnail_bytes: int = current["thumbnail_bytes"]
+        self.generation: int = current["generation"]
+        with np.load(self.folder / current["rows"]) as columns:
+            self.columns = {name: columns[name] for name in ROW_COLUMNS}
+        self.files = FileTable.from_json(
+            json.loads((self.folder / current["files"]).read_text("utf-8"))
+        )
+        name = f"{self.generation}"
+        self._records = open_for_reading(self.folder / f"records-{name}.bin")
+        self._thumbnails = open_for_reading(self.folder / f"thumbnails-{name}.bin")
+        path = self.folder / f"vectors-{name}.f32"
+        if path.stat().st_size < self.num_slots * self.dim * 4:
+            raise ValueError(f"{path.name} is shorter than it should be")
+        vectors: NDArray[np.float32] = np.zeros((0, self.dim), np.float32)
+        if self.num_slots:
+            # Copy-on-write only because torch refuses read-only memory; nothing writes to it.
+            vectors = np.memmap(path, np.float32, "c", shape=(self.num_slots, self.dim))
+        self.vectors: Tensor = torch.from_numpy(vectors)
+        """``[slots, dim]``, mapped; slots of removed clips are still in it."""
+
+    def __len__(self) -> int:
+        return len(self.columns["slot"])
+
+    @cached_property
+    def is_dense(self) -> bool:
+        """Whether row i is slot i, so that no row has to be picked out."""
+        slots = self.columns["slot"]
+        return len(slots) == self.num_slots and bool((slots == np.arange(len(slots))).all())
+
+    @cached_property
+    def _row_of_key(self) -> dict[ClipKey, int]:
+        contents = self.files.contents
+        pairs = zip(
+            self.columns["file_number"].tolist(), self.columns["number"].tolist(), strict=True
+        )
+        return {(contents[file], number): row for row, (file, number) in enumerate(pairs)}
+
+    @cached_property
+    def _row_of_id(self) -> dict[str, int]:
+        return {clip_id_of(key): row for key, row in self._row_of_key.items()}
+
+    def key(self, row: int) -> ClipKey:
+        file = int(self.columns["file_number"][row])
+        return self.files.contents[file], int(self.columns["number"][row])
+
+    def clip_id(self, row: int) -> str:
+        return clip_id_of(self.key(row))
+
+    def row_of_key(self, key: ClipKey) -> int | None:
+        return self._row_of_key.get(key)
+
+    def row(self, clip_id: str) -> int:
+        if clip_id not in self._row_of_id:
+            raise UsageError(
+                f"no clip {clip_id[:60]!r} in this store; ids come from search results"
+            )
+        return self._row_of_id[clip_id]
+
+    def __contains__(self, clip_id: object) -> bool:
+        return clip_id in self._row_of_id
+
+    def span(self, row: int) -> tuple[float, float]:
+        """First and last second of a clip in its file."""
+        return float(self.columns["start"][row]), float(self.columns["end"][row])
+
+    def allowed_rows(self, filters: Filters) -> NDArray[np.bool_]:
+        """Mask over rows."""
+        allowed: NDArray[np.bool_] = filters.allowed(self.files)[self.columns["file_number"]]
+        return allowed
+
+    def records(self, rows: NDArray[np.int64]) -> Records:
+        """Records of these rows, read in place: mapping them would count as memory for ever."""
+        size = self.layout.dtype.itemsize
+        buffer = np.empty(len(rows), self.layout.dtype)
+        view = memoryview(buffer.data).cast("B") if len(rows) else memoryview(b"")
+        for place, slot in enumerate(self.columns["slot"][rows].tolist()):
+            part = view[place * size : (place + 1) * size]
+            if os.preadv(self._records.fileno(), [part], slot * size) != size:
+                raise StoreError(
+                    f"{self.folder} is damaged: a record is missing; rebuild it with: "
+                    f"eaglenet store repair --store {self.folder.parent}"
+                )
+        return buffer
+
+    def thumbnail(self, row: int) -> bytes:
+        offset = int(self.columns["thumbnail_offset"][row])
+        size = int(self.columns["thumbnail_size"][row])
+        return os.pread(self._thumbnails.fileno(), size, offset)
+
+
+def open_for_reading(path: Path) -> Any:
+    return path.open("rb", buffering=0)
+
+
+def snapshot_stamp(folder: Path) -> tuple[int, int]:
+    """Changes whenever a writer publishes; costs one system call."""
+    status = (folder / FOLDER / CURRENT).stat()
+    return status.st_mtime_ns, status.st_ino

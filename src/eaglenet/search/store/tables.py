@@ -1,0 +1,161 @@
+"""The small interface behind which the durable store sits, and the rows that cross it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.errors import StoreError
+from eaglenet.search.store.layout import Records
+from eaglenet.search.store.manifest import NAME as MANIFEST
+
+Status = Literal["done", "failed"]
+ClipKey = tuple[str, int]
+"""Content hash of the file, number of the clip in it."""
+
+
+def clip_id_of(key: ClipKey) -> str:
+    """The public name of a clip: stable under renaming and re-indexing.
+
+    >>> clip_id_of(("0123456789abcdef0123", 7))
+    '0123456789abcdef-7'
+    """
+    return f"{key[0][:16]}-{key[1]}"
+
+
+@dataclass(frozen=True)
+class ClipRows:
+    """Clips ready to be stored, column by column."""
+
+    keys: list[ClipKey]
+    paths: list[str]
+    """Where the content was read from; the files table says where else it is."""
+    starts: NDArray[np.float64]
+    ends: NDArray[np.float64]
+    coarse: NDArray[np.float32]
+    """``[clips, dim]`` unit rows."""
+    records: Records
+    thumbnails: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[ClipRows]) -> ClipRows:
+        return cls(
+            keys=[key for part in parts for key in part.keys],
+            paths=[path for part in parts for path in part.paths],
+            starts=np.concatenate([part.starts for part in parts]),
+            ends=np.concatenate([part.ends for part in parts]),
+            coarse=np.concatenate([part.coarse for part in parts]),
+            records=np.concatenate([part.records for part in parts]),
+            thumbnails=[image for part in parts for image in part.thumbnails],
+        )
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """One path the indexer has dealt with."""
+
+    path: str
+    size: int
+    modified_ns: int
+    content: str
+    """Hash of all bytes; empty where a file could not be read."""
+    status: Status
+    reason: str = ""
+    duration: float = 0.0
+    width: int = 0
+    height: int = 0
+    num_clips: int = 0
+    tags: tuple[str, ...] = ()
+
+
+class ClipStore(Protocol):
+    """Durable rows. Each call is one transaction; a killed writer leaves the last whole one."""
+
+    def add_clips(self, rows: ClipRows) -> None: ...
+
+    def clip_keys(self, contents: Sequence[str] | None = None) -> list[ClipKey]:
+        """Keys of all clips (of these contents), those of unfinished files too."""
+        ...
+
+    def read_clips(self, keys: Sequence[ClipKey]) -> ClipRows: ...
+
+    def remove_contents(self, contents: Sequence[str]) -> None:
+        """Drop every clip of these contents."""
+        ...
+
+    def set_path(self, content: str, path: str) -> None:
+        """Say that the clips of a content are now read from ``path``."""
+        ...
+
+    def files(self) -> list[FileRow]: ...
+
+    def put_files(self, rows: Sequence[FileRow]) -> None:
+        """Insert, or replace the row of the same path."""
+        ...
+
+    def remove_files(self, paths: Sequence[str]) -> None: ...
+
+    def optimize(self) -> None:
+        """Merge small pieces and forget old versions."""
+        ...
+
+    def build_index(self) -> str:
+        """Build or refresh the approximate index over the coarse vectors; returns its kind."""
+        ...
+
+    def index_kind(self) -> str | None: ...
+
+    def nearest(
+        self, vectors: NDArray[np.float32], k: int, *, effort: int
+    ) -> list[tuple[list[ClipKey], NDArray[np.float32]]]:
+        """Approximate: keys and cosines, best first, for each query. ``effort`` in partitions."""
+        ...
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into a message that says what to do."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        text = str(error)
+        number = error.errno if isinstance(error, OSError) else None
+        if (
+            number in (errno.ENOSPC, errno.EDQUOT)
+            or "No space left" in text
+            or "os error 28" in text
+        ):
+            raise StoreError(
+                f"the disk of {folder} is full; what was reported as done is safe and can be "
+                "searched. Free some space and run the same command to continue"
+            ) from error
+        if (
+            number in (errno.EACCES, errno.EPERM, errno.EROFS)
+            or "Permission denied" in text
+            or "Read-only file system" in text
+        ):
+            works = "; searching it still works" if (folder / MANIFEST).exists() else ""
+            raise StoreError(
+                f"{folder} cannot be written to ({text.splitlines()[0]}){works}. Make it writable "
+                "or give another --store"
+            ) from error
+        if "lance error" in text or "LanceError" in text:
+            raise StoreError(
+                f"the tables of {folder} are damaged ({text.splitlines()[0][:200]}); what can be "
+                "searched now stays so. Restore the folder, or index the videos into a new --store"
+            ) from error
+        if isinstance(error, OSError):
+            raise StoreError(f"{folder}: {text}") from error
+        raise

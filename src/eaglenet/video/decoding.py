@@ -1,0 +1,167 @@
+"""Video files to frames, and back.
+
+    video = decode("clip.mp4", FrameSpec(num_frames=12, size=224))
+    video.frames   # uint8 [12, 3, 224, 224]
+    video.seconds  # when each was shown
+
+A file that gives no frames raises ``VideoDecodeError``; it never becomes black frames. How frames
+are found is in ``frame_picking``, which moments are looked at in ``frame_sampling``, how pixels are
+made in ``pixels``, writing in ``video_writing``; ``video_source`` alone imports the decoder (PyAV).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.types import FrameSpec
+from eaglenet.video import pictures, pixels, shots, windows, writing
+from eaglenet.video.picking import decode_through
+from eaglenet.video.source import VideoSource, open_video, pyav
+from eaglenet.video.windows import DecodedVideo, Window
+
+__all__ = [
+    "DecodedVideo",
+    "VideoInfo",
+    "VideoSource",
+    "Window",
+    "decode",
+    "decode_image",
+    "decode_windows",
+    "is_video",
+    "open_video",
+    "probe",
+    "shot_boundaries",
+    "thumbnail",
+    "write_clip",
+    "write_video",
+]
+
+
+@dataclass(frozen=True)
+class VideoInfo:
+    """What a file says of itself. ``width`` and ``height`` are as shown, so after ``rotation``
+    (clockwise degrees); ``num_frames`` is None where the container does not say."""
+
+    duration: float
+    fps: float
+    width: int
+    height: int
+    codec: str
+    rotation: int
+    num_frames: int | None
+    is_cut_short: bool = False
+    """Whether the end of the video is missing from the file."""
+
+
+def decode(
+    path: str | Path, spec: FrameSpec, *, window: Window | None = None, threads: int = 0
+) -> DecodedVideo:
+    """Frames of a video, or of its ``window`` (start, end) in seconds, as ``spec`` says."""
+    with open_video(path, threads=threads) as source:
+        return next(windows.decode_windows(source, spec, [window]))
+
+
+def decode_windows(
+    path: str | Path,
+    spec: FrameSpec,
+    windows_of_file: Sequence[Window],
+    *,
+    threads: int = 0,
+    skip_damaged: bool = False,
+) -> Iterator[DecodedVideo]:
+    """Frames of many windows of one file in a single pass, in the order of their starts.
+
+    Overlapping windows share decoded frames. A window of which too little can be decoded raises,
+    or is left out with ``skip_damaged``; ``DecodedVideo.window`` says which window one is.
+    """
+    with open_video(path, threads=threads) as source:
+        yield from windows.decode_windows(source, spec, windows_of_file, skip_damaged)
+
+
+def probe(path: str | Path) -> VideoInfo:
+    """What a file says of itself, without decoding more than its first frame."""
+    with open_video(path, threads=1) as source:
+        start, end = source.span()
+        stream = source.stream
+        first = next((frame for _, frame in decode_through(source)), None)
+        if first is None:
+            raise VideoDecodeError(path, "no frame could be decoded from it")
+        orientation = pixels.Orientation.of(first)
+        size = (first.width, first.height)
+        stream = source.stream
+        rate = stream.average_rate or stream.guessed_rate or 0
+        return VideoInfo(
+            duration=float((end - start) * source.tick),
+            fps=float(rate),
+            width=size[1] if orientation.transposed else size[0],
+            height=size[0] if orientation.transposed else size[1],
+            codec=stream.codec_context.name,
+            rotation=orientation.rotation,
+            num_frames=stream.frames or None,
+            is_cut_short=source.is_cut_short,
+        )
+
+
+def is_video(path: str | Path) -> bool:
+    """Whether a file's content (not its name) is a video with a stream that can be decoded."""
+    try:
+        source = VideoSource(path, threads=1)
+    except VideoDecodeError:
+        return False
+    source.close()
+    return True
+
+
+def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
+    """JPEG of the frame on show at ``seconds``, upright, its shorter side ``size``."""
+    with open_video(path, threads=1) as source:
+        return pictures.to_jpeg(source.picture(windows.frame_at(source, seconds), size))
+
+
+def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:
+    """An image file as uint8 [3, size, size], prepared as frames are."""
+    return pictures.decode_image(Path(path), size, resize)
+
+
+def shot_boundaries(path: str | Path, *, threshold: float = 0.35) -> list[float]:
+    """Seconds at which the picture changes at once; the start of the file is not one of them."""
+    with open_video(path) as source:
+        return shots.find_boundaries(source, threshold)
+
+
+def write_video(
+    path: str | Path,
+    frames: Any,
+    fps: float,
+    *,
+    codec: str = "libx264",
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Write uint8 ``frames`` [frames, 3, height, width] or [frames, height, width, 3] to a file.
+
+    The container follows from the name's ending.
+    """
+    if codec not in pyav().codecs_available:
+        raise UsageError(f"unknown video codec {codec!r}; libx264, libx265, libvpx-vp9 are known")
+    with pyav().open(str(path), "w") as container:
+        rate = Fraction(fps).limit_denominator(1001)
+        frame_type = pyav().VideoFrame
+        writing.encode(container, frames, rate, codec, options, frame_type)
+
+
+def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
+    """Cut ``[start, end)`` seconds out of a video into an MP4 that plays from its first frame."""
+    with open_video(source) as opened:
+        first, last = windows.clip(opened, (start, end))
+        options = {"movflags": "+faststart"}
+        try:
+            with pyav().open(str(target), "w", format="mp4", options=options) as container:
+                writing.cut(opened, container, first, last)
+        except BaseException:
+            Path(target).unlink(missing_ok=True)
+            raise

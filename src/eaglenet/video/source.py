@@ -1,0 +1,336 @@
+"""One opened video file: the only module that imports the decoder (PyAV).
+
+Everything else is handed a ``VideoSource``, or ``pyav()`` where a file is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.types import FrameSpec
+from eaglenet.video import pixels
+from eaglenet.video.picking import decode_through
+from eaglenet.video.windows import PacketTable
+
+CONTAINERS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,mxf,nut,rm,"
+    "ivf,obu,h264,hevc,h263,h261,m4v,vc1,dv,wtv,yuv4mpegpipe,mjpeg,nuv,swf,amv,gxf,"
+    "mp3,wav,flac,aac,aiff,ac3"
+)
+"""Formats that are opened. Playlists are not among them: they would make the decoder open whatever
+other file or address they name. Text and still images are not, which would read as video; sound is,
+so that the error can say so."""
+
+SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
+"""Codecs in which an unreferenced frame can be dropped undecoded without changing any other. Not so
+in HEVC (its mark holds within one temporal layer only) and VP9 (entropy contexts adapt)."""
+
+SCAN_BYTES = 256 * 2**20
+"""Files without an index are read whole to learn their frame times only up to this size."""
+
+LONG_GROUP = 2000
+"""Packets after the last keyframe that are worth reading to learn where the video ends."""
+
+READABLE_PART = 0.25
+"""Share of a damaged file's declared length that must be readable."""
+
+
+def pyav() -> Any:
+    """PyAV, imported on first use: machines that only train on features do not have it."""
+    try:
+        import av
+    except ImportError as error:
+        raise UsageError(
+            "decoding video needs PyAV, which is not installed: pip install av"
+        ) from error
+    return av
+
+
+class VideoSource:
+    """One opened video stream, by which everything else reads packets and decodes them.
+
+    ``threads`` 0 uses every core; 1 is best where many files are decoded side by side.
+    """
+
+    def __init__(self, path: str | Path, *, threads: int = 0) -> None:
+        self.path = Path(path)
+        self.errors = 0
+        self.threads = threads
+        self._error_type = pyav().FFmpegError
+        self._table: PacketTable | None = None
+        self._span: tuple[int, int] | None = None
+        self._open()
+        self.tick = Fraction(self.stream.time_base)
+        self.aspect = pixels.pixel_aspect(self.stream)
+        self.reformatter = pyav().video.reformatter.VideoReformatter()
+
+    def _open(self) -> None:
+        self.container = _open_container(self.path)
+        try:
+            self.stream = _video_stream(self.path, self.container)
+        except BaseException:
+            self.container.close()
+            raise
+        context = self.stream.codec_context
+        context.thread_type = "NONE" if self.threads == 1 else "AUTO"
+        context.thread_count = self.threads
+        # Damaged slices are reported instead of painted over with guesses.
+        context.options = {"err_detect": "explode"}
+        self._context = context
+        self._can_drop = context.name in SAFE_TO_DROP
+
+    def close(self) -> None:
+        self.container.close()
+
+    def reopened(self) -> VideoSource:
+        """The same file from its start, decoded without threads: errors then tell which packet."""
+        return VideoSource(self.path, threads=1)
+
+    @property
+    def zero(self) -> int:
+        """Tick of second 0: where the container starts, which is what players show as 0:00."""
+        if self.container.format.name == "avi":
+            # Without times of its own, and a frame late by the clock of some decoders.
+            return self.span()[0]
+        start = Fraction(self.container.start_time or 0, 10**6) / self.tick
+        own = self.stream.start_time
+        # The container's time is cut to microseconds; the stream's own is exact.
+        if own is not None and abs(own - start) * self.tick < Fraction(1, 10**5):
+            return int(own)
+        return round(start)
+
+    @property
+    def has_times(self) -> bool:
+        """AVI holds no times of show: where frames are reordered, only decoding tells."""
+        return not (self.container.format.name == "avi" and self._context.has_b_frames)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the container lists all its packets, and they all lie within the file."""
+        if self.container.format.name == "avi":
+            return False
+        entries = self.stream.index_entries
+        count = len(entries)
+        if count == 0 or count != self.stream.frames or self.stream.duration is None:
+            return False
+        return not self.is_cut_short
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the container lists packets that lie past the end of the file."""
+        entries = self.stream.index_entries
+        if not len(entries):
+            return False
+        last = entries[len(entries) - 1]
+        return bool(last.pos + last.size > os.path.getsize(self.path))
+
+    def declared_seconds(self) -> float | None:
+        """How long the video stream says it is, where it says so."""
+        if self.stream.duration:
+            return float(self.stream.duration * self.tick)
+        # Matroska writers leave the length of each stream in a tag: 00:01:02.345000000
+        parts = self.stream.metadata.get("DURATION", "").split(":")
+        with contextlib.suppress(ValueError):
+            hours, minutes, seconds = (float(part) for part in parts)
+            return hours * 3600 + minutes * 60 + seconds
+        return None
+
+    @property
+    def is_large(self) -> bool:
+        return os.path.getsize(self.path) > SCAN_BYTES
+
+    @property
+    def _index_shift(self) -> int:
+        """Indexes hold decoding times; a keyframe is shown this many ticks later."""
+        first = self.stream.index_entries[0].timestamp
+        return max(int(self.stream.start_time or 0) - int(first), 0)
+
+    def span(self) -> tuple[int, int]:
+        """Ticks from the first frame's start to the last one's end."""
+        if self._span is None:
+            self._span = self._find_span()
+        return self._span
+
+    def _find_span(self) -> tuple[int, int]:
+        if self.is_indexed:
+            start = int(self.stream.start_time or 0)
+            return start, max(self._end_of_index(), start + 1)
+        if self.is_large and self.container.duration and self.stream.start_time is not None:
+            start = self.container.start_time or 0
+            end = Fraction(start + self.container.duration, 10**6) / self.tick
+            return int(self.stream.start_time), round(end)
+        table = self.table()
+        return table.times[0], table.end
+
+    def _end_of_index(self) -> int:
+        """Writers get the length of reordered, uneven streams wrong: the last packets tell it."""
+        entries = self.stream.index_entries
+        start, last = self.stream.start_time or 0, len(entries) - 1
+        declared = int(start + self.stream.duration)
+        keyframe = entries.search_timestamp(entries[last].timestamp)
+        if keyframe < 0 or last - keyframe > LONG_GROUP:
+            return declared
+        self.seek(entries[keyframe].timestamp + self._index_shift)
+        ends = [
+            packet.pts + (packet.duration or 0)
+            for packet in self.packets()
+            if packet.pts is not None and not packet.is_discard
+        ]
+        self.seek(start)
+        return max(ends, default=declared)
+
+    def table(self) -> PacketTable:
+        """Times of all frames, by reading the file once."""
+        if self._table is None:
+            with contextlib.closing(self.reopened()) as scanner:
+                self._table = _read_table(scanner)
+        return self._table
+
+    def keyframes(self) -> list[int] | None:
+        """Times of all keyframes; None where only reading a very large file could tell."""
+        if self.is_indexed:
+            shift = self._index_shift
+            entries = self.stream.index_entries
+            return [entry.timestamp + shift for entry in entries if entry.is_keyframe]
+        return None if self.is_large else self.table().keyframes
+
+    def keyframe_before(self, time: int) -> int | None:
+        entries = self.stream.index_entries
+        if not len(entries):
+            return None
+        position = entries.search_timestamp(time - self._index_shift)
+        return None if position < 0 else int(entries[position].timestamp)
+
+    def packets(self) -> Iterator[Any]:
+        failures = 0
+        while failures < 20:
+            try:
+                for packet in self.container.demux(self.stream):
+                    if packet.size == 0 and packet.dts is None:
+                        return
+                    yield packet
+                return
+            except self._error_type:
+                # A broken block; the demuxer resumes at the next one it can find.
+                failures += 1
+                self.errors += 1
+
+    def send(self, packet: Any, *, keep: bool = True) -> list[Any]:
+        if self._can_drop:
+            self._context.skip_frame = "DEFAULT" if keep else "NONREF"
+        try:
+            return list(self._context.decode(packet))
+        except self._error_type:
+            self.errors += 1
+            return []
+
+    def reset(self) -> None:
+        self._context.flush_buffers()
+
+    def seek(self, time: int) -> None:
+        try:
+            self.container.seek(time, stream=self.stream)
+        except self._error_type:
+            self.rewind()
+
+    def rewind(self) -> None:
+        # Opening anew is the one way to the first packet that every container understands.
+        self.container.close()
+        self._open()
+
+    def seconds(self, time: int) -> float:
+        return float((time - self.zero) * self.tick)
+
+    def square(self, frame: Any, spec: FrameSpec) -> pixels.Pixels:
+        return pixels.to_square(frame, spec.size, spec.resize, self.reformatter, self.aspect)
+
+    def picture(self, frame: Any, short_side: int) -> pixels.Pixels:
+        return pixels.to_picture(frame, short_side, self.reformatter, self.aspect)
+
+
+def _open_container(path: Path) -> Any:
+    if path.is_dir():
+        raise VideoDecodeError(path, "is a folder, not a video file")
+    if not path.exists():
+        raise VideoDecodeError(path, "no such file")
+    if path.stat().st_size == 0:
+        raise VideoDecodeError(path, "the file is empty (0 bytes)")
+    av = pyav()
+    try:
+        # Names and comments inside files come in any encoding; they must not stop decoding. The
+        # prefix keeps a colon in a name from being taken for a protocol.
+        options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
+        return av.open(f"file:{path.absolute()}", metadata_errors="replace", options=options)
+    except (av.FFmpegError, OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error
+
+
+def _video_stream(path: Path, container: Any) -> Any:
+    cover = pyav().stream.Disposition.attached_pic
+    streams = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not streams:
+        kinds = sorted({stream.type for stream in container.streams})
+        raise VideoDecodeError(
+            path, f"no video stream in it (only {', '.join(kinds) or 'nothing'})"
+        )
+    if streams[0].codec_context is None:
+        raise VideoDecodeError(path, "its video codec is not known to the decoder")
+    return streams[0]
+
+
+def _read_table(source: VideoSource) -> PacketTable:
+    times: list[int] = []
+    keyframes: list[int] = []
+    end = 0
+    is_timed = True
+    for packet in source.packets():
+        # In AVI the n-th frame to be decoded is not the n-th shown, but there are as many.
+        time = packet.pts if source.has_times else packet.dts
+        is_timed = is_timed and time is not None
+        if time is None or packet.is_discard:
+            continue
+        times.append(time)
+        end = max(end, time + (packet.duration or 0))
+        if packet.is_keyframe:
+            keyframes.append(time)
+    if not is_timed:
+        times = keyframes = [time for time, _ in decode_through(source)]
+        end = 0
+    if not times:
+        raise VideoDecodeError(source.path, "no frame could be read from it")
+    times = sorted(times)
+    # The last frame is shown as long as the one before it, where nothing else is known.
+    last = max(times[-1] - times[-2], 1) if len(times) > 1 else 1
+    table = PacketTable(times, sorted(keyframes), max(end, times[-1] + last))
+    _check_readable_part(source, table)
+    return table
+
+
+def _check_readable_part(source: VideoSource, table: PacketTable) -> None:
+    """A file cut short stands for its readable part; one of which little is left does not."""
+    declared = source.declared_seconds()
+    readable = float((table.end - table.times[0]) * source.tick)
+    if declared is not None and readable < READABLE_PART * declared and not source.is_cut_short:
+        raise VideoDecodeError(
+            source.path, f"damaged: only {readable:.1f} of its {declared:.1f} seconds can be read"
+        )
+
+
+@contextlib.contextmanager
+def open_video(path: str | Path, *, threads: int = 0) -> Iterator[VideoSource]:
+    """Open a file's video stream; anything that goes wrong is a ``VideoDecodeError``."""
+    source = VideoSource(path, threads=threads)
+    try:
+        yield source
+    except pyav().FFmpegError as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise VideoDecodeError(path, f"decoding failed ({cause})") from error
+    finally:
+        source.close()

@@ -1,0 +1,303 @@
+"""Frames of one or many windows of an opened video: plan the moments, pick, arrange, repair."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.types import FrameSpec
+from eaglenet.video import pixels, sampling
+from eaglenet.video.picking import (
+    UntimedPacketError,
+    decode_through,
+    pick_decoded,
+    pick_exact,
+    pick_keyframes,
+)
+
+if TYPE_CHECKING:
+    from eaglenet.video.source import VideoSource
+
+Window = tuple[float, float]
+
+ENOUGH_CLEAN = 0.5
+"""Share of a damaged window's frames that must decode for them to stand for the window."""
+
+RUN_UP_SECONDS = 10
+"""How far before a damaged window decoding starts."""
+
+
+@dataclass(frozen=True)
+class DecodedVideo:
+    """Frames of one window, uint8 [frames, 3, size, size].
+
+    ``mask`` tells which places hold a frame of the video, ``seconds`` when it is shown, counted as
+    players do from the file's start. ``largest_error`` is the largest distance in seconds from a
+    moment asked for to the frame taken: 0 where frames are exact, more with ``FrameSpec.fast`` or
+    next to a damaged part.
+    """
+
+    frames: Tensor
+    mask: Tensor
+    seconds: Tensor
+    largest_error: float
+    window: Window | None = None
+
+
+class PacketTable(NamedTuple):
+    """Times (ticks) found by reading a file's packets without decoding them."""
+
+    times: list[int]
+    keyframes: list[int]
+    end: int
+
+
+class Picked(NamedTuple):
+    time: int
+    picture: pixels.Pixels
+
+
+@dataclass
+class Plan:
+    """What one window needs: a frame for each target, and where the frames then go."""
+
+    window: Window | None
+    start: Fraction
+    end: Fraction
+    targets: list[int]
+    places: list[int | None]
+    mask: list[bool]
+    picked: dict[int, Picked] = field(default_factory=dict)
+    is_damaged: bool = False
+    open_targets: int = 0
+
+
+def decode_windows(
+    source: VideoSource,
+    spec: FrameSpec,
+    windows: Sequence[Window | None],
+    skip_damaged: bool = False,
+) -> Iterator[DecodedVideo]:
+    """One pass over the file; a window is given as soon as it and those before it are complete."""
+    plans = sorted((plan_window(source, spec, window) for window in windows), key=lambda p: p.start)
+    order = sorted(
+        (target, number, slot)
+        for number, plan in enumerate(plans)
+        for slot, target in enumerate(plan.targets)
+    )
+    for plan in plans:
+        plan.open_targets = len(plan.targets)
+    next_plan = 0
+    for position, picked in _pick(source, spec, [target for target, _, _ in order]):
+        _, number, slot = order[position]
+        plan = plans[number]
+        plan.open_targets -= 1
+        if picked is None:
+            plan.is_damaged = True
+        else:
+            plan.picked[slot] = picked
+        while next_plan < len(plans) and plans[next_plan].open_targets == 0:
+            # The pass goes on after this window, so a damaged one is repaired on its own.
+            finished = _finish(source, spec, plans[next_plan], skip_damaged)
+            plans[next_plan].picked = {}
+            next_plan += 1
+            if finished is not None:
+                yield finished
+
+
+def plan_window(source: VideoSource, spec: FrameSpec, window: Window | None) -> Plan:
+    if spec.num_frames < 1 or spec.size < 1:
+        raise UsageError(
+            f"num_frames and size must be at least 1, not {spec.num_frames} and {spec.size}"
+        )
+    start, end = (Fraction(tick) for tick in source.span())
+    if window is not None:
+        start, end = clip(source, window)
+    table = None
+    if spec.sampling == "per_second" or spec.short != "repeat":
+        table = source.table()
+    return _plan(source, spec, window, (start, end), table.times if table else None)
+
+
+def _plan(
+    source: VideoSource,
+    spec: FrameSpec,
+    window: Window | None,
+    span: tuple[Fraction, Fraction],
+    times: Sequence[int] | None,
+) -> Plan:
+    """``times`` of the frames are needed where frames are counted, not only looked up."""
+    start, end = span
+    targets = None
+    if times is not None:
+        inside = list(times) if window is None else _shown_within(source, times, start, end)
+        if spec.sampling == "per_second":
+            targets = sampling.per_second_targets(inside, source.zero, spec.num_frames, source.tick)
+        elif len(inside) < spec.num_frames and spec.short != "repeat":
+            targets = inside
+    if targets is None:
+        targets = sampling.uniform_targets(start, end, spec.num_frames, source.tick)
+    places, mask = sampling.fill_up(len(targets), spec.num_frames, spec.short)
+    return Plan(window, start, end, targets, places, mask)
+
+
+def clip(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
+    """Ticks of a window, cut at the ends of the video."""
+    start, end = source.span()
+    if not window[0] < window[1]:
+        raise UsageError(
+            f"window {window}: the start must lie before the end (seconds from the file's start)"
+        )
+    first = source.zero + Fraction(window[0]) / source.tick
+    last = source.zero + Fraction(window[1]) / source.tick
+    if first >= end or last <= start:
+        raise VideoDecodeError(
+            source.path,
+            f"the window {window[0]:g}-{window[1]:g} s lies outside the video "
+            f"({source.seconds(start):.2f}-{source.seconds(end):.2f} s)",
+        )
+    return max(first, Fraction(start)), min(last, Fraction(end))
+
+
+def _shown_within(
+    source: VideoSource, times: Sequence[int], start: Fraction, end: Fraction
+) -> list[int]:
+    """The frame on show at ``start`` and all that follow before ``end``."""
+    tolerance = sampling.BORDER_TOLERANCE / source.tick
+    first = max(bisect_right(times, start + tolerance) - 1, 0)
+    return [time for time in times[first:] if time < end - tolerance] or [times[first]]
+
+
+def _pick(
+    source: VideoSource, spec: FrameSpec, targets: Sequence[int]
+) -> Iterator[tuple[int, Picked | None]]:
+    latest: Picked | None = None
+    for position, frame in _frames(source, spec, targets):
+        if frame is None:
+            yield position, None
+            continue
+        # Neighbouring targets often share a frame; it is scaled once.
+        if latest is None or frame.pts != latest.time:
+            latest = Picked(frame.pts, source.square(frame, spec))
+        yield position, latest
+
+
+def _frames(
+    source: VideoSource, spec: FrameSpec, targets: Sequence[int]
+) -> Iterator[tuple[int, Any | None]]:
+    if spec.fast and source.has_times:
+        yield from pick_keyframes(source, targets, source.keyframes())
+        return
+    pending = dict(enumerate(targets))
+    try:
+        for position, frame in pick_exact(source, targets):
+            del pending[position]
+            yield position, frame
+    except UntimedPacketError:
+        positions = list(pending)
+        for rest, frame in pick_decoded(source, list(pending.values())):
+            yield positions[rest], frame
+
+
+def _finish(
+    source: VideoSource, spec: FrameSpec, plan: Plan, skip_damaged: bool
+) -> DecodedVideo | None:
+    if not plan.is_damaged:
+        error = 0.0
+        if spec.fast:
+            distances = (abs(plan.picked[slot].time - t) for slot, t in enumerate(plan.targets))
+            error = float(max(distances) * source.tick)
+        return _arrange(source, spec, plan, error)
+    try:
+        return _repair(source, spec, plan)
+    except VideoDecodeError:
+        if skip_damaged:
+            return None
+        raise
+
+
+def _repair(source: VideoSource, spec: FrameSpec, plan: Plan) -> DecodedVideo:
+    """Decode the window through and sample from the frames that come out clean."""
+    with contextlib.closing(source.reopened()) as repaired:
+        table = repaired.table()
+        whole = (Fraction(table.times[0]), Fraction(table.end))
+        span = whole if plan.window is None else (plan.start, min(plan.end, whole[1]))
+        expected = table.times if plan.window is None else _shown_within(source, table.times, *span)
+        # Streams that refresh gradually need a run-up; some have no other start than the first.
+        one_second = math.ceil(1 / source.tick)
+        near = int(plan.start) - RUN_UP_SECONDS * one_second
+        for start in (None,) if near <= table.times[0] else (near, None):
+            found = _until(decode_through(repaired, start), expected[-1] + one_second)
+            clean = sorted(time for time, _ in found if expected[0] <= time <= expected[-1])
+            if len(clean) == len(expected):
+                break
+        if len(clean) < ENOUGH_CLEAN * len(expected) or not clean:
+            raise VideoDecodeError(
+                source.path, f"only {len(clean)} of {len(expected)} frames could be decoded"
+            )
+        again = _plan(repaired, spec, plan.window, span, clean)
+        chosen = [clean[max(bisect_right(clean, t) - 1, 0)] for t in again.targets]
+        exact = [expected[max(bisect_right(expected, t) - 1, 0)] for t in again.targets]
+        pictures: dict[int, Picked] = {}
+        missing = set(chosen)
+        for time, frame in decode_through(repaired, start):
+            if time in missing:
+                pictures[time] = Picked(time, repaired.square(frame, spec))
+                missing.remove(time)
+            if not missing:
+                break
+        again.picked = {slot: pictures[time] for slot, time in enumerate(chosen)}
+        error = max(abs(a - b) for a, b in zip(chosen, exact, strict=True))
+        return _arrange(repaired, spec, again, float(error * repaired.tick))
+
+
+def _until(frames: Iterator[tuple[int, Any]], last: int) -> Iterator[tuple[int, Any]]:
+    """Frames come about in order of show, so what follows ``last`` need not be decoded."""
+    for time, frame in frames:
+        if time > last:
+            return
+        yield time, frame
+
+
+def _arrange(source: VideoSource, spec: FrameSpec, plan: Plan, error: float) -> DecodedVideo:
+    color = np.array(pixels.BLANK, np.uint8)[:, None, None]
+    blank = np.broadcast_to(color, (3, spec.size, spec.size))
+    last = plan.picked[len(plan.targets) - 1]
+    shown = [Picked(last.time, blank) if p is None else plan.picked[p] for p in plan.places]
+    return DecodedVideo(
+        frames=torch.from_numpy(np.stack([one.picture for one in shown])),
+        mask=torch.tensor(plan.mask),
+        seconds=torch.tensor([source.seconds(one.time) for one in shown]),
+        largest_error=error,
+        window=plan.window,
+    )
+
+
+def frame_at(source: VideoSource, seconds: float) -> Any:
+    """The frame on show at ``seconds``; the last one past the end."""
+    moment = max(Fraction(seconds), Fraction(0)) + sampling.BORDER_TOLERANCE
+    target = source.zero + int(moment / source.tick)
+    try:
+        for _, frame in pick_exact(source, [target]):
+            if frame is not None:
+                return frame
+    except UntimedPacketError:
+        pass
+    best = None
+    for time, frame in decode_through(source):
+        if best is not None and time > target:
+            break
+        best = frame
+    if best is None:
+        raise VideoDecodeError(source.path, "no frame could be decoded from it")
+    return best

@@ -1,0 +1,70 @@
+"""Towers make features once; heads train on the folder, which says how it was made."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import eaglenet
+from eaglenet.cli.main import app
+from eaglenet.data.demo.dataset import demo_split, render_clips
+from eaglenet.data.features import load_feature_folder
+from eaglenet.errors import UsageError
+from eaglenet.experiments.evaluation import evaluate_run
+from eaglenet.experiments.feature_export import export_features
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("features") / "demo"
+    told = run("data", "features", "demo", "demo", "--split", "val", "--set", "val=30",
+               "--output", folder, "--json")  # fmt: skip
+    assert json.loads(told)["videos_found"] == 30
+    return folder
+
+
+def test_the_folder_holds_what_the_towers_give(folder):
+    model, world = eaglenet.load("demo"), demo_split("val", val=30)
+    split = load_feature_folder(folder)
+    with torch.no_grad():
+        text = model.encode_text(model.tokenizer(world.texts, max_length=32))
+        video = model.encode_video(render_clips(world, model.frame_spec))
+    assert split.captions == tuple(world.texts)
+    assert split.video_ids == tuple(world.video_ids)
+    # Kept in float16.
+    assert torch.allclose(split.texts.sentence, text.sentence, rtol=1e-3, atol=1e-3)
+    assert torch.allclose(split.videos.frames, video.frames, rtol=1e-3, atol=1e-3)
+    assert split.metadata["model"] == "demo"
+    assert split.protocol.name == "demo world (120 texts x 30 videos)"
+
+
+def test_a_head_trains_on_it_and_says_where_other_features_came_from(folder, tmp_path):
+    run("train", "features/clip4clip", "--output", tmp_path / "run", "--set", f"data.root={folder}",
+        "--set", "encoder.config.text_dim=64", "--set", "encoder.config.frame_dim=64",
+        "--set", "data.val_videos=10", "--set", "training.epochs=1",
+        "--set", "training.batch_size=32", "--json")  # fmt: skip
+    other = tmp_path / "other"
+    export_features("demo", "demo", "", other, split="test", options={"test": 6})
+    notes = evaluate_run(tmp_path / "run", features=other).notes
+    assert not any("scores will differ" in note for note in notes)
+    index = json.loads((other / "index.json").read_text())
+    (other / "index.json").write_text(json.dumps({**index, "model": "another"}))
+    notes = evaluate_run(tmp_path / "run", features=other).notes
+    assert any("model another, those of the training demo" in note for note in notes)
+
+
+def test_features_are_never_overwritten(folder):
+    with pytest.raises(UsageError, match="never overwritten"):
+        export_features("demo", "demo", "", folder)
+
+
+def test_a_dataset_without_a_folder_is_told_the_option(tmp_path):
+    with pytest.raises(UsageError, match="--root FOLDER"):
+        export_features("demo", "msrvtt", "", tmp_path / "features")

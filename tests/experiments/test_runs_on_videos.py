@@ -1,0 +1,194 @@
+"""Training from video files: frames are cached once, broken videos are counted, never hidden."""
+
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.data.demo.dataset import render_world
+from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.errors import ConfigError, DatasetError, UsageError
+from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
+from eaglenet.experiments.experiment import DataChoice, EncoderChoice
+from eaglenet.experiments.runs import train
+from eaglenet.methods.xpool import XPoolConfig
+from eaglenet.types import FrameSpec
+from tiny import tiny_experiment
+
+TOWERS = ClipConfig(
+    dim=8,
+    vision=VisionConfig(image_size=16, patch_size=8, width=16, layers=2, heads=2, mlp_width=20),
+    text=TextConfig(
+        vocabulary_size=690, context_length=24, width=16, layers=2, heads=2, mlp_width=24
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    """A folder of real files with two splits, one file damaged."""
+    folder = tmp_path_factory.mktemp("videos")
+    split = render_world(folder, "train", 14, size=32)
+    render_world(folder, "val", 6, size=32)
+    split.videos[3].path.write_bytes(b"this is no video")
+    return folder
+
+
+def experiment_on(root, dataset="folder", **training):
+    base = tiny_experiment(root, epochs=1, batch_size=8, **training)
+    return dataclasses.replace(
+        base,
+        method="xpool",
+        method_config=XPoolConfig(num_frames=3),
+        encoder=EncoderChoice("clip", "demo", TOWERS),
+        data=DataChoice(
+            dataset, str(root), frames=FrameSpec(num_frames=3, size=16), max_words=24, workers=1
+        ),
+    )
+
+
+def test_a_run_from_video_files_counts_what_it_left_out(videos, tmp_path):
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    assert manifest["data"]["train"]["videos_found"] == 13
+    assert manifest["data"]["train"]["videos_missing"] == 1
+    assert "13 of 14 videos" in manifest["data"]["train"]["protocol"]
+    assert manifest["data"]["val"]["videos_found"] == 6
+    again = evaluate_run(run.folder, split="val", device="cpu")
+    assert again.metrics.to_dict()["t2v"] == run.result["metrics"]["t2v"]
+    assert (run.folder / "model" / "tokenizer.json").exists()
+
+
+def test_a_split_of_a_few_videos_is_remarked_on(videos, tmp_path, caplog):
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    assert "val: 6 videos are too few" in caplog.text
+    assert "train: 13 videos are" not in caplog.text
+    result = evaluate_run(run.folder, split="val", device="cpu")
+    assert "6 videos are too few for recalls to mean much" in result.notes
+
+
+def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(videos, tmp_path):
+    command = ["train", "demo", "--output", str(tmp_path / "run"), "--dry-run"]
+    for setting in ("data.dataset=folder", f"data.root={videos}", "data.options={}"):
+        command += ["--set", setting]
+    told = CliRunner().invoke(app, [*command, "--set", "training.batch_size=8"])
+    assert "nothing was trained" in told.stdout
+    assert "val: 6 videos are too few" in told.stdout
+    with pytest.raises(ConfigError, match="14 videos cannot fill one batch of 64"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_place(
+    videos, tmp_path, monkeypatch
+):
+    from eaglenet.data import frame_cache
+    from eaglenet.experiments.campaign import Trial, run_campaign
+
+    decoded = []
+    decode_into = frame_cache.decode_into
+
+    def counted(journal, due, *rest):
+        decoded.append(len(due))
+        return decode_into(journal, due, *rest)
+
+    monkeypatch.setattr(frame_cache, "decode_into", counted)
+    trials = [Trial("a", experiment_on(videos)), Trial("b", experiment_on(videos, lr_head=1e-4))]
+    run_campaign(trials, [0], tmp_path, split="val", device="cpu")
+    assert sum(decoded) == 14 + 6
+    assert not list(tmp_path.glob("*/*/frames"))
+    other = experiment_on(videos).override(["data.frames.sampling=per_second"])
+    run_campaign([Trial("c", other)], [0], tmp_path, split="val", device="cpu")
+    assert sum(decoded) == 2 * (14 + 6)
+    assert len(list((tmp_path / "frames").iterdir())) == 2
+
+
+def test_training_uses_the_frames_that_data_cache_made(videos, tmp_path, monkeypatch):
+    from eaglenet.data import frame_cache
+
+    command = ["data", "cache", "folder", "--root", str(videos), "--output", str(tmp_path / "c")]
+    command += ["--split", "train", "--split", "val", "--frames", "3", "--size", "16"]
+    command += ["--encoding", "jpeg"]
+    assert CliRunner().invoke(app, command).exit_code == 3  # one file is damaged
+    monkeypatch.setattr(frame_cache, "decode_into", None)
+    experiment = experiment_on(videos).override([f"data.cache={tmp_path / 'c'}"])
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert run.result["metrics"]
+    assert not (run.folder / "frames").exists()
+
+
+def test_any_model_is_evaluated_on_any_dataset(videos, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    result = evaluate_model(str(run.folder), "folder", str(videos), split="val", device="cpu")
+    assert (result.num_videos, result.num_texts) == (6, 24)
+    assert list((tmp_path / "cache").rglob("frames.bin"))
+
+
+def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(videos, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    captions = tmp_path / "captions.csv"
+    names = [path.stem for path in sorted(videos.rglob("val*.mp4"))]
+    captions.write_text("video,caption\n" + "".join(f"{name},a red circle\n" for name in names))
+    command = ["evaluate", "demo", "--dataset", "folder", "--root", str(captions), "--json"]
+    command += ["--videos", str(videos), "--set", "fractions=[0,0,1]"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert json.loads(result.stdout)["videos_found"] == len(names) == 6
+    with pytest.raises(UsageError, match="belong to --dataset"):
+        CliRunner().invoke(app, ["evaluate", "x", "--videos", "y"], catch_exceptions=False)
+
+
+def test_gradient_checkpointing_and_frozen_towers_run_on_videos(videos, tmp_path):
+    for name, change in (("a", {"checkpointing": True}), ("b", {"freeze": "towers"})):
+        run = train(experiment_on(videos, **change), tmp_path / name, device="cpu")
+        assert run.result["metrics"]
+
+
+def test_an_empty_split_stops_before_training(videos, tmp_path):
+    with pytest.raises(DatasetError):
+        train(experiment_on(videos, select="test"), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.frames.size=24", "24 x 24"),
+        ("data.frames.num_frames=0", "0 frames of 16 pixels"),
+        ("data.max_words=500", "500"),
+    ],
+)
+def test_frames_that_do_not_fit_the_towers_stop_before_any_decoding(
+    videos, tmp_path, setting, message
+):
+    wrong = experiment_on(videos).override([setting])
+    with pytest.raises(ConfigError, match=message):
+        train(wrong, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "frames").exists()
+
+
+def test_a_batch_that_cannot_be_filled_leaves_the_folder_free_for_another(videos, tmp_path):
+    experiment = experiment_on(videos)
+    with pytest.raises(ConfigError, match="one batch of 400"):
+        train(experiment.override(["training.batch_size=400"]), tmp_path / "run", device="cpu")
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert run.result["selected_epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"bogus": 3}, "demo has no option 'bogus'"), ({"train": "many"}, "train is 'many'")],
+)
+def test_wrong_options_of_the_demo_world_are_named(tmp_path, options, message):
+    experiment = experiment_on("", "demo")
+    data = dataclasses.replace(experiment.data, options=options)
+    with pytest.raises(UsageError, match=message):
+        train(dataclasses.replace(experiment, data=data), tmp_path / "run", device="cpu")
+
+
+def test_the_demo_world_trains_without_files(tmp_path):
+    experiment = experiment_on(tmp_path, dataset="demo")
+    experiment = experiment.override(["data.options.train=16", "data.options.val=4"])
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert "demo world (16 texts x 4 videos)" in run.result["metrics"]["protocol"]

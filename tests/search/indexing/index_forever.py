@@ -1,0 +1,38 @@
+"""Run by the kill test: index a folder, one clip a commit, and say what is done."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from synthetic_store import BagMethod
+
+from eaglenet.search.indexing import encoding, run, videos
+from eaglenet.search.indexing.report import Progress
+from eaglenet.search.store.manifest import Splitting
+
+
+def say_what_is_done(progress: Progress) -> None:
+    if progress.path:
+        print(progress.done, progress.path, flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    run.COMMIT_CLIPS = 1
+    encoding.BATCH_FRAMES = 1
+    options = videos.IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
+    videos.index_videos(
+        [sys.argv[1]],
+        sys.argv[2],
+        "bag",
+        method=BagMethod(),
+        options=options,
+        on_progress=say_what_is_done,
+    )
+    print("finished", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""A file that cannot be decoded raises one typed error; what is left of one is never invented."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from videos import expected_numbers, read_numbers, write_audio_only, write_numbered
+
+from eaglenet.errors import VideoDecodeError
+from eaglenet.types import FrameSpec
+from eaglenet.video.decoding import decode, decode_windows, is_video, probe, thumbnail
+
+SPEC = FrameSpec(num_frames=7, size=64)
+CODES = {"a.mp4": "h264", "a.mkv": "h264", "b.mp4": "hevc", "c.webm": "vp9", "d.mp4": "av1"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    for name, code in CODES.items():
+        options = {"movflags": "+faststart"} if name.endswith("mp4") else {}
+        write_numbered(folder / name, 150, code=code, container_options=options)
+    write_numbered(folder / "index_last.mp4", 150)
+    return folder
+
+
+def broken_files(folder: Path, whole: Path) -> dict[str, Path]:
+    text = folder / "text.mp4"
+    text.write_text("This is not a video.\n" * 400)
+    empty = folder / "empty.mp4"
+    empty.touch()
+    noise = folder / "noise.mp4"
+    noise.write_bytes(random.Random(0).randbytes(40_000))
+    cut = folder / "cut.mp4"
+    complete = (whole / "index_last.mp4").read_bytes()
+    cut.write_bytes(complete[: len(complete) // 2])
+    return {
+        "text renamed": text,
+        "zero bytes": empty,
+        "noise": noise,
+        "truncated, index last": cut,
+        "audio only": write_audio_only(folder / "audio.mp4"),
+        "missing": folder / "missing.mp4",
+        "folder": folder,
+    }
+
+
+CAUSES = {
+    "text renamed": "not a video",
+    "zero bytes": "empty",
+    "noise": "not a video",
+    "truncated, index last": "not a video file that can be read",
+    "audio only": "no video stream",
+    "missing": "no such file",
+    "folder": "folder",
+}
+
+
+@pytest.mark.parametrize("kind", CAUSES)
+def test_a_file_that_cannot_be_decoded_raises_an_error_with_its_name_and_cause(
+    tmp_path: Path, whole: Path, kind: str
+) -> None:
+    path = broken_files(tmp_path, whole)[kind]
+    for attempt in (
+        lambda: decode(path, SPEC),
+        lambda: decode(path, FrameSpec(num_frames=3, size=32, fast=True)),
+        lambda: list(decode_windows(path, SPEC, [(0, 1)])),
+        lambda: probe(path),
+        lambda: thumbnail(path, 0.5),
+    ):
+        with pytest.raises(VideoDecodeError, match=CAUSES[kind]) as caught:
+            attempt()
+        assert caught.value.path == path
+        assert str(path) in str(caught.value)
+    assert not is_video(path)
+
+
+def test_a_file_cut_short_is_sampled_over_its_readable_part(tmp_path: Path, whole: Path) -> None:
+    for name in ("a.mp4", "a.mkv", "c.webm"):
+        complete = (whole / name).read_bytes()
+        path = tmp_path / name
+        path.write_bytes(complete[: len(complete) * 7 // 10])
+        numbers = read_numbers(decode(path, SPEC).frames)
+        last = numbers[-1] + (numbers[1] - numbers[0]) // 2 + 1
+        assert numbers[-1] < 150 * 0.9
+        assert all(
+            abs(number - wanted) <= 2
+            for number, wanted in zip(numbers, expected_numbers(last, 7), strict=True)
+        )
+        fast = decode(path, FrameSpec(num_frames=7, size=64, fast=True))
+        assert all(0 <= number <= last for number in read_numbers(fast.frames))
+
+
+@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("seed", range(4))
+def test_corrupted_bytes_give_true_frames_or_an_error(
+    tmp_path: Path, whole: Path, name: str, seed: int
+) -> None:
+    generator = random.Random(seed)
+    content = bytearray((whole / name).read_bytes())
+    # Damaged tables at the front of an MP4 may only move frames in time, which nobody can see.
+    pictures = content.index(b"mdat") if name.endswith("mp4") else len(content) // 3
+    for _ in range(1 + 3 * seed):
+        place = generator.randrange(pictures, len(content))
+        content[place : place + 4] = generator.randbytes(len(content[place : place + 4]))
+    path = tmp_path / name
+    path.write_bytes(content)
+    for window in (None, (2.0, 4.0)):
+        video = None
+        with contextlib.suppress(VideoDecodeError):
+            video = decode(path, SPEC, window=window)
+        if video is None:
+            continue
+        # Times and pixels must agree. No codec notices every damage, least of all in such small
+        # pictures, so most of them; H.264 is the most watchful.
+        numbers = torch.tensor(read_numbers(video.frames))
+        right = (numbers == (video.seconds * 25).round()).sum()
+        assert right >= (6 if CODES[name] == "h264" else 4)
+        assert video.frames.float().std(dim=(1, 2, 3)).min() > 5
+
+
+def test_where_a_part_is_damaged_the_nearest_clean_frames_stand_in(
+    tmp_path: Path, whole: Path
+) -> None:
+    content = bytearray((whole / "a.mp4").read_bytes())
+    # The fourth group of 30 frames, somewhere in the second half of the file.
+    place = len(content) * 7 // 10
+    content[place : place + 40] = bytes(40)
+    path = tmp_path / "damaged.mp4"
+    path.write_bytes(content)
+    video = decode(path, SPEC)
+    numbers = read_numbers(video.frames)
+    assert numbers == (video.seconds * 25).round().int().tolist()
+    wanted = expected_numbers(150, 7)
+    off = max(abs(a - b) for a, b in zip(numbers, wanted, strict=True)) / 25
+    assert off > 0
+    assert abs(video.largest_error - off) < 1e-6
+
+
+def test_damaged_windows_can_be_left_out(tmp_path: Path, whole: Path) -> None:
+    content = bytearray((whole / "a.mp4").read_bytes())
+    start = len(content) * 6 // 10
+    content[start : start + len(content) // 5] = bytes(len(content) // 5)
+    path = tmp_path / "damaged.mp4"
+    path.write_bytes(content)
+    windows = [(second, second + 0.8) for second in range(6)]
+    with pytest.raises(VideoDecodeError, match="could be decoded"):
+        list(decode_windows(path, SPEC, windows))
+    left = list(decode_windows(path, SPEC, windows, skip_damaged=True))
+    assert 1 <= len(left) < 6
+    for video in left:
+        assert read_numbers(video.frames) == (video.seconds * 25).round().int().tolist()
+
+
+def test_odd_metadata_does_not_stop_decoding(tmp_path: Path) -> None:
+    path = tmp_path / "title.mp4"
+    write_numbered(path, 30)
+    import av
+
+    with av.open(str(path)) as source, av.open(str(tmp_path / "t.mkv"), "w") as target:
+        target.metadata["title"] = "TITLETITLE"
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    damaged = (tmp_path / "t.mkv").read_bytes().replace(b"TITLETITLE", b"\xff\xfe\xe9\xa0TITLE\xff")
+    path = tmp_path / "odd.mkv"
+    path.write_bytes(damaged)
+    assert read_numbers(decode(path, SPEC).frames) == expected_numbers(30, 7)
+
+
+def test_a_playlist_is_not_followed(tmp_path: Path, whole: Path) -> None:
+    (tmp_path / "secret.mp4").write_bytes((whole / "a.mp4").read_bytes())
+    concat = tmp_path / "concat.mp4"
+    concat.write_text("ffconcat version 1.0\nfile secret.mp4\n")
+    playlist = tmp_path / "list.m3u8"
+    playlist.write_text(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXTINF:6,\nsecret.mp4\n#EXT-X-ENDLIST\n"
+    )
+    for path in (concat, playlist):
+        assert not is_video(path)
+        with pytest.raises(VideoDecodeError, match="not a video file"):
+            decode(path, SPEC)
+
+
+@pytest.mark.parametrize(
+    "name", ["12:30.mp4", "concat:a|b.mp4", "100%d.mp4", "\u00e9t\u00e9 1.mp4"]
+)
+def test_any_file_name_will_do(tmp_path: Path, whole: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes((whole / "a.mp4").read_bytes())
+    assert is_video(path)
+    assert read_numbers(decode(path, SPEC).frames) == expected_numbers(150, 7)
