@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from eaglenet.encoders.features import FeatureConfig
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment, TrainingConfig
+from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
 
 TEXT_DIM, FRAME_DIM, DIM, FRAMES, VIDEOS, CAPTIONS = 9, 11, 8, 5, 40, 3

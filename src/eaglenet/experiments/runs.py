@@ -97,12 +97,13 @@ def _train(
     if world.is_main:
         write_manifest(experiment, folder, sources, method, world)
     trainer = Trainer(
-        experiment,
+        experiment.training,
         method,
         sources["train"],
         sources[experiment.training.select],
         folder,
         world,
+        experiment=experiment.to_plain(),
         progress=progress,
         tensorboard=tensorboard,
     )

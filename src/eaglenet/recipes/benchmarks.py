@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment, TrainingConfig
+from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.recipes.registry import add_recipe
+from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
 
 TOWERS = {"b32": "openai/clip-vit-base-patch32", "b16": "openai/clip-vit-base-patch16"}

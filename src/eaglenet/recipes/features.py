@@ -15,11 +15,12 @@ from functools import partial
 from typing import Any
 
 from eaglenet.encoders.features import FeatureConfig
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment, TrainingConfig
+from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.configs import HEADS, method_config, with_head
 from eaglenet.recipes.registry import add_recipe
+from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
 
 DIM = 512

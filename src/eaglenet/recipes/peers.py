@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment, TrainingConfig
+from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.benchmarks import TOWERS
 from eaglenet.recipes.configs import HEADS, method_config, with_head
 from eaglenet.recipes.registry import add_recipe
+from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
 
 DIM = 512

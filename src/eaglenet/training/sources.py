@@ -13,7 +13,7 @@ from eaglenet.data.batches import CachedPairs, FeaturePairs, PairSource, prefetc
 from eaglenet.data.features import FeatureSplit
 from eaglenet.data.records import Split
 from eaglenet.data.sampler import PairSampler
-from eaglenet.experiments.experiment import TrainingConfig
+from eaglenet.training.config import TrainingConfig
 from eaglenet.training.distributed import World
 from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from torch import Tensor
 from eaglenet.data.sampler import PairSampler
 from eaglenet.errors import ConfigError, StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
-from eaglenet.experiments.experiment import Experiment, TrainingConfig
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
 from eaglenet.training.checkpoint import latest_checkpoint, sync_folder, write_checkpoint
+from eaglenet.training.config import TrainingConfig
 from eaglenet.training.distributed import (
     World,
     average_gradients,
@@ -73,22 +74,26 @@ class Position:
 
 
 class Trainer:
-    """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``."""
+    """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``.
+
+    ``experiment``, as plain values, is kept in every checkpoint for whoever opens one.
+    """
 
     def __init__(
         self,
-        experiment: Experiment,
+        config: TrainingConfig,
         method: Method,
         train: Source,
         selection: Source,
         folder: Path,
         world: World,
         *,
+        experiment: Mapping[str, Any],
         progress: Progress | None = None,
         tensorboard: bool = False,
     ) -> None:
         self.experiment = experiment
-        self.config: TrainingConfig = experiment.training
+        self.config = config
         self.method = method.to(world.device)
         self.train, self.selection = train, selection
         self.folder, self.world = folder, world
@@ -298,7 +303,7 @@ class Trainer:
                 self.folder / "checkpoints",
                 self.position.step,
                 {
-                    "experiment": self.experiment.to_plain(),
+                    "experiment": dict(self.experiment),
                     "position": vars(self.position).copy(),
                     "sampler": self._place()[0].identity(),
                     "method": self.method.state_dict(),
