@@ -16,7 +16,7 @@ from eaglenet.methods import METHODS
 from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.recipes import RECIPES, TABLES, build_recipe
-from eaglenet.recipes.benchmarks import DATASETS, num_frames
+from eaglenet.recipes.benchmarks import DATASETS, num_frames, released_training
 from eaglenet.recipes.features import NEED_TOWERS
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.distributed import World
@@ -30,6 +30,7 @@ from eaglenet.training.step import StepOptions, training_losses
 from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
 
 DIM, FRAMES, WORDS, PAIRS = 8, 3, 7, 5
+WORLDS = ("didemo-b16", "msrvtt-b16-released", "didemo-b16-released", "demo", "features")
 TOWERS = ClipConfig(
     dim=DIM,
     vision=VisionConfig(image_size=12, patch_size=4, width=16, layers=2, heads=2, mlp_width=20),
@@ -116,7 +117,7 @@ def test_there_is_a_recipe_for_every_row_of_the_papers_tables():
     }  # fmt: skip
     for table, rows in TABLES.items():
         for row in rows:
-            for prefix in ("", "didemo-b16/", "demo/", "features/"):
+            for prefix in (*(f"{world}/" for world in WORLDS), ""):
                 assert f"{prefix}{table}/{row.slug}" in RECIPES
 
 
@@ -134,7 +135,7 @@ def test_rows_of_a_table_differ_from_each_other():
 def test_modern_recipes_select_on_validation_and_released_ones_say_test():
     for name in RECIPES:
         experiment = build_recipe(name)
-        is_released = name.endswith("-released")
+        is_released = "-released" in name
         assert (experiment.training.select == "test") == is_released
         if is_released:
             assert "TEST" in experiment.notes
@@ -147,8 +148,23 @@ def test_the_last_component_row_is_the_main_result():
     main = build_recipe("msrvtt-b16").method_config
     assert build_recipe("components/frl+eam+sigmoid").method_config == main
     assert build_recipe("graph/rgat+eam").method_config == main
-    activated = dataclasses.replace(main, edge_weights="activated")
-    assert build_recipe("edges/full").method_config == activated
+    assert build_recipe("edges/full").method_config == main
+    literal = dataclasses.replace(main, edge_weights="raw")
+    assert build_recipe("msrvtt-b16-literal").method_config == literal
+
+
+def test_the_row_without_components_is_tmass():
+    """The paper's first row has the numbers of T-MASS."""
+    for world in WORLDS:
+        row = build_recipe(f"{world}/components/none")
+        assert row.method == "tmass"
+        full = build_recipe(f"{world}/components/frl+eam+sigmoid")
+        assert row.data == full.data
+        assert row.method_config.prior == "uniform"
+    # Test chooses the epoch there, as everywhere in released settings.
+    assert build_recipe("msrvtt-b16-released/components/none").training == released_training(
+        "msrvtt"
+    )
 
 
 def test_the_released_didemo_recipe_has_matrices_of_sixteen_pairs():
@@ -230,28 +246,52 @@ def test_compared_methods_have_their_authors_settings_on_each_dataset(name, expe
     assert {field: getattr(config, field) for field in expected} == expected
 
 
-@pytest.mark.parametrize("world", ["", "demo/", "features/"])
-def test_frame_edges_change_the_scores_of_their_table(world):
-    """Read before LeakyReLU they could not: the row without them would be the same model."""
-    pair = [build_recipe(f"{world}edges/{row}").method_config for row in ("no-f2f", "full")]
-    scores = []
-    for config in pair:
-        torch.manual_seed(0)
-        small = dataclasses.replace(config, dim=DIM, num_frames=FRAMES, num_heads=2)
-        encoder = FeatureEncoder(FeatureConfig(DIM, DIM, DIM))
-        method = METHODS["eaglenet"].build(small, encoder).eval()
-        shaken = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for parameter in method.parameters():
-                parameter += torch.randn(parameter.shape, generator=shaken) / DIM**0.5
-        draw = torch.Generator().manual_seed(2)
-        text = TextFeatures(torch.randn(3, DIM, generator=draw))
-        frames = torch.randn(4, FRAMES, DIM, generator=draw)
-        video = VideoFeatures(frames, torch.ones(4, FRAMES, dtype=torch.bool))
-        count = sum(parameter.numel() for parameter in method.parameters())
-        scores.append((count, method.score(text, video).detach()))
-    assert scores[0][0] < scores[1][0]
-    assert not torch.allclose(scores[0][1], scores[1][1], atol=1e-6)
+MAIN = [
+    *(f"{dataset}-{tower}{end}" for dataset in DATASETS for tower in ("b32", "b16")
+      for end in ("", "-released")),
+    "demo", "features", "demo/eaglenet", "features/eaglenet",
+    *(f"{prefix}{table}" for prefix in ("", "didemo-b16/", "demo/", "features/")
+      for table in ("edges/full", "components/frl", "graph/rgat+eam", "graph/gat+eam")),
+]  # fmt: skip
+
+
+def small_scores(config):
+    """The number of weights of a small model with random ones, and its scores."""
+    torch.manual_seed(0)
+    small = dataclasses.replace(config, dim=DIM, num_frames=FRAMES, num_heads=2)
+    encoder = FeatureEncoder(FeatureConfig(DIM, DIM, DIM))
+    method = METHODS["eaglenet"].build(small, encoder).eval()
+    shaken = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter += torch.randn(parameter.shape, generator=shaken) / DIM**0.5
+    draw = torch.Generator().manual_seed(2)
+    text = TextFeatures(torch.randn(3, DIM, generator=draw))
+    frames = torch.randn(4, FRAMES, DIM, generator=draw)
+    video = VideoFeatures(frames, torch.ones(4, FRAMES, dtype=torch.bool))
+    return method, method.score(text, video).detach(), (text, video)
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_removing_frame_edges_changes_the_scores_of_every_main_recipe(name):
+    """Same weights, only the frame-to-frame edges gone: frames must hear of each other."""
+    config = build_recipe(name).method_config
+    method, scores, (text, video) = small_scores(config)
+    without, _, _ = small_scores(dataclasses.replace(config, frame_edges=False))
+    shared = {key: value for key, value in method.state_dict().items()
+              if key in without.state_dict()}  # fmt: skip
+    without.load_state_dict(shared)
+    changed = without.score(text, video).detach()
+    assert (scores - changed).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["msrvtt-b16-literal", "demo/literal", "features/literal"])
+def test_in_the_literal_reading_frame_edges_have_no_effect(name):
+    config = build_recipe(name).method_config
+    method, scores, (text, video) = small_scores(config)
+    without, _, _ = small_scores(dataclasses.replace(config, frame_edges=False))
+    without.load_state_dict(method.state_dict())
+    assert torch.equal(scores, without.score(text, video).detach())
 
 
 def test_every_head_of_clip4clip_can_be_compared():

@@ -21,7 +21,12 @@ from eaglenet.cli.training_options import (
 )
 from eaglenet.errors import UsageError
 
-PAPER_COLUMNS = {"msrvtt-b16": "MSR-VTT", "didemo-b16": "DiDeMo"}
+PAPER_COLUMNS = {
+    "msrvtt-b16": "MSR-VTT",
+    "didemo-b16": "DiDeMo",
+    "msrvtt-b16-released": "MSR-VTT",
+    "didemo-b16-released": "DiDeMo",
+}
 WORLDS = ("demo", "features", *PAPER_COLUMNS)
 RECALLS = ("R@1", "R@5", "R@10")
 
@@ -36,7 +41,7 @@ def ablate(
         str, typer.Argument(help="components, energy, pooling, graph, coefficient or edges.")
     ],
     output: Output,
-    world: Annotated[str, typer.Option(help="demo, features, msrvtt-b16 or didemo-b16.")] = "demo",
+    world: Annotated[str, typer.Option(help=f"{', '.join(WORLDS)}.")] = "demo",
     root: Annotated[str, typer.Option(help="Folder of the dataset or of the features.")] = "",
     seeds: Seeds = 1,
     split: Annotated[
@@ -100,8 +105,11 @@ def paper_numbers(table: str, label: str, world: str) -> dict[str, dict[str, flo
     """The paper's text-to-video recalls of a row, by dataset."""
     from eaglenet.evaluation.paper_tables import paper_tables
 
-    datasets = [PAPER_COLUMNS[world]] if world in PAPER_COLUMNS else PAPER_COLUMNS.values()
+    known = list(dict.fromkeys(PAPER_COLUMNS.values()))
+    datasets = [PAPER_COLUMNS[world]] if world in PAPER_COLUMNS else known
     found = paper_tables()[table]
+    if f"average {RECALLS[0]}" in found.columns:
+        datasets = [*datasets, "average"]
     return {
         dataset: {name: found.value(label, f"{dataset} {name}") for name in RECALLS}
         for dataset in datasets

@@ -1,10 +1,11 @@
-"""A recipe is a Python function that returns a whole experiment; one for every row of the paper.
+"""A recipe is a Python function that returns a whole experiment.
 
 - ``msrvtt-b16``, ``didemo-b32``, ...: the main results with modern settings (AdamW, bf16 autocast
   over fp32 weights, 1e-6 for CLIP, selection on validation).
 - ``msrvtt-b16-released``, ...: the same rows as the authors' scripts run them.
+- ``msrvtt-b16-literal``, ...: with edge weights as the paper prints them.
 - ``components/frl+eam``, ``energy/mlp``, ...: the paper's ablations on MSR-VTT, ViT-B/16;
-  ``didemo-b16/components/...`` on DiDeMo; ``demo/...`` and ``features/...`` on the demo world and
+  ``didemo-b16/components/...`` on DiDeMo, ``msrvtt-b16-released/...`` in released settings; ``demo/...`` and ``features/...`` on the demo world and
   on stored features.
 - ``msrvtt-b32/xpool``, ``demo/xpool``, ``features/xpool``: the compared methods.
 

@@ -1,4 +1,4 @@
-"""The paper's ablation tables on MSR-VTT and DiDeMo, ViT-B/16."""
+"""The paper's ablation tables on MSR-VTT and DiDeMo, ViT-B/16, in modern and released settings."""
 
 from __future__ import annotations
 
@@ -7,30 +7,51 @@ from dataclasses import replace
 from functools import partial
 
 from eaglenet.experiments.experiment import Experiment
-from eaglenet.recipes.benchmarks import main_result
+from eaglenet.recipes.benchmarks import main_result, released_result
+from eaglenet.recipes.configs import method_config
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.recipes.rows import TABLES, Row
 
+Base = Callable[[str], Experiment]
+"""The experiment that the rows change, for a method."""
 
-def ablated(base: Callable[[], Experiment], row: Row) -> Experiment:
+
+def ablated(base: Base, row: Row) -> Experiment:
     """``base`` with one row's changes."""
-    experiment = base()
+    experiment = base(row.method)
     changed = replace(experiment.method_config, **row.changes)
     return replace(experiment, method_config=changed)
 
 
-def register_tables(prefix: str, base: Callable[[], Experiment], where: str) -> None:
+def register_tables(prefix: str, base: Base, where: str) -> None:
     """A recipe for every row of every table, on top of ``base``."""
     for table, rows in TABLES.items():
         for row in rows:
             add_recipe(
                 f"{prefix}{table}/{row.slug}",
                 partial(ablated, base, row),
-                f"Table of {table} (paper): {row.says}; on {where}. Support text with an "
-                "elementwise radius (docs/paper_map.md).",
+                f"Table of {table} (paper): {row.says}; on {where}.",
             )
 
 
+def in_place_of(eaglenet: Callable[[], Experiment], method: str) -> Experiment:
+    """EagleNet's experiment, or another method with its data and training."""
+    experiment = eaglenet()
+    if method == experiment.method:
+        return experiment
+    sizes = experiment.method_config
+    config = method_config(method, dim=sizes.dim, num_frames=sizes.num_frames)
+    return replace(experiment, method=method, method_config=config)
+
+
 def register() -> None:
-    register_tables("", partial(main_result, "msrvtt", "b16"), "MSR-VTT, ViT-B/16")
-    register_tables("didemo-b16/", partial(main_result, "didemo", "b16"), "DiDeMo, ViT-B/16")
+    """Recipes ``components/frl``, ``didemo-b16/...`` and ``msrvtt-b16-released/...``."""
+    for dataset, title in (("msrvtt", "MSR-VTT"), ("didemo", "DiDeMo")):
+        where = f"{title}, ViT-B/16"
+        prefix = "" if dataset == "msrvtt" else f"{dataset}-b16/"
+        main = partial(main_result, dataset, "b16")
+        released = partial(released_result, dataset, "b16")
+        register_tables(prefix, partial(in_place_of, main), where)
+        register_tables(
+            f"{dataset}-b16-released/", partial(in_place_of, released), f"{where}, released settings"
+        )

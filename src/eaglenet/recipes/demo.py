@@ -10,6 +10,7 @@ from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
+from eaglenet.recipes.benchmarks import LITERAL
 from eaglenet.recipes.configs import HEADS, method_config, with_head
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
@@ -52,6 +53,7 @@ TRAINING = TrainingConfig(
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "eaglenet": {
         "token_shift": True,
+        "edge_weights": "activated",
         "num_candidates": 4,
         "prior": "uniform",
         "radius_bias": True,
@@ -90,6 +92,11 @@ def without_shift() -> Experiment:
     return demo_experiment("eaglenet").override(["method_config.token_shift=false"])
 
 
+def literal() -> Experiment:
+    """The demo's EagleNet with edge weights as the paper prints them."""
+    return demo_experiment("eaglenet").override(["method_config.edge_weights=raw"])
+
+
 def register() -> None:
     source = "The demo world, small towers from random weights."
     add_recipe("demo", partial(demo_experiment, "eaglenet"), source)
@@ -108,4 +115,5 @@ def register() -> None:
         without_shift,
         "EagleNet on the demo world without token shift: what its graph alone knows of order.",
     )
-    register_tables("demo/", partial(demo_experiment, "eaglenet"), "the demo world")
+    add_recipe("demo/literal", literal, f"{source} {LITERAL}")
+    register_tables("demo/", demo_experiment, "the demo world")

@@ -8,12 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One row: how it is called in a recipe's name and in `evaluation.paper_tables`."""
+    """One row: how it is called in a recipe's name and in `evaluation.paper_tables`.
+
+    ``method`` is EagleNet, which ``changes`` alter, or the whole method that a row stands for.
+    """
 
     slug: str
     label: str
     changes: dict[str, Any]
     says: str
+    method: str = "eaglenet"
 
 
 def _components() -> tuple[Row, ...]:
@@ -26,7 +30,11 @@ def _components() -> tuple[Row, ...]:
                     *(["eam"] if with_energy else []),
                     *(["sigmoid"] if loss == "sigmoid" else []),
                 ]
-                label = "+".join(parts) or "none"
+                label = "+".join(parts)
+                if not label:
+                    # The paper's first row has T-MASS's numbers, so it is T-MASS.
+                    rows.append(Row("none", "none", {}, "no component: T-MASS", "tmass"))
+                    continue
                 changes: dict[str, Any] = {"relation_learning": with_relations, "loss": loss}
                 if not with_energy:
                     changes["energy"] = None
@@ -57,23 +65,10 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(text, text, {"energy_weight": float(text)}, f"lambda_eam = {text}")
         for text in ("0.1", "0.5", "1.0")
     ),
-    # Read before LeakyReLU, as the paper writes it, edge weights of two layers do not depend on
-    # frame-to-frame edges at all (docs/paper_map.md). So both rows read them after it, as the
-    # released code does.
     "edges": (
         Row("no-frl", "without FRL", {"relation_learning": False}, "without FRL"),
-        Row(
-            "no-f2f",
-            "without f2f",
-            {"frame_edges": False, "edge_weights": "activated"},
-            "without frame-to-frame edges, edge weights read after LeakyReLU",
-        ),
-        Row(
-            "full",
-            "full",
-            {"edge_weights": "activated"},
-            "the whole model, edge weights read after LeakyReLU",
-        ),
+        Row("no-f2f", "without f2f", {"frame_edges": False}, "without frame-to-frame edges"),
+        Row("full", "full", {}, "the whole model"),
     ),
 }
 """Table -> rows. The names of tables and labels are those of `evaluation.paper_tables`."""
