@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-Sampling = Literal["uniform", "per_second"]
+Sampling = Literal["uniform", "per_second", "whole_rate"]
 Resize = Literal["crop", "stretch"]
 ShortVideo = Literal["repeat", "mask", "zeros"]
 # A type variable, not ``Self``: the shape checker decorates methods one by one and refuses Self.
@@ -142,11 +142,14 @@ class FrameSpec:
     """How frames are taken from a video. Saved with a model and with every store of features.
 
     sampling: ``uniform`` takes the middle of equal segments (the paper); ``per_second`` the first
-        frame of each second, then an evenly spaced subset (the field's habit).
+        frame of each second, then an evenly spaced subset (the field's habit); ``whole_rate`` the
+        same as the field's code counts seconds: every n-th frame, n the whole part of the rate.
     resize: ``crop`` scales the short side and crops the centre; ``stretch`` ignores the aspect.
     short: what a video with fewer frames than asked gives: ``repeat`` frames, ``mask`` them out,
-        or ``zeros`` (black frames that count as real: the released code's behaviour).
+        or ``zeros`` (frames of CLIP's mean colour, 0 once normalised, that count as real: the
+        released code's behaviour).
     fast: nearest keyframes instead of exact frames.
+    square_pixels: take stored pixels as square, as OpenCV does, whatever aspect a file gives them.
     """
 
     num_frames: int = 12
@@ -155,6 +158,7 @@ class FrameSpec:
     resize: Resize = "crop"
     short: ShortVideo = "repeat"
     fast: bool = False
+    square_pixels: bool = False
 
 
 @runtime_checkable

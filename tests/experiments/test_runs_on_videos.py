@@ -124,6 +124,27 @@ def test_any_model_is_evaluated_on_any_dataset(videos, tmp_path, monkeypatch):
     result = evaluate_model(str(run.folder), "folder", str(videos), split="val", device="cpu")
     assert (result.num_videos, result.num_texts) == (6, 24)
     assert list((tmp_path / "cache").rglob("frames.bin"))
+    assert (result.precision, result.notes) == ("fp32", result.notes)
+    assert not any("made for" in note for note in result.notes)
+    other = evaluate_model(
+        str(run.folder), "folder", str(videos), split="val", device="cpu",
+        frames=["sampling=whole_rate", "square_pixels=true"], precision="fp16",
+    )  # fmt: skip
+    assert [note.split("made for: ")[1] for note in other.notes if "made for" in note] == [
+        "sampling: 'uniform' -> 'whole_rate'",
+        "square_pixels: False -> True",
+    ]
+    assert other.precision == "fp16"
+    with pytest.raises(UsageError, match="NAME one of num_frames, size, sampling"):
+        evaluate_model(str(run.folder), "folder", str(videos), frames=["colour=red"], device="cpu")
+
+
+def test_a_run_is_evaluated_on_other_frames_and_says_so(videos, tmp_path):
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    command = ["evaluate", str(run.folder), "--split", "val", "--json", "--frames", "short=mask"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    notes = json.loads(result.stdout)["notes"]
+    assert any("made for: short: 'repeat' -> 'mask'" in note for note in notes)
 
 
 def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(videos, tmp_path, monkeypatch):

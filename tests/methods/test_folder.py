@@ -20,6 +20,7 @@ from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods import folder as folder_module
+from eaglenet.methods.base import EvaluationHabits
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 
@@ -62,11 +63,13 @@ def edit(folder: Path, **changes: Any) -> None:
 def test_save_and_load_give_bit_identical_scores(tmp_path: Path) -> None:
     method = build()
     method.frame_spec = FrameSpec(num_frames=FRAMES, size=IMAGE, sampling="per_second")
+    method.habits = EvaluationHabits(19, "fp16")
     eaglenet.save(method, tmp_path / "model")
     again = eaglenet.load(tmp_path / "model")
     assert torch.equal(scores(again), scores(method))
     assert again.config == method.config
     assert again.frame_spec == method.frame_spec
+    assert again.habits == method.habits
     assert not again.training
     names = sorted(path.name for path in (tmp_path / "model").iterdir())
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(names)

@@ -54,6 +54,15 @@ def golden_scores(method: EagleNet, name: str) -> Tensor:
         return method.score(text, video, noise)
 
 
+def test_a_converted_checkpoint_is_evaluated_as_its_authors_did() -> None:
+    """Every int(fps)-th frame, zeros once normalised, square pixels, 32 words, towers in fp16."""
+    method = convert(weights_of(RGAT)).method
+    spec = method.frame_spec
+    assert (spec.num_frames, spec.size) == (12, 64)
+    assert (spec.sampling, spec.short, spec.square_pixels) == ("whole_rate", "zeros", True)
+    assert (method.habits.max_words, method.habits.precision) == (32, "fp16")
+
+
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_a_converted_checkpoint_loads_and_scores_like_the_released_code(
     name: str, tmp_path: Path

@@ -177,7 +177,8 @@ def test_the_released_didemo_recipe_has_matrices_of_sixteen_pairs():
 def test_frames_are_even_in_the_paper_and_one_a_second_in_the_released_code(dataset):
     paper, released = (build_recipe(f"{dataset}-b16{end}").data for end in ("", "-released"))
     assert (paper.frames.sampling, paper.frames.short) == ("uniform", "repeat")
-    assert (released.frames.sampling, released.frames.short) == ("per_second", "zeros")
+    assert (released.frames.sampling, released.frames.short) == ("whole_rate", "zeros")
+    assert (paper.frames.square_pixels, released.frames.square_pixels) == (False, True)
     assert paper.frames.num_frames == released.frames.num_frames == num_frames(dataset)
     assert paper.options == {}
     # The released code reads DiDeMo's videos up to second 31.

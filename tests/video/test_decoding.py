@@ -209,6 +209,29 @@ def test_per_second_takes_the_first_frame_of_each_second_then_an_even_subset(
     assert read_numbers(inside.frames) == [50, 75, 100]
 
 
+def test_whole_rate_takes_every_nth_frame_as_the_released_code_counts_seconds(
+    tmp_path: Path,
+) -> None:
+    """At 29.97 frames a second n is 29: the last frames of a video fall out of step."""
+    times = [1001 * number for number in range(300)]
+    path = write_numbered(
+        tmp_path / "a.mp4", 300, fps=30, times=times, time_base=Fraction(1, 30000)
+    )
+    spec = replace(SPEC, sampling="whole_rate", short="zeros")
+    assert read_numbers(decode(path, replace(spec, num_frames=11)).frames) == [
+        29 * second for second in range(11)
+    ]
+    chosen = np.linspace(0, 10, 4, dtype=int)
+    thinned = decode(path, replace(spec, num_frames=4))
+    assert read_numbers(thinned.frames) == [29 * second for second in chosen]
+    # A window of whole seconds gives its last second too: 0 to 3 are four frames.
+    inside = decode(path, replace(spec, num_frames=6), window=(0.0, 3.0))
+    assert read_numbers(inside.frames)[:4] == [0, 29, 58, 87]
+    assert inside.mask.all()  # zeros count as real
+    by_time = decode(path, replace(spec, num_frames=11, sampling="per_second"))
+    assert read_numbers(by_time.frames)[:3] == [0, 30, 60]
+
+
 def test_nearest_keyframes_tell_how_far_they_are_off(tmp_path: Path) -> None:
     for name in ("a.mp4", "a.mkv", "a.ts"):
         path = write_numbered(tmp_path / name, 250, options={"x264-params": "keyint=40:scenecut=0"})
@@ -252,6 +275,9 @@ def test_pixels_that_are_not_square_are_shown_in_their_true_shape(tmp_path: Path
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     assert read_numbers(decode(path, replace(SPEC, num_frames=1)).frames) == [5]
+    stored = decode(path, replace(SPEC, num_frames=1, square_pixels=True)).frames[0]
+    squeezed = torch.from_numpy(np.array(shown.resize((SPEC.size, SPEC.size)))).permute(2, 0, 1)
+    assert (stored.int() - squeezed.int()).abs().float().mean() < 8  # the codec and no crop
 
 
 def test_a_window_may_reach_past_the_ends_but_not_lie_outside(files: Path) -> None:

@@ -95,11 +95,14 @@ def cache(
     settings: Settings = None,
     num_frames: Annotated[int, typer.Option("--frames", help="Frames a video.")] = 12,
     size: Annotated[int, typer.Option("--size", help="Side of a frame in pixels.")] = 224,
-    sampling: Annotated[str, typer.Option(help="uniform or per_second.")] = "uniform",
+    sampling: Annotated[str, typer.Option(help="uniform, per_second or whole_rate.")] = "uniform",
     resize: Annotated[str, typer.Option(help="crop or stretch.")] = "crop",
     short: Annotated[
         str, typer.Option(help="Of videos with too few frames: repeat, mask or zeros.")
     ] = "repeat",
+    square_pixels: Annotated[
+        bool, typer.Option("--square-pixels", help="Ignore the pixel aspect, as OpenCV does.")
+    ] = False,
     encoding: Annotated[str, typer.Option(help="raw (fast) or jpeg (small).")] = "raw",
     estimate_only: Annotated[
         bool, typer.Option("--estimate", help="Tell the size and stop.")
@@ -120,14 +123,14 @@ def cache(
 
     for name, given, known in (
         ("encoding", encoding, ("raw", "jpeg")),
-        ("sampling", sampling, ("uniform", "per_second")),
+        ("sampling", sampling, ("uniform", "per_second", "whole_rate")),
         ("resize", resize, ("crop", "stretch")),
         ("short", short, ("repeat", "mask", "zeros")),
     ):
         if given not in known:
             raise UsageError(f"--{name} {given!r}; choose one of {', '.join(known)}")
     chosen: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
-    spec = FrameSpec(num_frames=num_frames, size=size, **chosen)
+    spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **chosen)
     options = parse_settings(settings)
     loaded = [
         DATASETS[dataset].load(root, name, video_folders=videos or (), **options)

@@ -40,7 +40,19 @@ def evaluate(
     ] = 0,
     device: Device = "auto",
     backend: Annotated[str, typer.Option(help="Scoring back end; auto chooses.")] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    precision: Annotated[
+        str,
+        typer.Option(help="auto (the model's own), fp32, bf16, or fp16 for the towers alone."),
+    ] = "auto",
+    frames: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--frames",
+            metavar="NAME=VALUE",
+            help="Other frames than the model's: num_frames, size, sampling, resize, short, fast "
+            "or square_pixels. May be given several times; the result says what differs.",
+        ),
+    ] = None,
     scores: Annotated[
         Path | None,
         typer.Option(
@@ -62,9 +74,10 @@ def evaluate(
         options["video_folders"] = [str(folder) for folder in videos]
     if dataset is None and options:
         raise UsageError("--videos and --set belong to --dataset; a run keeps the data it names")
-    if features is not None and (split or dataset or root):
+    if features is not None and (split or dataset or root or frames):
         raise UsageError(
-            "--features names all videos of a folder; leave out --split, --dataset, --root"
+            "--features names all videos of a folder; leave out --split, --dataset, --root, "
+            "--frames"
         )
     if dataset is None and root:
         raise UsageError("--root belongs to --dataset; a run keeps the data it names")
@@ -73,6 +86,7 @@ def evaluate(
         "device": device,
         "backend": backend,
         "precision": precision,
+        "frames": frames or [],
         "scores_file": scores,
     }
     with progress_bars(quiet=as_json) as bars:

@@ -115,7 +115,8 @@ def evaluate(
         texts, videos: whole records, cut into batches here; or iterables of batches, in order, so
             that frames of a large split never lie in memory together; texts also as sentences.
         protocol: a protocol object or its name; goes with every score.
-        precision: of the encoders (autocast) and of scoring.
+        precision: of the encoders (autocast) and of scoring; ``fp16`` of the encoders alone, as
+            the authors evaluate.
         noise_seeds: score again under each seed and report mean and spread, for methods with
             evaluation noise. The model keeps its own noise afterwards.
         missing_videos: ids that the protocol lists but that were not found; reported.
@@ -125,7 +126,8 @@ def evaluate(
             then its own rows; every process gets the metrics of all.
         progress: told the scores made and all scores.
     """
-    check_choice(backend, precision)
+    scoring_precision = "fp32" if precision == "fp16" else precision
+    check_choice(backend, scoring_precision)
     place = torch.device(device) if device is not None else method.device
     method.to(place)
     with evaluating(method), torch.no_grad():
@@ -138,7 +140,7 @@ def evaluate(
         _check_encoded(text, video, video_of_text)
         settings: dict[str, Any] = {
             "backend": backend,
-            "precision": precision,
+            "precision": scoring_precision,
             "max_scores": max_scores,
             "share": share,
         }
@@ -255,7 +257,8 @@ def _encode(
     for batch in batches:
         moved = batch.to(device)
         is_text = isinstance(moved, Tokens | TextFeatures)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        half = torch.float16 if precision == "fp16" else torch.bfloat16
+        with torch.autocast(device.type, half, enabled=precision != "fp32"):
             features = method.encode_text(moved) if is_text else method.encode_video(moved)
         features = features.to(device, torch.float32)
         if share is None:

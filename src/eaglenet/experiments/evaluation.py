@@ -36,7 +36,9 @@ from eaglenet.training.distributed import (
 )
 from eaglenet.training.logbook import Progress
 from eaglenet.training.rounds import evaluate_source
+from eaglenet.training.settings import differences, override, to_plain
 from eaglenet.training.sources import Source, feature_source
+from eaglenet.types import FrameSpec
 
 
 def evaluate_run(
@@ -47,16 +49,23 @@ def evaluate_run(
     noise_seeds: Sequence[int] | None = None,
     device: str = "auto",
     backend: str = "auto",
-    precision: str = "fp32",
+    precision: str = "auto",
+    frames: Sequence[str] = (),
     scores_file: Path | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate the selected model of a run on a split, or on any features folder of its form.
 
-    ``split`` is ``test`` unless the run's data has none.
+    ``split`` is ``test`` unless the run's data has none. ``frames`` and ``precision`` as in
+    :func:`evaluate_model`; ``auto`` is what the run was trained in.
     """
     experiment, method = load_run(folder)
     notes = [SELECTION_NOTES[experiment.training.select]]
+    spec, frame_notes = other_frames(experiment.data.frames, frames)
+    data = dataclasses.replace(experiment.data, frames=spec)
+    notes += frame_notes
+    if precision == "auto":
+        precision = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
     world = join(device)
     try:
         method = method.to(world.device)
@@ -69,7 +78,7 @@ def evaluate_run(
             notes += split_notes(experiment, name)
             cache = frames_folder(folder)
             source = load_source(
-                experiment.data,
+                data,
                 name,
                 method,
                 cache=cache,
@@ -136,22 +145,27 @@ def evaluate_model(
     noise_seeds: Sequence[int] | None = None,
     device: str = "auto",
     backend: str = "auto",
-    precision: str = "fp32",
+    precision: str = "auto",
+    frames: Sequence[str] = (),
     scores_file: Path | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate any model on any dataset, with the frames that the model was made for.
 
-    ``options`` are what the dataset's loader takes, ``video_folders`` among them.
+    ``options`` are what the dataset's loader takes, ``video_folders`` among them. ``frames`` are
+    settings ``name=value`` of `FrameSpec`; where they differ from the model's, a note says so.
+    ``precision`` ``auto`` is the model's own (`EvaluationHabits`).
     """
     method = load(name_or_folder)
+    method.frame_spec, notes = other_frames(method.frame_spec, frames)
+    precision = method.habits.precision if precision == "auto" else precision
     world = join(device)
     try:
         if dataset == FEATURES:
             source = feature_source(check_features(load_feature_folder(root), method))
         else:
             source = dataset_source(method, dataset, root, split, options, world, progress)
-        return evaluate_source(
+        result = evaluate_source(
             method.to(world.device),
             source,
             world,
@@ -163,6 +177,20 @@ def evaluate_model(
         )
     finally:
         leave(world)
+    return dataclasses.replace(result, notes=(*result.notes, *notes))
+
+
+def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, list[str]]:
+    """``spec`` with settings ``name=value``, and notes of what is then not the model's."""
+    changed = spec
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name not in {field.name for field in dataclasses.fields(spec)}:
+            known = ", ".join(field.name for field in dataclasses.fields(spec))
+            raise UsageError(f"--frames {setting!r}: write it as NAME=VALUE, NAME one of {known}")
+        changed = override(changed, name, value, where="frames")
+    different = differences(to_plain(spec), to_plain(changed))
+    return changed, [f"frames are not those the model was made for: {line}" for line in different]
 
 
 def dataset_source(
@@ -178,7 +206,8 @@ def dataset_source(
     if not root and dataset != DEMO:
         raise UsageError(f"no folder of {dataset} is given; say where it lies with --root FOLDER")
     encoder: Any = method.encoder
-    words = min(encoder.config.text.context_length, 64 if dataset == "didemo" else 32)
+    usual = method.habits.max_words or (64 if dataset == "didemo" else 32)
+    words = min(encoder.config.text.context_length, usual)
     data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
     cache = user_cache(data)
     return load_source(data, split, method, cache=cache, device=world.device, progress=progress)

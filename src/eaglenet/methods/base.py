@@ -28,6 +28,18 @@ from eaglenet.types import (
 )
 
 
+@dataclass(frozen=True)
+class EvaluationHabits:
+    """How a model wants to be evaluated where its data does not say: as it was trained.
+
+    max_words: tokens a text is cut to, start and end included; None: the dataset's own habit.
+    precision: of the towers, ``fp32``, ``bf16`` or ``fp16``.
+    """
+
+    max_words: int | None = None
+    precision: str = "fp32"
+
+
 class Method(nn.Module, ABC):
     """A way to score texts against videos.
 
@@ -44,6 +56,8 @@ class Method(nn.Module, ABC):
     config: Any
     tokenizer: Any = None
     """Turns sentences into ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
+    habits: EvaluationHabits = EvaluationHabits()
+    """Saved with the model."""
 
     def __init__(self, encoder: Encoder, *, frame_spec: FrameSpec | None = None) -> None:
         super().__init__()

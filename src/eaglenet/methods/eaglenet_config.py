@@ -124,6 +124,14 @@ _RELEASED = EagleNetConfig(
     replay_fresh="released",
 )
 
+RELEASED_FRAMES: dict[str, Any] = {
+    "sampling": "whole_rate",
+    "short": "zeros",
+    "square_pixels": True,
+}
+"""How the authors read a video, as changes to a `FrameSpec`: every int(rate)-th frame, zeros
+(after normalisation) where there are too few, the pixel aspect ignored."""
+
 RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
     "msrvtt-b32": {"energy": "mlp", "frame_position": False},
     "msrvtt-b16": {"energy": "bilinear", "energy_support_weight": 1.0},

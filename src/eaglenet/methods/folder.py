@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
-from eaglenet.methods.base import METHODS, Method
+from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.types import FrameSpec
 
 FORMAT = 1
@@ -41,6 +41,8 @@ def save(method: Method, folder: str | Path) -> None:
         },
         "frame_spec": dataclasses.asdict(method.frame_spec),
     }
+    if method.habits != EvaluationHabits():
+        description["habits"] = dataclasses.asdict(method.habits)
     weights = {
         name: value.detach().cpu().contiguous().clone()
         for name, value in method.state_dict().items()
@@ -118,8 +120,8 @@ def _read_description(folder: Path) -> dict[str, Any] | None:
 def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
     path = folder / CONFIG
     expected = {"eaglenet", "method", "config", "encoder", "frame_spec"}
-    if set(description) != expected:
-        odd = ", ".join(sorted(set(description) ^ expected))
+    if set(description) - {"habits"} != expected:
+        odd = ", ".join(sorted(set(description) - {"habits"} ^ expected))
         raise CheckpointError(f"{path}: missing or unknown {odd}; upgrade eaglenet or save again")
     spec = METHODS[str(description["method"])]
     weights = _read_weights(folder / WEIGHTS)
@@ -128,6 +130,7 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
         encoder = _build_encoder(description["encoder"], weights, path)
         method = spec.build(config, encoder)
         method.frame_spec = _from_plain(FrameSpec, description["frame_spec"], path)
+        method.habits = _from_plain(EvaluationHabits, description.get("habits", {}), path)
     except (ConfigError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     _assign(method, weights, folder)

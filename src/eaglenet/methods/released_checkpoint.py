@@ -15,8 +15,9 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.weight_names import from_openai, openai_config
 from eaglenet.energy.energies import EnergyPooling
 from eaglenet.errors import CheckpointError
+from eaglenet.methods.base import EvaluationHabits
 from eaglenet.methods.eaglenet import EagleNet, build
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet_config import RELEASED_FRAMES, EagleNetConfig
 
 BUFFERS = ("ebm.replay_buffer_txt", "ebm.replay_buffer_vid")
 RELATIONS = ("text_text", "frame_frame", "text_frame")
@@ -43,6 +44,10 @@ UNUSED: dict[str, str] = {
     r"clip\.(input_resolution|context_length|vocab_size)": "sizes, read off the weights",
 }
 """What a released checkpoint carries without effect, and why it has none."""
+
+
+WORDS, LONG_WORDS = 32, 64
+"""Tokens of a text in the authors' scripts; the second on DiDeMo, whose videos have 64 frames."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,9 @@ def convert(
         state[ours] = value.reshape(state[ours].shape)
     method.load_state_dict(state)
     _fill_replay(method, weights)
+    # As the authors evaluate: their frames and words, CLIP in half precision.
+    method.frame_spec = replace(method.frame_spec, **RELEASED_FRAMES)
+    method.habits = EvaluationHabits(LONG_WORDS if config.num_frames >= 64 else WORDS, "fp16")
     return Conversion(method.eval(), dict(sorted(unused.items())))
 
 

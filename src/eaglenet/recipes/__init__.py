@@ -5,8 +5,8 @@
 - ``msrvtt-b16-released``, ...: the same rows as the authors' scripts run them.
 - ``msrvtt-b16-literal``, ...: with edge weights as the paper prints them.
 - ``components/frl+eam``, ``energy/mlp``, ...: the paper's ablations on MSR-VTT, ViT-B/16;
-  ``didemo-b16/components/...`` on DiDeMo, ``msrvtt-b16-released/...`` in released settings; ``demo/...`` and ``features/...`` on the demo world and
-  on stored features.
+  ``didemo-b16/components/...`` on DiDeMo, ``msrvtt-b16-released/...`` in released settings;
+  ``demo/...`` and ``features/...`` on the demo world and on stored features.
 - ``msrvtt-b32/xpool``, ``demo/xpool``, ``features/xpool``: the compared methods.
 
 The docstring of a recipe names its command and its source.

@@ -53,5 +53,7 @@ def register() -> None:
         released = partial(released_result, dataset, "b16")
         register_tables(prefix, partial(in_place_of, main), where)
         register_tables(
-            f"{dataset}-b16-released/", partial(in_place_of, released), f"{where}, released settings"
+            f"{dataset}-b16-released/",
+            partial(in_place_of, released),
+            f"{where}, released settings",
         )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
-from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.methods.eaglenet_config import RELEASED_FRAMES, EagleNetConfig
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
@@ -89,8 +89,7 @@ def released_result(dataset: str, tower: str) -> Experiment:
     """EagleNet as the authors' script for a dataset runs it."""
     script = f"msrvtt-{tower}" if dataset == "msrvtt" else dataset
     config = EagleNetConfig.released(script)
-    # One frame a second, black ones at the end of short videos.
-    frames = FrameSpec(num_frames=config.num_frames, sampling="per_second", short="zeros")
+    frames = FrameSpec(num_frames=config.num_frames, **RELEASED_FRAMES)
     base = main_result(dataset, tower)
     return replace(
         base,

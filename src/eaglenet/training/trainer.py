@@ -265,10 +265,11 @@ class Trainer:
         self._checkpoint()
 
     def _evaluate(self, epoch: int) -> None:
-        evaluated = self.method
+        evaluated, precision = self.method, "fp32"
         if self.config.precision == "fp16_weights":
-            evaluated = copy.deepcopy(self.method).float()
-        result = evaluate_source(evaluated, self.selection, self.world)
+            # Towers compute in fp16 all the same: the precision that they are trained in.
+            evaluated, precision = copy.deepcopy(self.method).float(), "fp16"
+        result = evaluate_source(evaluated, self.selection, self.world, precision=precision)
         record = {"event": "evaluation", "epoch": epoch, **summary(result)}
         self._log(record)
         score = result.metrics.t2v.recall_at_1

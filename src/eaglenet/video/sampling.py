@@ -50,6 +50,22 @@ def per_second_targets(
     return [seconds[position] for position in evenly_spaced(len(seconds), num_frames)]
 
 
+def whole_rate_targets(
+    times: Sequence[int], rate: int, num_frames: int, num_seconds: int | None = None
+) -> list[int]:
+    """Times of the frames 0, n, 2n, ... with ``rate`` n, thinned to at most ``num_frames``.
+
+    What the field's code takes for the first frame of each second: at 29.97 frames a second n is
+    29. ``num_seconds`` bounds a window as that code does, whose last second is taken too.
+    """
+    chosen = list(times[:: max(rate, 1)])
+    if num_seconds is not None:
+        chosen = chosen[: num_seconds + 1]
+    if len(chosen) <= num_frames:
+        return chosen
+    return [chosen[position] for position in evenly_spaced(len(chosen), num_frames)]
+
+
 def fill_up(count: int, num_frames: int, short: ShortVideo) -> tuple[list[int | None], list[bool]]:
     """Spread ``count <= num_frames`` frames over ``num_frames`` places.
 

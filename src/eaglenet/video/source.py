@@ -106,6 +106,11 @@ class VideoSource:
         return round(start)
 
     @property
+    def rate(self) -> int:
+        """Whole frames a second, as OpenCV tells them; 1 where the file does not say."""
+        return max(int(self.stream.average_rate or self.stream.guessed_rate or 1), 1)
+
+    @property
     def has_times(self) -> bool:
         """AVI holds no times of show: where frames are reordered, only decoding tells."""
         return not (self.container.format.name == "avi" and self._context.has_b_frames)
@@ -248,7 +253,8 @@ class VideoSource:
         return float((time - self.zero) * self.tick)
 
     def square(self, frame: Any, spec: FrameSpec) -> pixels.Pixels:
-        return pixels.to_square(frame, spec.size, spec.resize, self.reformatter, self.aspect)
+        aspect = Fraction(1) if spec.square_pixels else self.aspect
+        return pixels.to_square(frame, spec.size, spec.resize, self.reformatter, aspect)
 
     def picture(self, frame: Any, short_side: int) -> pixels.Pixels:
         return pixels.to_picture(frame, short_side, self.reformatter, self.aspect)

@@ -124,7 +124,7 @@ def plan_window(source: VideoSource, spec: FrameSpec, window: Window | None) -> 
     if window is not None:
         start, end = clip(source, window)
     table = None
-    if spec.sampling == "per_second" or spec.short != "repeat":
+    if spec.sampling != "uniform" or spec.short != "repeat":
         table = source.table()
     return _plan(source, spec, window, (start, end), table.times if table else None)
 
@@ -141,7 +141,13 @@ def _plan(
     targets = None
     if times is not None:
         inside = list(times) if window is None else _shown_within(source, times, start, end)
-        if spec.sampling == "per_second":
+        if spec.sampling == "whole_rate":
+            first = 0 if window is None else times.index(inside[0])
+            seconds = None if window is None else int(window[1]) - int(window[0])
+            targets = sampling.whole_rate_targets(
+                times[first:], source.rate, spec.num_frames, seconds
+            )
+        elif spec.sampling == "per_second":
             targets = sampling.per_second_targets(inside, source.zero, spec.num_frames, source.tick)
         elif len(inside) < spec.num_frames and spec.short != "repeat":
             targets = inside
