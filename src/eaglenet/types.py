@@ -22,15 +22,33 @@ Record = TypeVar("Record", bound="TensorRecord")
 
 
 class TensorRecord:
-    """Dataclass of tensors that share their first axis, and may be moved and cut together."""
+    """Dataclass of tensors that share their first axis, and may be moved and cut together.
+
+    A field may also be a record itself, or a table of records by name; both go along.
+    """
 
     def _map(self: Record, function: Any) -> Record:
-        changes = {}
+        changes: dict[str, Any] = {}
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, spec.name)
             if isinstance(value, Tensor):
                 changes[spec.name] = function(value)
+            elif isinstance(value, TensorRecord):
+                changes[spec.name] = value._map(function)
+            elif isinstance(value, Mapping):
+                changes[spec.name] = {name: part._map(function) for name, part in value.items()}
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor of the record, those of inner records among them, in a fixed order."""
+        found: list[Tensor] = []
+
+        def take(value: Tensor) -> Tensor:
+            found.append(value)
+            return value
+
+        self._map(take)
+        return found
 
     def to(self: Record, device: torch.device | str, dtype: torch.dtype | None = None) -> Record:
         """Move to a device; ``dtype`` applies to floating-point fields only."""
@@ -48,11 +66,8 @@ class TensorRecord:
         return self._map(lambda value: value[index])
 
     def __len__(self) -> int:
-        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, spec.name)
-            if isinstance(value, Tensor):
-                return value.shape[0]
-        return 0
+        found = self.tensors()
+        return found[0].shape[0] if found else 0
 
     def detach(self: Record) -> Record:
         return self._map(lambda value: value.detach())
@@ -60,11 +75,19 @@ class TensorRecord:
     @classmethod
     def concatenate(cls: type[Record], parts: Sequence[Record]) -> Record:
         """Join along the first axis."""
-        changes = {}
+        changes: dict[str, Any] = {}
         for spec in dataclasses.fields(cls):  # type: ignore[arg-type]
             values = [getattr(part, spec.name) for part in parts]
-            if isinstance(values[0], Tensor):
+            first = values[0]
+            if isinstance(first, Tensor):
                 changes[spec.name] = torch.cat(values)
+            elif isinstance(first, TensorRecord):
+                changes[spec.name] = type(first).concatenate(values)
+            elif isinstance(first, Mapping):
+                changes[spec.name] = {
+                    name: type(part).concatenate([value[name] for value in values])
+                    for name, part in first.items()
+                }
         return dataclasses.replace(parts[0], **changes)  # type: ignore[type-var]
 
 
@@ -86,28 +109,80 @@ class Clips(TensorRecord):
 
 
 @dataclass(frozen=True)
+class Expert(TensorRecord):
+    """What one pretrained model saw of each video: a set of tokens, any number of them.
+
+    A video that the expert knows nothing of has no real token: its mask is all False and its
+    values are zeros that no method may read. ``seconds`` is when each token was seen; -1: unknown.
+    """
+
+    values: Float[Tensor, "videos tokens expert_dim"]
+    mask: Bool[Tensor, "videos tokens"]
+    seconds: Float[Tensor, "videos tokens"] | None = None
+
+    @property
+    def present(self) -> Bool[Tensor, "videos"]:
+        """Which videos have this expert."""
+        return self.mask.any(dim=1)
+
+
+@dataclass(frozen=True)
+class TextGraph(TensorRecord):
+    """Who does what in each sentence: the sentence, verbs and their arguments as nodes.
+
+    spans: the words of each node; node 0 is the whole sentence, a node without words is not there.
+    roles: what each node is to its verb (`data.role_graphs`).
+    edges: ``edges[:, i, j]``: node i hears from node j.
+    """
+
+    spans: Bool[Tensor, "texts nodes words"]
+    roles: Int[Tensor, "texts nodes"]
+    edges: Bool[Tensor, "texts nodes nodes"]
+
+
+@dataclass(frozen=True)
 class TextFeatures(TensorRecord):
-    """What an encoder knows of texts. ``words`` only where a method asks for them."""
+    """What an encoder knows of texts; a method asks for what it reads, the rest is None.
+
+    words, words_mask: a vector for each word (or, of methods with experts, for each expert).
+    weights: how much each expert counts for each text.
+    tokens: the token ids themselves, for methods that learn to write captions.
+    graph: verbs and nouns of each sentence.
+    teachers: vectors of other, earlier models, from which a student learns.
+    keys: vectors of a slow copy of the encoder, in training only.
+    """
 
     sentence: Float[Tensor, "texts dim"]
-    words: Float[Tensor, "texts words dim"] | None = None
+    words: Float[Tensor, "texts words word_dim"] | None = None
     words_mask: Bool[Tensor, "texts words"] | None = None
+    weights: Float[Tensor, "texts experts"] | None = None
+    tokens: Tokens | None = None
+    graph: TextGraph | None = None
+    teachers: Float[Tensor, "texts teachers teacher_dim"] | None = None
+    keys: Float[Tensor, "texts levels key_dim"] | None = None
 
 
 @dataclass(frozen=True)
 class VideoFeatures(TensorRecord):
-    """What an encoder knows of videos.
+    """What an encoder knows of videos; a method asks for what it reads, the rest is None.
 
-    ``video`` is one vector a video and ``tokens`` a free set of vectors a video, for methods
-    whose tower makes them (proxies, expansion tokens, selected patches).
+    video: one vector a video. tokens: a free set of vectors a video, for methods whose tower makes
+    them (proxies, expansion tokens, selected patches, one vector an expert).
+    experts: what several pretrained models saw, by their names.
+    teachers, keys: as of texts. ids: which video this is, in training only; equal numbers are the
+    same video.
     """
 
     frames: Float[Tensor, "videos frames dim"]
     mask: Bool[Tensor, "videos frames"]
-    patches: Float[Tensor, "videos frames patches dim"] | None = None
-    video: Float[Tensor, "videos dim"] | None = None
-    tokens: Float[Tensor, "videos tokens dim"] | None = None
+    patches: Float[Tensor, "videos frames patches patch_dim"] | None = None
+    video: Float[Tensor, "videos video_dim"] | None = None
+    tokens: Float[Tensor, "videos tokens token_dim"] | None = None
     tokens_mask: Bool[Tensor, "videos tokens"] | None = None
+    experts: Mapping[str, Expert] | None = None
+    teachers: Float[Tensor, "videos teachers teacher_dim"] | None = None
+    keys: Float[Tensor, "videos levels key_dim"] | None = None
+    ids: Int[Tensor, "videos"] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import json
 import pytest
 import torch
 
+from eaglenet.data.role_graphs import role_graphs
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.experts import ExpertConfig
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.evaluation.paper_tables import paper_tables
@@ -27,7 +29,7 @@ from eaglenet.training.optimizer import (
     parameter_groups,
 )
 from eaglenet.training.step import StepOptions, training_losses
-from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Expert, PairBatch, TextFeatures, Tokens, VideoFeatures
 
 DIM, FRAMES, WORDS, PAIRS = 8, 3, 7, 5
 WORLDS = ("didemo-b16", "msrvtt-b16-released", "didemo-b16-released", "demo", "features")
@@ -40,17 +42,46 @@ TOWERS = ClipConfig(
 )
 
 
+WIDTHS = {"colour": 6, "scene": 11, "sound": 5}
+EXPERTS = ExpertConfig(WIDTHS, "scene", text_dim=9, words_dim=10, dim=DIM)
+
+
+def make_experts(generator: torch.Generator) -> PairBatch:
+    """Five pairs with words, ids, graphs and three experts, of which the first video misses one."""
+    mask = torch.ones(PAIRS, WORDS, dtype=torch.bool)
+    words = torch.randn(PAIRS, WORDS, 10, generator=generator)
+    ids = torch.randint(3, 60, (PAIRS, WORDS), generator=generator)
+    graph = role_graphs([["a", "man", "rides", "a", "horse"]] * PAIRS, WORDS)
+    texts = TextFeatures(
+        torch.randn(PAIRS, 9, generator=generator), words, mask, tokens=Tokens(ids, mask),
+        graph=graph,
+    )  # fmt: skip
+    experts = {}
+    for name, width in WIDTHS.items():
+        here = torch.ones(PAIRS, FRAMES, dtype=torch.bool)
+        here[0] = name != "sound"
+        values = torch.randn(PAIRS, FRAMES, width, generator=generator) * here[..., None]
+        experts[name] = Expert(values, here)
+    scene = experts["scene"]
+    return PairBatch(
+        texts, VideoFeatures(scene.values, scene.mask, experts=experts), torch.arange(PAIRS)
+    )
+
+
 def shrunken(experiment: Experiment) -> Experiment:
     """The same experiment with towers and heads that take milliseconds."""
     small = {
         "dim": DIM, "num_frames": FRAMES, "num_candidates": 2, "langevin_steps": 2,
         "replay_size": 9,
-        "num_query_tokens": WORDS, "num_samples": 4, "num_positions": 20,
+        "num_query_tokens": WORDS, "num_samples": 4, "num_positions": 20, "centres": {},
+        "text_centres": 2, "hidden_dim": 24,
     }  # fmt: skip
     names = {spec.name for spec in dataclasses.fields(experiment.method_config)}
     changes = {name: value for name, value in small.items() if name in names}
     if experiment.encoder.kind == "features":
         encoder = EncoderChoice("features", config=FeatureConfig(9, 11, DIM))
+    elif experiment.encoder.kind == "experts":
+        encoder = EncoderChoice("experts", config=EXPERTS)
     else:
         encoder = EncoderChoice("clip", "demo", TOWERS)
     return dataclasses.replace(
@@ -64,6 +95,8 @@ def make_batch(experiment: Experiment) -> PairBatch:
     generator = torch.Generator().manual_seed(0)
     mask = torch.ones(PAIRS, FRAMES, dtype=torch.bool)
     ids = torch.arange(PAIRS)
+    if experiment.encoder.kind == "experts":
+        return make_experts(generator)
     if experiment.encoder.kind == "features":
         texts = TextFeatures(torch.randn(PAIRS, 9, generator=generator))
         frames = torch.randn(PAIRS, FRAMES, 11, generator=generator)

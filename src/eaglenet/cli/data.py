@@ -60,6 +60,8 @@ def check(
     from eaglenet.data.checks import check_dataset
 
     if dataset == "features":
+        from eaglenet.cli.features import check_features
+
         check_features(root, as_json)
         return
     with progress_bar("decode" if decode else "open", quiet=as_json) as advance:
@@ -146,50 +148,6 @@ def cache(
         raise typer.Exit(3)
 
 
-@app.command()
-def features(
-    model: Annotated[
-        str, typer.Argument(help="Whose towers: a CLIP folder or hub id, a model folder or run.")
-    ],
-    dataset: Dataset,
-    output: Annotated[Path, typer.Option("--output", help="The features folder to write.")],
-    root: Annotated[str, typer.Option("--root", help="Folder (or file) of the dataset.")] = "",
-    split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
-    videos: VideoFolders = None,
-    settings: Settings = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Encode a split once; heads then train on the features without towers, in minutes.
-
-    Train with ``eaglenet train features/xpool --set data.root=OUTPUT``, evaluate with
-    ``eaglenet evaluate RUN --features OUTPUT``.
-    """
-    from eaglenet.cli.training_options import progress_bars
-    from eaglenet.experiments.feature_export import export_features
-
-    options = parse_settings(settings)
-    if videos:
-        options["video_folders"] = [str(folder) for folder in videos]
-    with progress_bars(quiet=as_json) as bars:
-        source = export_features(
-            model,
-            dataset,
-            root,
-            output,
-            split=split,
-            options=options,
-            device=device,
-            progress=bars("features"),
-        )
-    if as_json:
-        print(json.dumps({"output": str(output), **source.describe()}, indent=2))
-        return
-    print(f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}")
-    if source.missing:
-        print(f"{len(source.missing):,} videos of the split are missing, first {source.missing[0]}")
-
-
 def cache_split(
     split: Split,
     spec: FrameSpec,
@@ -241,32 +199,6 @@ def cache_split(
         if len(skipped) > MAX_REASONS:
             print(f"  and {len(skipped) - MAX_REASONS} more; --json lists them all")
     return result
-
-
-def check_features(root: Path, as_json: bool) -> None:
-    """A feature folder has no files to miss: reading it checks it."""
-    from eaglenet.data.features import load_feature_folder
-
-    split = load_feature_folder(root)
-    content = {
-        "dataset": "features",
-        "root": str(root),
-        "protocol": split.protocol.name,
-        "num_videos": split.num_videos,
-        "num_captions": split.num_texts,
-        "frame_dim": split.frame_dim,
-        "text_dim": split.text_dim,
-        "max_frames": split.max_frames,
-        "metadata": dict(split.metadata),
-        "exit_code": 0,
-    }
-    if as_json:
-        print(json.dumps(content, indent=2))
-        return
-    print(
-        f"{split.protocol.name}: frames {split.frame_dim} wide, up to {split.max_frames} a video; "
-        f"sentences {split.text_dim} wide; all numbers finite"
-    )
 
 
 def show(report: CheckReport) -> None:
@@ -356,4 +288,7 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]
 
 
 def register(root: typer.Typer) -> None:
+    from eaglenet.cli import features
+
+    features.register(app)
     root.add_typer(app, name="data")

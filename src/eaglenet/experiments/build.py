@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import torch
 
 from eaglenet.data import DATASETS, Split
 from eaglenet.data.batches import CachedPairs
+from eaglenet.data.experts import ExpertSplit, load_expert_folder
 from eaglenet.data.features import FeatureSplit, load_feature_folder
 from eaglenet.data.records import check_options, check_split_name
+from eaglenet.encoders.experts import ExpertConfig
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
@@ -35,8 +38,13 @@ DEMO = "demo"
 def build_method(experiment: Experiment) -> Method:
     """The method with fresh (or pretrained) weights; random ones come from the seed."""
     spec = METHODS[experiment.method]
+    if experiment.encoder.kind == "experts" and not spec.reads_experts:
+        raise ConfigError(
+            f"{experiment.method} reads frames and sentences, not several experts; set "
+            "encoder.kind=features to train it on the frames of such a folder"
+        )
     encoder, tokenizer = build_encoder(experiment.encoder, experiment.training.seed)
-    if experiment.encoder.logit_scale is not None:
+    if experiment.encoder.logit_scale is not None and hasattr(encoder, "logit_scale"):
         encoder.logit_scale.data.fill_(experiment.encoder.logit_scale)
     torch.manual_seed(experiment.training.seed)
     method = spec.build(experiment.method_config, encoder)
@@ -59,6 +67,10 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Any, Any]:
         from eaglenet.encoders.clip import ClipEncoder
 
         return ClipEncoder(choice.config, seed=seed), build_tokenizer(choice.source)
+    if choice.kind == "experts":
+        from eaglenet.encoders.experts import ExpertEncoder
+
+        return ExpertEncoder(choice.config), None
     from eaglenet.encoders.features import FeatureEncoder
 
     return FeatureEncoder(choice.config, seed=seed), None
@@ -174,10 +186,45 @@ def load_features(data: DataChoice, split: str, method: Method) -> FeatureSplit:
                 "a features folder holds no test split; name another folder of the same form with "
                 "data.options.test_root=FOLDER, or `eaglenet evaluate RUN --features FOLDER`"
             )
-        return check_features(load_feature_folder(_folder(str(root), data)), method)
-    whole = check_features(load_feature_folder(_folder(data.root, data)), method)
+        return read_features(_folder(str(root), data), method)
+    whole = read_features(_folder(data.root, data), method)
     train, validation = whole.hold_out(data.val_videos)
     return train if split == "train" else validation
+
+
+def read_features(folder: Path, method: Method) -> FeatureSplit:
+    """A features folder as the model reads it, with its experts where it reads those."""
+    config: Any = getattr(method.encoder, "config", None)
+    if isinstance(config, ExpertConfig):
+        return check_experts(load_expert_folder(folder, words=config.words), config)
+    return check_features(load_feature_folder(folder), method)
+
+
+def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
+    """Refuse a folder whose experts or words are not those the model was built for."""
+    given = features.expert_widths
+    wanted = dict(sorted(config.experts.items()))
+    if any(given.get(name) != width for name, width in wanted.items()):
+        told = json.dumps(given)
+        raise ConfigError(
+            f"the folder has the experts {told}, the model takes {json.dumps(wanted)}: "
+            f"--set 'encoder.config.experts={told}'"
+        )
+    if features.frames_expert != config.frames:
+        raise ConfigError(
+            f"the folder's frames are {features.frames_expert!r}, the model's {config.frames!r}: "
+            f"--set encoder.config.frames={features.frames_expert}"
+        )
+    for name, found, expected in (
+        ("text_dim", features.text_dim, config.text_dim),
+        ("words_dim", features.words_dim, config.words_dim),
+    ):
+        if found != expected:
+            raise ConfigError(
+                f"the folder has {name} {found}, the model takes {expected}: "
+                f"--set encoder.config.{name}={found}"
+            )
+    return features
 
 
 def check_features(features: FeatureSplit, method: Method) -> FeatureSplit:

@@ -12,7 +12,6 @@ from typing import Any
 from eaglenet.data.features import (
     INDEX_FILE,
     FeatureSplit,
-    load_feature_folder,
     made_otherwise,
     read_index,
 )
@@ -22,8 +21,8 @@ from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.experiments.build import (
     DEMO,
     FEATURES,
-    check_features,
     load_source,
+    read_features,
 )
 from eaglenet.experiments.experiment import DataChoice, Experiment
 from eaglenet.experiments.runs import SELECTION_NOTES, frames_folder, load_run
@@ -70,7 +69,7 @@ def evaluate_run(
     try:
         method = method.to(world.device)
         if features is not None:
-            given = check_features(load_feature_folder(features), method)
+            given = read_features(features, method)
             source = feature_source(given)
             notes += feature_notes(experiment, given)
         else:
@@ -162,7 +161,7 @@ def evaluate_model(
     world = join(device)
     try:
         if dataset == FEATURES:
-            source = feature_source(check_features(load_feature_folder(root), method))
+            source = feature_source(read_features(Path(root), method))
         else:
             source = dataset_source(method, dataset, root, split, options, world, progress)
         result = evaluate_source(

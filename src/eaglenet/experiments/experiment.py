@@ -15,7 +15,7 @@ from eaglenet.training.config import TrainingConfig
 from eaglenet.training.settings import from_plain, override, to_plain
 from eaglenet.types import FrameSpec
 
-EncoderKind = Literal["pretrained", "clip", "features"]
+EncoderKind = Literal["pretrained", "clip", "features", "experts"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class EncoderChoice:
     """Where features come from.
 
     kind: ``pretrained`` CLIP towers (``source``: a name on the hub or a folder), ``clip`` towers of
-        shape ``config`` from random weights, or ``features``: adapters of shape ``config`` over
-        stored features.
+        shape ``config`` from random weights, ``features``: adapters of shape ``config`` over
+        stored features, or ``experts``: what several models saw, of the widths in ``config``.
     source: for ``clip``, whose tokenizer to use: a folder, or ``demo``.
     logit_scale: where the temperature of a softmax loss starts (its logarithm); None leaves the
         encoder's own, CLIP's ln 100, which is too sharp for weights that know nothing yet.
@@ -125,9 +125,14 @@ class Experiment:
 def encoder_config_class(kind: EncoderKind) -> type[Any] | None:
     """The dataclass that describes an encoder of this kind; pretrained ones bring their own."""
     from eaglenet.encoders.clip import ClipConfig
+    from eaglenet.encoders.experts import ExpertConfig
     from eaglenet.encoders.features import FeatureConfig
 
-    classes: dict[str, type[Any]] = {"clip": ClipConfig, "features": FeatureConfig}
+    classes: dict[str, type[Any]] = {
+        "clip": ClipConfig,
+        "features": FeatureConfig,
+        "experts": ExpertConfig,
+    }
     return classes.get(kind)
 
 

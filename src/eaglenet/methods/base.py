@@ -164,6 +164,8 @@ class MethodSpec:
     paper: str
     checked: str
     """One of: golden, reference loop, approximate from the abstract."""
+    reads_experts: bool = False
+    """Whether it reads folders of several experts; towers and adapters are one expert to it."""
 
 
 METHODS: Registry[MethodSpec] = Registry("method")

@@ -159,7 +159,9 @@ def _read_tokenizer(folder: Path) -> Any:
 
 
 def _encoder_kind(encoder: Any) -> str:
-    """``clip`` or ``features``, by what the encoder reads."""
+    """``clip``, ``features`` or ``experts``, by what the encoder reads."""
+    if hasattr(encoder, "experts"):
+        return "experts"
     return "clip" if hasattr(encoder, "vision") else "features"
 
 
@@ -168,8 +170,13 @@ def _build_encoder(plain: Mapping[str, Any], weights: Mapping[str, Tensor], path
         from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 
         return FeatureEncoder(_from_plain(FeatureConfig, plain["config"], path))
+    if plain["kind"] == "experts":
+        from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
+
+        return ExpertEncoder(_from_plain(ExpertConfig, plain["config"], path))
     if plain["kind"] != "clip":
-        raise CheckpointError(f"{path}: unknown encoder {plain['kind']!r} (known: clip, features)")
+        kinds = "clip, features, experts"
+        raise CheckpointError(f"{path}: unknown encoder {plain['kind']!r} (known: {kinds})")
     from eaglenet.encoders.clip import ClipEncoder
     from eaglenet.encoders.config import ClipConfig
 

@@ -12,7 +12,6 @@ which is the gradient of one process with the joined batch. One device needs no 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -80,12 +79,7 @@ def gather(record: Record, world: World) -> Record:
     """The records of all ranks joined in rank order, with true gradients."""
     if world.size == 1:
         return record
-    changes = {}
-    for spec in dataclasses.fields(record):  # type: ignore[arg-type]
-        value = getattr(record, spec.name)
-        if isinstance(value, Tensor):
-            changes[spec.name] = gather_tensor(value, world)
-    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+    return record._map(lambda value: gather_tensor(value, world))
 
 
 def gather_tensor(value: Tensor, world: World) -> Tensor:
@@ -101,12 +95,7 @@ def gather_uneven(record: Record, num_total: int, world: World) -> Record:
     """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
     if world.size == 1:
         return record
-    changes = {}
-    for spec in dataclasses.fields(record):  # type: ignore[arg-type]
-        value = getattr(record, spec.name)
-        if isinstance(value, Tensor):
-            changes[spec.name] = gather_uneven_tensor(value, num_total, world)
-    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+    return record._map(lambda value: gather_uneven_tensor(value, num_total, world))
 
 
 def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:
