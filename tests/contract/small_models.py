@@ -57,6 +57,10 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
         "default": {"text_centres": 3},
         "sequential": {"text_centres": 2, "text_ghosts": 0, "sequential": True},
     },
+    "mmt": {
+        "default": {"num_layers": 2, "hidden_dim": 20},
+        "left-out": {"num_layers": 1, "hidden_dim": 20, "keep_missing": False, "text_layers": 1},
+    },
     "eaglenet": {
         "paper": {"langevin_steps": 2},
         "recipe": {"langevin_steps": 2, "support": "elementwise"},

@@ -42,6 +42,7 @@ TRAINING = TrainingConfig(
 )
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "ce": {"text_centres": 8, "centres": {"colour": 2, "sound": 2}, "margin": 0.2},
+    "mmt": {"num_layers": 2, "hidden_dim": 128, "text_layers": 1, "margin": 0.2},
 }
 
 
