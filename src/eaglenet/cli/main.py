@@ -42,7 +42,7 @@ app = typer.Typer(
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
-        from eaglenet import __version__
+        from eaglenet.version import __version__
 
         print(f"eaglenet {__version__}")
         raise typer.Exit

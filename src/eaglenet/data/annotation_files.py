@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.errors import DatasetError
+from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
-# fmt: off
-VIDEO_SUFFIXES = frozenset({
-    ".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp",
-    ".3g2", ".3gpp", ".mts", ".m2ts", ".ts", ".ogv", ".qt", ".asf", ".divx", ".vob", ".f4v",
-    ".null",
-})
-# fmt: on
+# DiDeMo has files that end in .null; people's folders have not.
+LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null"}
 
 
 def read_bytes(path: Path) -> bytes:
@@ -171,7 +167,7 @@ class VideoFinder:
 def stem_of(name: str) -> str:
     """``name`` without a video extension; a trailing dot counts as one (DiDeMo has such names)."""
     stem, dot, suffix = name.rpartition(".")
-    is_extension = dot and stem and (not suffix or f".{suffix.lower()}" in VIDEO_SUFFIXES)
+    is_extension = dot and stem and (not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES)
     return stem if is_extension else name
 
 
@@ -180,7 +176,7 @@ def is_video_name(name: str) -> bool:
     if name.startswith("."):
         return False
     _, dot, suffix = name.rpartition(".")
-    return not dot or not suffix or f".{suffix.lower()}" in VIDEO_SUFFIXES
+    return not dot or not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES
 
 
 def finder_for(root: Path, video_folders: Sequence[Path | str] | Path | str = ()) -> VideoFinder:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from eaglenet.errors import CheckpointError, ConfigError
+from eaglenet.files import read_json, write_json
 from eaglenet.methods import METHODS
 from eaglenet.training.config import TrainingConfig
 from eaglenet.training.settings import from_plain, override, to_plain
@@ -88,14 +88,12 @@ class Experiment:
         )
 
     def save(self, path: Path) -> None:
-        from eaglenet.experiments.environment import write_json
-
         write_json(path, self.to_plain())
 
     @staticmethod
     def load(path: Path) -> Experiment:
         try:
-            plain = json.loads(path.read_text(encoding="utf-8"))
+            plain = read_json(path)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read as an experiment ({error})") from error
         return Experiment.from_plain(plain)

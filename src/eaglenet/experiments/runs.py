@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from eaglenet.environment import describe_environment
 from eaglenet.errors import CheckpointError, ConfigError, UsageError
 from eaglenet.experiments.build import (
     build_method,
@@ -20,8 +20,8 @@ from eaglenet.experiments.build import (
     check_fit,
     load_source,
 )
-from eaglenet.experiments.environment import describe_environment, write_json
 from eaglenet.experiments.experiment import Experiment
+from eaglenet.files import read_json, write_json
 from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
@@ -172,7 +172,7 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
         raise ConfigError(f"{folder} is not empty and not a run; choose another --output")
     if not (folder / RESULT).exists():
         return None
-    result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    result: dict[str, Any] = read_json(folder / RESULT)
     return result
 
 
@@ -213,7 +213,7 @@ def write_manifest(
     path = folder / MANIFEST
     earlier: list[Any] = []
     if path.exists():
-        old = json.loads(path.read_text(encoding="utf-8"))
+        old = read_json(path)
         earlier = [*old.pop("earlier", []), {"started": old["started"], "command": old["command"]}]
     write_json(
         path,

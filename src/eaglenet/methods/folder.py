@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.files import read_json, write_json, written_whole
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.types import FrameSpec
 
@@ -47,14 +46,11 @@ def save(method: Method, folder: str | Path) -> None:
         name: value.detach().cpu().contiguous().clone()
         for name, value in method.state_dict().items()
     }
-    _replace(
-        folder / WEIGHTS,
-        lambda path: safetensors.torch.save_file(weights, path, metadata={"format": "pt"}),
-    )
+    with written_whole(folder / WEIGHTS) as partial:
+        safetensors.torch.save_file(weights, partial, metadata={"format": "pt"})
     if method.tokenizer is not None:
         method.tokenizer.save(folder)
-    text = json.dumps(description, indent=2) + "\n"
-    _replace(folder / CONFIG, lambda path: path.write_text(text, "utf-8"))
+    write_json(folder / CONFIG, description)
 
 
 def is_packaged(name_or_folder: str | Path) -> bool:
@@ -104,7 +100,7 @@ def _read_description(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        description = json.loads(path.read_text("utf-8"))
+        description = read_json(path)
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); write the model again") from error
     if not isinstance(description, dict) or "eaglenet" not in description:
@@ -228,15 +224,3 @@ def _from_plain(kind: type[Any], values: Any, path: Path) -> Any:
             f"have written it: upgrade, or remove it (known: {', '.join(known)})"
         )
     return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
-
-
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write beside ``path`` and rename: a reader sees the old file or the new one, whole."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        write(partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

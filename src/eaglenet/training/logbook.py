@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from eaglenet.errors import UsageError
+from eaglenet.files import write_text
 
 
 class Progress(Protocol):
@@ -75,12 +75,7 @@ def cut_log(folder: Path, step: int, evaluated: int) -> None:
         for record in read_log(folder)
         if record["step"] <= min(step, limits.get(record["event"], step))
     ]
-    temporary = path.with_suffix(".partial")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in kept)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

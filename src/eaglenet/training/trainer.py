@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -23,9 +21,10 @@ from torch import Tensor
 from eaglenet.data.sampler import PairSampler
 from eaglenet.errors import ConfigError, StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
+from eaglenet.files import folder_written_whole
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
-from eaglenet.training.checkpoint import latest_checkpoint, sync_folder, write_checkpoint
+from eaglenet.training.checkpoint import latest_checkpoint, write_checkpoint
 from eaglenet.training.config import TrainingConfig
 from eaglenet.training.distributed import (
     World,
@@ -339,13 +338,5 @@ def summary(result: EvaluationResult) -> dict[str, Any]:
 
 def save_model(method: Method, folder: Path) -> None:
     """Save a model folder so that the old one is whole until the new one is."""
-    fresh = folder.with_name(f".{folder.name}.partial")
-    old = folder.with_name(f".{folder.name}.old")
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    save(method, fresh)
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(fresh, folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with folder_written_whole(folder) as fresh:
+        save(method, fresh)

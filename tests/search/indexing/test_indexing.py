@@ -389,7 +389,7 @@ def test_a_full_disk_is_told_and_the_store_stays_readable(
 
     with monkeypatch.context() as patch:
         if step == "publish":
-            patch.setattr("eaglenet.search.store.publishing.write_atomically", fail)
+            patch.setattr("eaglenet.search.store.publishing.write_bytes", fail)
         else:
             patch.setattr("lancedb.table.LanceTable.add", fail)
         with pytest.raises(StoreError, match="full"):

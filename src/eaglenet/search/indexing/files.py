@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglenet.errors import UsageError
-
-VIDEO_SUFFIXES = frozenset(
-    {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts"}
-    | {".wmv", ".flv", ".3gp", ".ogv", ".vob", ".mxf"}
-)
+from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
 
 @dataclass(frozen=True)

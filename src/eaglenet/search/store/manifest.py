@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from eaglenet.errors import StoreError
+from eaglenet.files import read_json, write_json
 from eaglenet.methods.base import Method
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.types import FrameSpec
@@ -116,7 +116,7 @@ class Manifest:
             "layout": self.layout.to_json(),
             "roots": list(self.roots),
         }
-        write_atomically(folder / NAME, json.dumps(content, indent=2).encode())
+        write_json(folder / NAME, content)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -148,7 +148,7 @@ class Manifest:
 
 def _read_json(folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads((folder / NAME).read_text("utf-8"))
+        content = read_json(folder / NAME)
     except FileNotFoundError:
         raise StoreError(
             f"no store at {folder}; make one with: eaglenet index PATH --store {folder}"
@@ -163,17 +163,3 @@ def _read_json(folder: Path) -> dict[str, Any]:
             "store"
         )
     return content
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """A reader sees the old file or the new one, never a part; survives a crash."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

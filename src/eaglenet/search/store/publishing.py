@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.errors import StoreError
+from eaglenet.files import write_bytes
 from eaglenet.search.store.file_table import FileTable
 from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.search.store.manifest import write_atomically
 from eaglenet.search.store.snapshot import CURRENT, FOLDER, ROW_COLUMNS, Snapshot
 from eaglenet.search.store.tables import ClipKey, ClipStore, FileRow, disk_errors
 
@@ -174,8 +174,8 @@ class _Writer:
         buffer = io.BytesIO()
         np.savez(buffer, **columns)  # type: ignore[arg-type]
         names = {"rows": f"rows-{self.version}.npz", "files": f"files-{self.version}.json"}
-        write_atomically(self.folder / names["rows"], buffer.getvalue())
-        write_atomically(self.folder / names["files"], json.dumps(files.to_json()).encode())
+        write_bytes(self.folder / names["rows"], buffer.getvalue())
+        write_bytes(self.folder / names["files"], json.dumps(files.to_json()).encode())
         current = {
             "version": self.version,
             "generation": self.generation,
@@ -184,7 +184,7 @@ class _Writer:
             "thumbnail_bytes": self.thumbnail_bytes,
             **names,
         }
-        write_atomically(self.folder / CURRENT, json.dumps(current).encode())
+        write_bytes(self.folder / CURRENT, json.dumps(current).encode())
         self._remove_old()
 
     def _remove_old(self) -> None:
