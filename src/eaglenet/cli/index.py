@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def index(
     paths: Annotated[list[Path], typer.Argument(help="Folders and video files.")],
-    store: Annotated[Path, typer.Option(help="Folder of the store; made if needed.")],
+    store: Annotated[str, typer.Option(help="Folder of the store; made if needed.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -164,7 +164,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _print_report(report: IndexReport, store: Path) -> None:
+def _print_report(report: IndexReport, store: str) -> None:
     print(
         f"{report.indexed} videos indexed ({report.hours:.2f} h in {_clock(report.elapsed)}), "
         f"{report.unchanged} unchanged, {report.aliases} copies of others"

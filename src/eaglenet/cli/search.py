@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def search(
     query: Annotated[str | None, typer.Argument(help="What should be seen.")] = None,
-    store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("store"),
+    store: Annotated[str, typer.Option(help="Folder of the store.")] = "store",
     k: Annotated[int, typer.Option("-k", "--results", help="Number of results.")] = 10,
     shortlist: Annotated[
         int, typer.Option(min=1, help="Clips that are ranked exactly; at least -k are.")
@@ -138,7 +138,7 @@ def search(
         raise typer.Exit(VideoDecodeError.exit_code)
 
 
-def _tell_what_is_gone(found: list[list[Hit]], store: Path) -> None:
+def _tell_what_is_gone(found: list[list[Hit]], store: str) -> None:
     from eaglenet.search.indexing.files import is_gone
 
     paths = dict.fromkeys(hit.path for hits in found for hit in hits)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 commands = typer.Typer(no_args_is_help=True, help="Look into a store, measure and repair it.")
-Store = Annotated[Path, typer.Option("--store", help="Folder of the store.")]
+Store = Annotated[str, typer.Option("--store", help="Folder of the store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -35,13 +34,9 @@ def info(store: Store, as_json: AsJson = False) -> None:
 @commands.command()
 def files(store: Store, as_json: AsJson = False) -> None:
     """Every file the indexer has dealt with, and why some were left out."""
-    from eaglenet.search.store.lance import LanceStore
-    from eaglenet.search.store.manifest import Manifest
+    from eaglenet.search.store.base import open_store
 
-    manifest = Manifest.read(store)
-    rows = sorted(
-        LanceStore(store, manifest.layout, manifest.dim).files(), key=lambda row: row.path
-    )
+    rows = sorted(open_store(store).tables().files(), key=lambda row: row.path)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
         return
