@@ -44,6 +44,8 @@ class DataChoice:
     root: the folder with annotations, videos or features. options: what the dataset's loader takes.
     cache: the folder for decoded frames; empty means beside the run.
     val_videos: videos held out where a folder of features has no validation part.
+    jitter: frames decoded for training for each one that is shown; with more than 1 a step shows
+        others each time, evenly spaced from a random start to a random end (CLIP-ViP).
     """
 
     dataset: str
@@ -54,6 +56,7 @@ class DataChoice:
     cache: str = ""
     workers: int = 4
     val_videos: int = 500
+    jitter: int = 1
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from eaglenet.experiments.build import (
     check_fit,
     load_source,
 )
-from eaglenet.experiments.experiment import Experiment
+from eaglenet.experiments.experiment import DataChoice, Experiment
 from eaglenet.files import read_json, write_json
 from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.methods.base import Method
@@ -123,6 +124,12 @@ def frames_folder(folder: Path) -> Path:
     return shared if shared.is_dir() else folder / "frames"
 
 
+def with_jitter(data: DataChoice) -> DataChoice:
+    """The data of training: more frames than a step shows, where ``data.jitter`` asks for them."""
+    num_frames = data.jitter * data.frames.num_frames
+    return dataclasses.replace(data, frames=dataclasses.replace(data.frames, num_frames=num_frames))
+
+
 def prepare(
     experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
 ) -> tuple[Method, dict[str, Source]]:
@@ -135,8 +142,9 @@ def prepare(
     for turn in ("first", "others"):
         if world.is_main == (turn == "first"):
             for name in names:
+                data = experiment.data
                 sources[name] = load_source(
-                    experiment.data,
+                    with_jitter(data) if name == "train" else data,
                     name,
                     method,
                     cache=frames_folder(folder),

@@ -104,6 +104,9 @@ class Trainer:
             self.config.accumulate,
             self.config.accumulation,
             self.config.positives,
+            gradients=self.config.gradients,
+            augment=self.config.augment,
+            num_frames=method.frame_spec.num_frames,
         )
         self.optimizer = self._prepare_method()
         self.position = Position()
@@ -148,8 +151,9 @@ class Trainer:
             lr_head=self.config.lr_head,
             weight_decay=self.config.weight_decay,
             optimizer=self.config.optimizer,
+            decay=self.config.decay,
         )
-        return build_optimizer(groups, self.config.optimizer)
+        return build_optimizer(groups, self.config.optimizer, beta=self.config.second_beta)
 
     def fit(self) -> Position:
         """Train to the end (or until patience is lost); gives where the run stands then.
