@@ -90,7 +90,7 @@ def register() -> None:
 def _register(method: str, dataset: str, tower: str) -> None:
     paper = METHODS[method].paper
     approximate = " Approximate." if "approximate" in METHODS[method].checked else ""
-    families = [
+    families: list[tuple[str, Callable[[str, str, str], Experiment], str]] = [
         (f"{dataset}-{tower}/{{}}", partial(paper_experiment, main_result), PAPER),
         (
             f"{dataset}-{tower}-released/{{}}",

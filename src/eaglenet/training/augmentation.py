@@ -32,7 +32,8 @@ def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None
             )
         return batch
     if num_frames is not None and videos.mask.shape[1] > num_frames:
-        videos = take_frames(videos, jittered_places(*videos.mask.shape, num_frames))
+        num_videos, given = videos.mask.shape
+        videos = take_frames(videos, jittered_places(num_videos, given, num_frames))
     if augmentation == "crop_flip":
         videos = dataclasses.replace(videos, frames=crop_and_flip(videos.frames))
     return dataclasses.replace(batch, videos=videos)
@@ -83,4 +84,4 @@ def crop_and_flip(
         frames.flatten(1, 2).float(), grid, mode="bicubic", padding_mode="reflection",
         align_corners=False,
     )  # fmt: skip
-    return cut.round().clamp(0, 255).to(torch.uint8).unflatten(1, (num_frames, channels))
+    return cut.round().clamp(0, 255).to(torch.uint8).reshape(frames.shape)
