@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.errors import ModelNotFoundError
 from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
@@ -55,7 +55,7 @@ WORDS = ("a", "red", "blue", "green", "ball", "square", "moves", "left", "right"
 def make_model(folder: Path) -> None:
     """A small text tower (4 layers of 256) under EagleNet at its full width."""
     torch.manual_seed(0)
-    tokenizer = Tokenizer.from_folder(demo_tokenizer_folder())
+    tokenizer = ClipTokenizer.from_folder(demo_tokenizer_folder())
     config = ClipConfig(
         dim=DIM,
         vision=VisionConfig(

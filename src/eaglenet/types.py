@@ -6,13 +6,14 @@ Axis order is texts, videos, frames, dim, everywhere. Scores are always ``[texts
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
-from torch import Tensor
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
+from torch import Tensor, nn
 
 Sampling = Literal["uniform", "per_second", "whole_rate"]
 Resize = Literal["crop", "stretch"]
@@ -93,7 +94,7 @@ class TensorRecord:
 
 @dataclass(frozen=True)
 class Tokens(TensorRecord):
-    """Token ids padded with 0 after the end token, and which of them are real."""
+    """Token ids, padded after the end token, and which of them are real."""
 
     ids: Int[Tensor, "texts words"]
     mask: Bool[Tensor, "texts words"]
@@ -237,14 +238,149 @@ class FrameSpec:
 
 
 @runtime_checkable
+class PlainConfig(Protocol):
+    """Any dataclass: plain values that are saved beside the weights."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Sentences to token ids. Saved with the model whose text tower it belongs to."""
+
+    def __call__(self, texts: Sequence[str], max_length: int = ...) -> Tokens:
+        """Ids of one width; longer texts are cut so that the end token stays."""
+        ...
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and what is needed to read it again."""
+        ...
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What an encoder can give beside one vector a sentence and one a frame.
+
+    words: a vector for every token of a text.
+    patches: vectors for the patches of a frame; the frame's own vector comes first.
+    token_shift: blocks of its vision tower can exchange tokens between neighbouring frames.
+    """
+
+    words: bool = False
+    patches: bool = False
+    token_shift: bool = False
+
+
+@dataclass(frozen=True)
+class BlockLayers:
+    """The weighted layers of one transformer block that normalises first."""
+
+    ln_1: nn.LayerNorm
+    qkv: nn.Linear
+    out: nn.Linear
+    ln_2: nn.LayerNorm
+    up: nn.Linear
+    down: nn.Linear
+
+
+@dataclass(frozen=True)
+class TextStack:
+    """The blocks of a text tower and its positions, from which temporal heads may start."""
+
+    heads: int
+    positions: Float[Tensor, "positions width"]
+    blocks: tuple[BlockLayers, ...]
+
+    @property
+    def width(self) -> int:
+        return self.positions.shape[1]
+
+
+@runtime_checkable
 class Encoder(Protocol):
-    """Turns inputs into features. Implementations live in ``encoders`` and are ``nn.Module``s."""
+    """Turns inputs into features. Implementations live in ``encoders`` and are ``nn.Module``s.
 
-    dim: int
+    family: the name in ``encoders.ENCODERS``; a model folder is saved with it.
+    image_size: side of the square frames it takes; None where it reads stored features.
+    context_length: most tokens of a text; None where it reads stored features.
+    resize: how a picture becomes a square, as in :class:`FrameSpec`.
+    num_blocks: of its vision tower; 0 where it reads stored features.
+    logit_scale: the logarithm of the factor its cosines were trained with.
+    logit_bias: what was added to them, where it was trained with a sigmoid loss.
+    """
 
-    def encode_text(self, texts: Any, *, words: bool = False) -> TextFeatures: ...
+    @property
+    def family(self) -> str: ...
 
-    def encode_video(self, videos: Any, *, patches: bool = False) -> VideoFeatures: ...
+    @property
+    def config(self) -> PlainConfig: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def image_size(self) -> int | None: ...
+
+    @property
+    def context_length(self) -> int | None: ...
+
+    @property
+    def resize(self) -> Resize: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def abilities(self) -> Abilities: ...
+
+    @property
+    def logit_scale(self) -> Tensor: ...
+
+    @property
+    def logit_bias(self) -> Tensor | None: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures: ...
+
+    def encode_video(
+        self, videos: Clips | VideoFeatures, *, patches: bool = False
+    ) -> VideoFeatures: ...
+
+    def encode_frames(
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+        *,
+        patches: bool = False,
+    ) -> Float[Tensor, "videos frames tokens dim"]:
+        """All frames in one batch: [.., 1, dim], or with ``patches`` all tokens, frame first."""
+        ...
+
+    def text_stack(self) -> TextStack | None:
+        """The blocks that a temporal head may start from; None where there are none."""
+        ...
+
+    def set_token_shift(self, blocks: tuple[int, ...]) -> None:
+        """Shift tokens in time inside these visual blocks (from 0), and in no other."""
+        ...
+
+    def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
+        """Recompute blocks backward; a number: so many of the first visual blocks only."""
+        ...
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile in place, with ``torch.compile``'s arguments."""
+        ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> object: ...
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eaglenet.encoders.base import BaseEncoder
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
 from eaglenet.search.models import model_identity
 from eaglenet.search.store.folder import StoreFolder
@@ -34,9 +36,16 @@ class WordTokenizer:
             ids[number, : len(row[:max_length])] = torch.tensor(row[:max_length])
         return Tokens(ids, ids > 0)
 
+    def save(self, folder: str | Path) -> None:
+        """Nothing to keep: the words are above."""
 
-class BagEncoder(nn.Module):
+
+class BagEncoder(BaseEncoder):
     """Texts: sum of word vectors. Videos: each frame's mean colour through one linear map."""
+
+    family = "features"
+    config = FeatureConfig(text_dim=DIM, frame_dim=3, dim=DIM)
+    logit_scale = torch.zeros(())  # type: ignore[assignment]
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()

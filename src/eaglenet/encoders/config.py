@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from eaglenet.errors import ConfigError
 
@@ -80,24 +80,6 @@ class ClipConfig:
     pixel_mean: tuple[float, float, float] = CLIP_PIXEL_MEAN
     pixel_std: tuple[float, float, float] = CLIP_PIXEL_STD
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ClipConfig:
-        """The inverse of :meth:`to_dict`; unknown names are an error, missing ones the default."""
-        changes = dict(values)
-        for name, part in (("vision", VisionConfig), ("text", TextConfig)):
-            given = changes.get(name)
-            if isinstance(given, Mapping):
-                changes[name] = _checked(part, given)
-        for name in ("pixel_mean", "pixel_std"):
-            if name in changes:
-                changes[name] = tuple(changes[name])
-        config: ClipConfig = _checked(cls, changes)
-        return config
-
 
 def _check_tower(name: str, config: VisionConfig | TextConfig) -> None:
     if config.width % config.heads:
@@ -112,14 +94,29 @@ def _check_tower(name: str, config: VisionConfig | TextConfig) -> None:
         )
 
 
-def _checked(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    known = {spec.name for spec in fields(kind)}
-    unknown = sorted(set(values) - known)
+Config = TypeVar("Config")
+
+
+def read_config(kind: type[Config], values: Mapping[str, Any]) -> Config:
+    """A dataclass of plain values from JSON; unknown names are an error, missing ones the default.
+
+    Fields that are dataclasses themselves are read in the same way; lists become tuples.
+    """
+    hints = get_type_hints(kind)
+    unknown = sorted(set(values) - set(hints))
     if unknown:
         raise ConfigError(
-            f"{kind.__name__} has no {', '.join(unknown)} (known: {', '.join(sorted(known))})"
+            f"{kind.__name__} has no option {', '.join(unknown)}; a newer eaglenet may have "
+            f"written it: upgrade, or remove it (known: {', '.join(hints)})"
         )
-    return kind(**values)
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        hint = hints[name]
+        if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+            changes[name] = read_config(hint, value)
+        else:
+            changes[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**changes)
 
 
 CLIP_SHAPES: dict[str, ClipConfig] = {
@@ -128,6 +125,13 @@ CLIP_SHAPES: dict[str, ClipConfig] = {
     "ViT-L/14": ClipConfig(
         dim=768,
         vision=VisionConfig(patch_size=14, width=1024, layers=24, heads=16, mlp_width=4096),
+        text=TextConfig(width=768, heads=12, mlp_width=3072),
+    ),
+    "ViT-L/14@336px": ClipConfig(
+        dim=768,
+        vision=VisionConfig(
+            image_size=336, patch_size=14, width=1024, layers=24, heads=16, mlp_width=4096
+        ),
         text=TextConfig(width=768, heads=12, mlp_width=3072),
     ),
 }

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
+from eaglenet.encoders.base import BaseEncoder
+from eaglenet.encoders.config import CLIP_LOGIT_SCALE
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec
 from eaglenet.errors import ConfigError, UsageError
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.types import Abilities, Clips, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,21 @@ class ExpertConfig:
         return self.experts[self.frames]
 
 
-class ExpertEncoder(nn.Module):
+class ExpertEncoder(BaseEncoder):
     """Passes experts, words and whatever else a folder holds on, on its device and in its type.
 
     It has no weights: what is learnt is the method's.
     """
 
-    place: Tensor
+    family = "experts"
+    abilities = Abilities(words=True)
+    config: ExpertConfig
 
-    def __init__(self, config: ExpertConfig) -> None:
+    def __init__(self, config: ExpertConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config
         self.dim = config.dim
-        self.register_buffer("place", torch.zeros(()), persistent=False)
+        self.register_buffer("logit_scale", torch.tensor(CLIP_LOGIT_SCALE), persistent=False)
 
     @property
     def experts(self) -> dict[str, int]:
@@ -70,7 +74,7 @@ class ExpertEncoder(nn.Module):
     def words_dim(self) -> int:
         return self.config.words_dim
 
-    def encode_text(self, texts: TextFeatures, *, words: bool = False) -> TextFeatures:
+    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
         """The same texts; ``words`` needs word features to be there."""
         if not isinstance(texts, TextFeatures):
             raise UsageError(f"an expert encoder reads TextFeatures, got {type(texts).__name__}")
@@ -79,9 +83,11 @@ class ExpertEncoder(nn.Module):
                 "this method needs word features and the folder has sentence features only; "
                 "write words_NAME.npy (docs/experts.md)"
             )
-        return texts.to(self.place.device, self.place.dtype)
+        return texts.to(self.device, self.logit_scale.dtype)
 
-    def encode_video(self, videos: VideoFeatures, *, patches: bool = False) -> VideoFeatures:
+    def encode_video(
+        self, videos: Clips | VideoFeatures, *, patches: bool = False
+    ) -> VideoFeatures:
         """The same videos, with every expert that the encoder was made for."""
         if not isinstance(videos, VideoFeatures) or videos.experts is None:
             raise UsageError("an expert encoder reads VideoFeatures with experts")
@@ -90,11 +96,19 @@ class ExpertEncoder(nn.Module):
         missing = sorted(set(self.config.experts) - set(videos.experts))
         if missing:
             raise UsageError(f"the videos have no expert {', '.join(missing)}")
-        return videos.to(self.place.device, self.place.dtype)
+        return videos.to(self.device, self.logit_scale.dtype)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to compile."""
 
-    @property
-    def device(self) -> torch.device:
-        return self.place.device
+
+ENCODERS.add(
+    "experts",
+    EncoderSpec(
+        name="experts",
+        title="features of several experts",
+        config_class=ExpertConfig,
+        build=ExpertEncoder,
+        reads_features=True,
+    ),
+)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from eaglenet.encoders.model_files import WEIGHT_FILES
 from eaglenet.errors import ModelNotFoundError
 
 HUB_IDS = {
@@ -19,12 +20,6 @@ HUB_IDS = {
 }
 """Short names of OpenAI's models."""
 
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 VOCABULARIES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 

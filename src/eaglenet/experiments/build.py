@@ -14,9 +14,11 @@ from eaglenet.data.batches import CachedPairs
 from eaglenet.data.experts import ExpertSplit, load_expert_folder
 from eaglenet.data.features import FeatureSplit, load_feature_folder
 from eaglenet.data.records import check_options, check_split_name
+from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.errors import ConfigError, DatasetError, UsageError
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.encoders.features import FeatureEncoder
+from eaglenet.errors import ConfigError, DatasetError, ModelNotFoundError, UsageError
+from eaglenet.experiments.experiment import PRETRAINED, DataChoice, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.training.distributed import World
@@ -28,7 +30,7 @@ from eaglenet.training.sources import (
     memory_source,
     pair_samplers,
 )
-from eaglenet.types import Clips
+from eaglenet.types import Clips, Encoder, Tokenizer
 
 logger = logging.getLogger(__name__)
 FEATURES = "features"
@@ -55,36 +57,31 @@ def build_method(experiment: Experiment) -> Method:
     return method
 
 
-def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Any, Any]:
+def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer | None]:
     """An encoder and its tokenizer (None for stored features)."""
-    if choice.kind == "pretrained":
-        from eaglenet.encoders.pretrained import load_clip
+    if choice.kind == PRETRAINED:
+        from eaglenet.encoders.loading import load_pretrained
 
-        return load_clip(choice.source)
+        return load_pretrained(choice.source)
+    spec = ENCODERS[choice.kind]
     if choice.config is None:
         raise ConfigError(f"encoder.kind={choice.kind} needs encoder.config, which is not set")
-    if choice.kind == "clip":
-        from eaglenet.encoders.clip import ClipEncoder
-
-        return ClipEncoder(choice.config, seed=seed), build_tokenizer(choice.source)
-    if choice.kind == "experts":
-        from eaglenet.encoders.experts import ExpertEncoder
-
-        return ExpertEncoder(choice.config), None
-    from eaglenet.encoders.features import FeatureEncoder
-
-    return FeatureEncoder(choice.config, seed=seed), None
+    encoder = spec.build(choice.config, seed=seed)
+    return encoder, None if spec.reads_features else build_tokenizer(choice.source)
 
 
-def build_tokenizer(source: str) -> Any:
+def build_tokenizer(source: str) -> Tokenizer:
     """The demo world's tokenizer, or the one in a folder."""
     if source == DEMO:
         from eaglenet.data.demo.dataset import demo_tokenizer_folder
 
         source = str(demo_tokenizer_folder())
-    from eaglenet.encoders.tokenizer import Tokenizer
+    from eaglenet.encoders.loading import read_tokenizer
 
-    return Tokenizer.from_folder(Path(source))
+    tokenizer = read_tokenizer(Path(source))
+    if tokenizer is None:
+        raise ModelNotFoundError(f"encoder.source={source}: no tokenizer.json in this folder")
+    return tokenizer
 
 
 def check_data(data: DataChoice) -> None:
@@ -113,7 +110,7 @@ def check_fit(method: Method, data: DataChoice) -> None:
     )
     try:
         with evaluating(method), torch.no_grad(), torch.random.fork_rng():
-            tokens = method.tokenizer(["a"], max_length=data.max_words)
+            tokens = method.tokenize(["a"], data.max_words)
             text = method.encode_text(tokens.to(method.device))
             method.score(text, method.encode_video(clip.to(method.device)))
     except (UsageError, ValueError) as error:
@@ -229,10 +226,10 @@ def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
 
 def check_features(features: FeatureSplit, method: Method) -> FeatureSplit:
     """Refuse features whose width or number of frames the model was not built for."""
-    config: Any = getattr(method.encoder, "config", None)
-    expected = (getattr(config, "text_dim", None), getattr(config, "frame_dim", None))
-    if expected[0] is None:
+    encoder = method.encoder
+    if not isinstance(encoder, FeatureEncoder):
         raise ConfigError("this model reads sentences and videos, not stored features")
+    expected = (encoder.config.text_dim, encoder.config.frame_dim)
     given = (features.text_dim, features.frame_dim)
     if given != expected:
         raise ConfigError(
@@ -290,7 +287,7 @@ def _cached_frames(
         tell(progress, title, done, total)
 
     frames = FrameCache.build(records, data.frames, folder, workers=data.workers, progress=decoded)
-    pairs = CachedPairs(records, frames, method.tokenizer, max_words=data.max_words)
+    pairs = CachedPairs(records, frames, method.tokenize, max_words=data.max_words)
     return cached_source(pairs)
 
 
@@ -299,7 +296,7 @@ def _demo_source(data: DataChoice, split: str, method: Method) -> Source:
 
     world = demo_split(split, **check_options(DEMO, demo_split, data.options))
     clips = render_clips(world, data.frames)
-    tokens = method.tokenizer(world.texts, max_length=data.max_words)
+    tokens = method.tokenize(world.texts, data.max_words)
     return memory_source(world, tokens, clips)
 
 

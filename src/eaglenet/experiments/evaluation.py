@@ -204,9 +204,8 @@ def dataset_source(
     """A split with the frames that a model was made for."""
     if not root and dataset != DEMO:
         raise UsageError(f"no folder of {dataset} is given; say where it lies with --root FOLDER")
-    encoder: Any = method.encoder
     usual = method.habits.max_words or (64 if dataset == "didemo" else 32)
-    words = min(encoder.config.text.context_length, usual)
+    words = min(method.encoder.context_length or usual, usual)
     data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
     cache = user_cache(data)
     return load_source(data, split, method, cache=cache, device=world.device, progress=progress)

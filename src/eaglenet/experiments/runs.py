@@ -242,8 +242,7 @@ def write_manifest(
 def count_parameters(method: Method) -> dict[str, int]:
     """Scalars in the encoder and in the rest, and how many of all are trained."""
     total = sum(parameter.numel() for parameter in method.parameters())
-    encoder: Any = method.encoder
-    in_encoder = sum(parameter.numel() for parameter in encoder.parameters())
+    in_encoder = sum(parameter.numel() for parameter in method.encoder.parameters())
     trained = sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
     return {"encoder": in_encoder, "head": total - in_encoder, "trained": trained}
 

@@ -11,10 +11,12 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.config import read_config
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.files import read_json, write_json, written_whole
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
-from eaglenet.types import FrameSpec
+from eaglenet.types import Encoder, FrameSpec
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -29,13 +31,13 @@ def save(method: Method, folder: str | Path) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    encoder: Any = method.encoder
+    encoder = method.encoder
     description = {
         "eaglenet": FORMAT,
         "method": method.name,
         "config": dataclasses.asdict(method.config),
         "encoder": {
-            "kind": _encoder_kind(encoder),
+            "kind": encoder.family,
             "config": dataclasses.asdict(encoder.config),
         },
         "frame_spec": dataclasses.asdict(method.frame_spec),
@@ -68,8 +70,8 @@ def load(name_or_folder: str | Path) -> Method:
     Args:
         name_or_folder: ``demo`` (the small model of the package, even where a folder of that name
             lies about: write ``./demo`` for it), a folder written by :func:`save` or by training,
-            or a CLIP folder, file or hub id, which gives the zero-shot model: the mean of CLIP's
-            frames against CLIP's sentence.
+            or a folder, file or hub id of any known tower family, which gives the zero-shot model:
+            the mean of its frames against its sentence.
     """
     folder = Path(name_or_folder).expanduser()
     packaged = PACKAGED / str(name_or_folder)
@@ -83,13 +85,11 @@ def load(name_or_folder: str | Path) -> Method:
         raise ModelNotFoundError(
             f"the demo model is not in {packaged}; reinstall the package, or name a model folder"
         )
-    from eaglenet.encoders.pretrained import load_clip
+    from eaglenet.encoders.loading import load_pretrained
 
-    encoder, tokenizer = load_clip(name_or_folder)
+    encoder, tokenizer = load_pretrained(name_or_folder)
     spec = METHODS["clip4clip"]
     method = spec.build(spec.config_class(), encoder)
-    size = encoder.config.vision.image_size
-    method.frame_spec = dataclasses.replace(method.frame_spec, size=size)
     method.tokenizer = tokenizer
     return method.eval()
 
@@ -122,15 +122,17 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
     spec = METHODS[str(description["method"])]
     weights = _read_weights(folder / WEIGHTS)
     try:
-        config = _from_plain(spec.config_class, description["config"], path)
+        config = _read(spec.config_class, description["config"], path)
         encoder = _build_encoder(description["encoder"], weights, path)
         method = spec.build(config, encoder)
-        method.frame_spec = _from_plain(FrameSpec, description["frame_spec"], path)
-        method.habits = _from_plain(EvaluationHabits, description.get("habits", {}), path)
+        method.frame_spec = _read(FrameSpec, description["frame_spec"], path)
+        method.habits = _read(EvaluationHabits, description.get("habits", {}), path)
     except (ConfigError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     _assign(method, weights, folder)
-    method.tokenizer = _read_tokenizer(folder)
+    from eaglenet.encoders.loading import read_tokenizer
+
+    method.tokenizer = read_tokenizer(folder)
     return method.eval()
 
 
@@ -146,48 +148,28 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _read_tokenizer(folder: Path) -> Any:
-    if not (folder / "tokenizer.json").is_file():
-        return None
-    from eaglenet.encoders.tokenizer import Tokenizer
-
-    return Tokenizer.from_folder(folder)
-
-
-def _encoder_kind(encoder: Any) -> str:
-    """``clip``, ``features`` or ``experts``, by what the encoder reads."""
-    if hasattr(encoder, "experts"):
-        return "experts"
-    return "clip" if hasattr(encoder, "vision") else "features"
-
-
-def _build_encoder(plain: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path) -> Any:
-    if plain["kind"] == "features":
-        from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-
-        return FeatureEncoder(_from_plain(FeatureConfig, plain["config"], path))
-    if plain["kind"] == "experts":
-        from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
-
-        return ExpertEncoder(_from_plain(ExpertConfig, plain["config"], path))
-    if plain["kind"] != "clip":
-        kinds = "clip, features, experts"
-        raise CheckpointError(f"{path}: unknown encoder {plain['kind']!r} (known: {kinds})")
-    from eaglenet.encoders.clip import ClipEncoder
-    from eaglenet.encoders.config import ClipConfig
-
-    config = ClipConfig.from_dict(plain["config"])
+def _build_encoder(plain: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path) -> Encoder:
+    if plain["kind"] not in ENCODERS:
+        known = ", ".join(ENCODERS)
+        raise CheckpointError(
+            f"{path}: unknown encoder {plain['kind']!r} (known: {known}); upgrade eaglenet, or "
+            "import the package that brings this family"
+        )
+    spec = ENCODERS[plain["kind"]]
+    config = read_config(spec.config_class, plain["config"])
+    if spec.reads_features:
+        return spec.build(config)
     # Without values first: drawing random weights only to replace them takes seconds.
     with torch.device("meta"):
-        encoder = ClipEncoder(config)
+        encoder = spec.build(config)
     start = "encoder."
     own = {name[len(start) :]: value for name, value in weights.items() if name.startswith(start)}
-    known = encoder.state_dict()
-    if all(name in own and own[name].shape == value.shape for name, value in known.items()):
-        encoder.load_state_dict({name: own[name] for name in known}, assign=True)
+    known_shapes = {name: value.shape for name, value in encoder.state_dict().items()}
+    if all(name in own and own[name].shape == shape for name, shape in known_shapes.items()):
+        encoder.load_state_dict({name: own[name] for name in known_shapes}, assign=True)
         return encoder
     # The method's builder changes the towers, so that names or shapes differ until then.
-    return ClipEncoder(config)
+    return spec.build(config)
 
 
 def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
@@ -212,15 +194,7 @@ def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None
     method.load_state_dict(weights, assign=True)
 
 
-def _from_plain(kind: type[Any], values: Any, path: Path) -> Any:
-    """A dataclass from JSON values; lists become tuples."""
+def _read(kind: type[Any], values: Any, path: Path) -> Any:
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{path}: {kind.__name__} should be an object, is {values!r}")
-    known = [spec.name for spec in dataclasses.fields(kind)]
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise CheckpointError(
-            f"{path}: {kind.__name__} has no option {', '.join(unknown)}; a newer eaglenet may "
-            f"have written it: upgrade, or remove it (known: {', '.join(known)})"
-        )
-    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    return read_config(kind, values)

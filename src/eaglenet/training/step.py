@@ -173,7 +173,7 @@ def coarse_losses(
     It brings towers that never met into one space before a head learns on top of them: the part
     that CLIP's training plays in the paper.
     """
-    scale = method.encoder.logit_scale.detach().exp()  # type: ignore[attr-defined]
+    scale = method.encoder.logit_scale.detach().exp()
     logits = scale * method.coarse_vectors(text) @ method.coarse_vectors(video).T
     loss = (cross_entropy(logits, positives) + cross_entropy(logits.T, positives.T)) / 2
     return Losses({"coarse": loss}, {"coarse": 1.0})

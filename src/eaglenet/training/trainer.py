@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.data.sampler import PairSampler
-from eaglenet.errors import ConfigError, StoppedError
+from eaglenet.errors import StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.files import folder_written_whole
 from eaglenet.methods.base import Method
@@ -133,11 +133,8 @@ class Trainer:
     def _prepare_method(self) -> torch.optim.Optimizer:
         frozen = freeze_parameters(self.method, self.config.freeze)
         logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
-        encoder: Any = self.method.encoder
         if self.config.checkpointing:
-            if not hasattr(encoder, "set_gradient_checkpointing"):
-                raise ConfigError("training.checkpointing: this encoder has no blocks to recompute")
-            encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
+            self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
         if self.config.compile and self.world.device.type == "cuda":

@@ -12,6 +12,7 @@ import tokenizers
 import torch
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from eaglenet.encoders.json_tokenizer import valid_unicode
 from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
 from eaglenet.types import Tokens
 
@@ -27,7 +28,7 @@ TABLE_MERGES = 49152 - 256 - 2
 Merge = tuple[str, str]
 
 
-class Tokenizer:
+class ClipTokenizer:
     """Sentences to :class:`Tokens`: start, words, end, then zeros.
 
     Args:
@@ -68,7 +69,7 @@ class Tokenizer:
         if isinstance(texts, str):
             texts = [texts]
         encodings = self._backend.encode_batch_fast(
-            [_valid(text) for text in texts], add_special_tokens=False
+            [valid_unicode(text) for text in texts], add_special_tokens=False
         )
         ids = torch.zeros(len(encodings), max_length, dtype=torch.int64)
         mask = torch.zeros(len(encodings), max_length, dtype=torch.bool)
@@ -79,7 +80,7 @@ class Tokenizer:
         return Tokens(ids, mask)
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> Tokenizer:
+    def from_folder(cls, folder: str | Path) -> ClipTokenizer:
         """From ``tokenizer.json``, or ``vocab.json`` and ``merges.txt``, or OpenAI's table."""
         folder = Path(folder)
         if (folder / "tokenizer.json").is_file():
@@ -96,7 +97,7 @@ class Tokenizer:
         )
 
     @classmethod
-    def _from_tokenizer_json(cls, path: Path) -> Tokenizer:
+    def _from_tokenizer_json(cls, path: Path) -> ClipTokenizer:
         content = json.loads(path.read_text("utf-8"))
         model = content.get("model", {})
         if model.get("type", "BPE") != "BPE" or model.get("end_of_word_suffix") != WORD_END:
@@ -110,7 +111,7 @@ class Tokenizer:
         return cls(model["vocab"], merges, added_tokens=content.get("added_tokens", ()))
 
     @classmethod
-    def from_table(cls, path: str | Path) -> Tokenizer:
+    def from_table(cls, path: str | Path) -> ClipTokenizer:
         """From OpenAI's ``bpe_simple_vocab_16e6.txt.gz``."""
         path = Path(path)
         data = path.read_bytes()
@@ -118,7 +119,7 @@ class Tokenizer:
         return cls.from_merges([_pair(line) for line in text.split("\n")[1 : TABLE_MERGES + 1]])
 
     @classmethod
-    def from_merges(cls, merges: Sequence[Merge]) -> Tokenizer:
+    def from_merges(cls, merges: Sequence[Merge]) -> ClipTokenizer:
         """CLIP's layout of ids: bytes, bytes that end a word, merges, start, end."""
         alphabet = _byte_alphabet()
         tokens = alphabet + [letter + WORD_END for letter in alphabet]
@@ -127,7 +128,7 @@ class Tokenizer:
         return cls({token: index for index, token in enumerate(tokens)}, merges)
 
     @classmethod
-    def from_words(cls, words: Iterable[str], vocabulary_size: int | None = None) -> Tokenizer:
+    def from_words(cls, words: Iterable[str], vocabulary_size: int | None = None) -> ClipTokenizer:
         """Learn a small vocabulary from words or sentences; any other text still has ids.
 
         Without ``vocabulary_size`` every word that was seen becomes one token.
@@ -143,7 +144,7 @@ class Tokenizer:
             end_of_word_suffix=WORD_END,
             show_progress=False,
         )
-        learner.train_from_iterator([_valid(word) for word in words], trainer)
+        learner.train_from_iterator([valid_unicode(word) for word in words], trainer)
         merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
         if vocabulary_size is not None:
             merges = merges[: vocabulary_size - base]
@@ -210,8 +211,3 @@ def _byte_alphabet() -> list[str]:
 def _pair(line: str) -> Merge:
     first, second = line.split()
     return first, second
-
-
-def _valid(text: str) -> str:
-    """Text that has a UTF-8 form: surrogate pairs are joined, lone ones become U+FFFD."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
