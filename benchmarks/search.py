@@ -32,19 +32,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.errors import ModelNotFoundError
 from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.methods.folder import load, save
 from eaglenet.scoring import score_all
+from eaglenet.search.creation import describe
 from eaglenet.search.engine import Engine
-from eaglenet.search.models import describe
 from eaglenet.search.queries import encode_sentences
 from eaglenet.search.reranking import prepare_for_store
-from eaglenet.search.store.base import open_store
-from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
 
 FRAMES, DIM, SHORTLIST = 12, 512, 100
@@ -55,7 +54,7 @@ WORDS = ("a", "red", "blue", "green", "ball", "square", "moves", "left", "right"
 def make_model(folder: Path) -> None:
     """A small text tower (4 layers of 256) under EagleNet at its full width."""
     torch.manual_seed(0)
-    tokenizer = ClipTokenizer.from_folder(demo_tokenizer_folder())
+    tokenizer = Tokenizer.from_folder(demo_tokenizer_folder())
     config = ClipConfig(
         dim=DIM,
         vision=VisionConfig(
@@ -77,7 +76,8 @@ def make_model(folder: Path) -> None:
 
 def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
     """Fill a store through its own interface; seconds it took."""
-    from eaglenet.search.store.folder import StoreFolder
+    from eaglenet.search.store.lance import LanceStore
+    from eaglenet.search.store.publishing import publish
     from eaglenet.search.store.tables import ClipRows, FileRow
 
     started = time.perf_counter()
@@ -88,9 +88,8 @@ def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
     manifest = describe(
         method, str(folder / "model"), method.frame_spec, Splitting(), [], prepare=prepare
     )
-    store = StoreFolder(store_folder, manifest)
-    store.write_manifest()
-    tables = store.tables()
+    manifest.write(store_folder)
+    store = LanceStore(store_folder, manifest.layout, manifest.dim)
     generator = torch.Generator().manual_seed(0)
     centres = F.normalize(torch.randn(CLUSTERS, DIM, generator=generator), dim=-1)
     for first in range(0, num_clips, BATCH):
@@ -107,7 +106,7 @@ def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
         seconds = torch.from_numpy(starts)[:, None] + torch.linspace(0, 10, FRAMES)
         paths = [f"/videos/{number // CLIPS_A_FILE:06}.mp4" for number in numbers]
         keys = [(c, int(n % CLIPS_A_FILE)) for c, n in zip(contents, numbers, strict=True)]
-        tables.add_clips(
+        store.add_clips(
             ClipRows(
                 keys=keys,
                 paths=paths,
@@ -118,14 +117,14 @@ def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
                 thumbnails=[bytes(3000)] * count,
             )
         )
-        tables.put_files(
+        store.put_files(
             [
                 FileRow(path, 1, first * 10**9, content, "done", duration=410.0)
                 for path, content in dict(zip(paths, contents, strict=True)).items()
             ]
         )
-    tables.optimize()
-    store.publish(tables)
+    store.optimize()
+    publish(store_folder, store, manifest.layout, manifest.dim)
     return time.perf_counter() - started
 
 
@@ -319,7 +318,7 @@ def main() -> None:
         built = None
         if not (folder / "store").exists():
             built = round(build_store(folder, options.clips, options.prepare), 1)
-        assert open_store(folder / "store").manifest.dim == DIM
+        assert Manifest.read(folder / "store").dim == DIM
         command = [sys.executable, __file__, "--measure", str(folder)]
         command += ["--queries", str(options.queries)]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

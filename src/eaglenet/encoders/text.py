@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
 from eaglenet.encoders.config import TextConfig
+from eaglenet.errors import UsageError
 
 
 class TextTower(nn.Module):
@@ -30,10 +31,16 @@ class TextTower(nn.Module):
         )
         self.ln_final = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.projection = nn.Linear(config.width, dim, bias=False)
-        self.gradient_checkpointing = 0
+        self.gradient_checkpointing = False
 
     def embed(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts words width"]:
         """What the first block takes."""
+        limit = self.config.context_length
+        if ids.shape[1] > limit:
+            raise UsageError(
+                f"texts are {ids.shape[1]} tokens long, this tower takes {limit}; "
+                f"tokenize with max_length={limit} or less"
+            )
         tokens: Tensor = self.token_embedding(ids)
         return tokens + self.positional_embedding[: ids.shape[1]]
 
@@ -54,11 +61,11 @@ class TextTower(nn.Module):
     ) -> Float[Tensor, "texts outputs dim"]:
         """The projected sentence, [texts, 1, dim], or with ``words`` every position."""
         tokens = self.embed(ids)
-        for index, block in enumerate(self.blocks):
+        for block in self.blocks:
             tokens = run_block(
                 block,
                 tokens,
-                is_checkpointed=index < self.gradient_checkpointing and self.training,
+                is_checkpointed=self.gradient_checkpointing and self.training,
                 is_causal=True,
             )
         if not words:

@@ -114,7 +114,6 @@ def released_training(dataset: str) -> TrainingConfig:
         precision="fp16_weights",
         positives="own_pair",
         freeze="embeddings",
-        gradients="local",
         select="test",
         **options,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -9,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eaglenet import foreign
 from eaglenet.errors import UsageError
-from eaglenet.files import read_json, write_json, written_whole
 from eaglenet.scoring.tiles import RunningTopK, TopK
 
 SCORES_FILE = "scores.npy"
@@ -33,7 +35,7 @@ class Result(ABC):
         if not journal.exists():
             return
         try:
-            kept = read_json(journal)
+            kept = foreign.read_json(journal)
         except ValueError as error:
             raise self._broken(journal) from error
         if kept["fingerprint"] != fingerprint:
@@ -58,8 +60,10 @@ class Result(ABC):
         if self.folder is None:
             return
         self._store()
+        partial = self._journal.with_suffix(".partial")
         state = {"fingerprint": self._fingerprint, "blocks_done": self.blocks_done}
-        write_json(self._journal, state, indent=None)
+        partial.write_text(json.dumps(state))
+        os.replace(partial, self._journal)
 
     @property
     def _journal(self) -> Path:
@@ -148,8 +152,9 @@ class TopKResult(Result):
 
     def _store(self) -> None:
         best = self.value()
-        with written_whole(self._state) as partial:
-            torch.save({"scores": best.scores, "videos": best.videos}, partial)
+        partial = self._state.with_suffix(".partial")
+        torch.save({"scores": best.scores, "videos": best.videos}, partial)
+        os.replace(partial, self._state)
 
     @property
     def _state(self) -> Path:

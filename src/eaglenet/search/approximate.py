@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
-from eaglenet.search.store.base import Store
+from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipStore
 
@@ -25,23 +26,26 @@ time (``benchmarks/search.py``).
 class Approximate:
     """Asks the durable store, which is imported and opened only when a search needs it."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
         self._lock = threading.Lock()
-        self._tables: ClipStore | None = None
+        self._store: ClipStore | None = None
 
     def kind(self, snapshot: Snapshot) -> str | None:
         """Name of the index that answers; None where all clips are scanned."""
-        if is_exact(len(snapshot), snapshot.dim):
+        if is_exact(len(snapshot), self.manifest.dim):
             return None
         return snapshot.index
 
     @property
-    def tables(self) -> ClipStore:
+    def store(self) -> ClipStore:
         with self._lock:
-            if self._tables is None:
-                self._tables = self.store.tables()
-            return self._tables
+            if self._store is None:
+                from eaglenet.search.store.lance import LanceStore
+
+                self._store = LanceStore(self.folder, self.manifest.layout, self.manifest.dim)
+            return self._store
 
     def shortlists(
         self, snapshot: Snapshot, queries: Tensor, k: int, effort: int = EFFORT
@@ -50,7 +54,7 @@ class Approximate:
         if snapshot.index is None:
             return None
         results = []
-        for keys, cosines in self.tables.nearest(queries.float().cpu().numpy(), k, effort=effort):
+        for keys, cosines in self.store.nearest(queries.float().cpu().numpy(), k, effort=effort):
             # The table may be ahead of the snapshot, and hold clips of unfinished files.
             rows = np.array(
                 [-1 if (row := snapshot.row_of_key(key)) is None else row for key in keys]
@@ -73,7 +77,9 @@ class Recall:
 
 
 def measure_recall(
-    store: Store,
+    folder: Path,
+    manifest: Manifest,
+    snapshot: Snapshot,
     *,
     k: int = 100,
     num_queries: int = 100,
@@ -83,7 +89,6 @@ def measure_recall(
     """Compare with the exact scan, with clips of the store, slightly moved, as queries."""
     import time
 
-    snapshot = store.snapshot()
     generator = torch.Generator().manual_seed(seed)
     num_queries = min(num_queries, len(snapshot))
     rows = torch.randperm(len(snapshot), generator=generator)[:num_queries]
@@ -91,7 +96,7 @@ def measure_recall(
     queries = snapshot.vectors[slots]
     noise = torch.randn(queries.shape, generator=generator) / queries.shape[1] ** 0.5
     queries = torch.nn.functional.normalize(queries + 0.5 * noise, dim=-1)
-    approximate = Approximate(store)
+    approximate = Approximate(folder, manifest)
     found, hits = 0, 0
     spent = exact_spent = 0.0
     for query in queries:

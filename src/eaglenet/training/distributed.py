@@ -7,19 +7,17 @@ of the gather sums over ranks and the parameters' gradients are then averaged: w
     (1/W) sum_r J_r^T (W dL/dx_r) = sum_r J_r^T dL/dx_r      for what a rank's share went through
     (1/W) sum_r dL/dw = dL/dw                                for what every rank computed alike
 
-which is the gradient of one process with the joined batch (``gradients="sum"``). The field's code
-gives each rank its own slice of the gradient and sums nothing (``gradients="local"``): what a
-rank's share went through then gets 1/W of that gradient, and everything else the whole. One device
-needs no process group.
+which is the gradient of one process with the joined batch. One device needs no process group.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,7 +27,6 @@ from eaglenet.errors import DistributedError, UsageError
 from eaglenet.types import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
-GatherGradients = Literal["sum", "local"]
 BUCKET_ELEMENTS = 1 << 24  # 64 MiB of fp32 gradients in one message
 LONG_WAIT_HOURS = 48
 CPU = torch.device("cpu")
@@ -79,19 +76,24 @@ def leave(world: World) -> None:
         dist.destroy_process_group()
 
 
-def gather(record: Record, world: World, gradients: GatherGradients = "sum") -> Record:
-    """The records of all ranks joined in rank order, differentiable."""
+def gather(record: Record, world: World) -> Record:
+    """The records of all ranks joined in rank order, with true gradients."""
     if world.size == 1:
         return record
-    return record._map(lambda value: gather_tensor(value, world, gradients))
+    changes = {}
+    for spec in dataclasses.fields(record):  # type: ignore[arg-type]
+        value = getattr(record, spec.name)
+        if isinstance(value, Tensor):
+            changes[spec.name] = gather_tensor(value, world)
+    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
 
 
-def gather_tensor(value: Tensor, world: World, gradients: GatherGradients = "sum") -> Tensor:
+def gather_tensor(value: Tensor, world: World) -> Tensor:
     """Equal shares of all ranks, concatenated; differentiable."""
     if world.size == 1:
         return value
     if value.requires_grad:
-        return _Gather.apply(value, world, gradients)  # type: ignore[no-untyped-call,no-any-return]
+        return _Gather.apply(value, world)  # type: ignore[no-untyped-call,no-any-return]
     return _all_gather(value, world)
 
 
@@ -99,7 +101,12 @@ def gather_uneven(record: Record, num_total: int, world: World) -> Record:
     """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
     if world.size == 1:
         return record
-    return record._map(lambda value: gather_uneven_tensor(value, num_total, world))
+    changes = {}
+    for spec in dataclasses.fields(record):  # type: ignore[arg-type]
+        value = getattr(record, spec.name)
+        if isinstance(value, Tensor):
+            changes[spec.name] = gather_uneven_tensor(value, num_total, world)
+    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
 
 
 def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:
@@ -179,21 +186,20 @@ def _average_bucket(bucket: list[Tensor], world: World) -> None:
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather whose backward gives this rank's rows, summed over all ranks or its own alone."""
+    """All-gather whose backward sums the gradient of this rank's rows over all ranks."""
 
     @staticmethod
-    def forward(context: Any, value: Tensor, world: World, kind: GatherGradients) -> Tensor:
-        context.world, context.kind = world, kind
+    def forward(context: Any, value: Tensor, world: World) -> Tensor:
+        context.world = world
         return _all_gather(value, world)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         world: World = context.world
         total = gradients[0].contiguous().clone()
-        if context.kind == "sum":
-            _call("summing feature gradients", world, dist.all_reduce, total)
+        _call("summing feature gradients", world, dist.all_reduce, total)
         each = total.shape[0] // world.size
-        return total[world.rank * each : (world.rank + 1) * each], None, None
+        return total[world.rank * each : (world.rank + 1) * each], None
 
 
 def _all_gather(value: Tensor, world: World) -> Tensor:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -19,12 +21,11 @@ import torch
 from torch import Tensor
 
 from eaglenet.data.sampler import PairSampler
-from eaglenet.errors import StoppedError
+from eaglenet.errors import ConfigError, StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
-from eaglenet.files import folder_written_whole
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
-from eaglenet.training.checkpoint import latest_checkpoint, write_checkpoint
+from eaglenet.training.checkpoint import latest_checkpoint, sync_folder, write_checkpoint
 from eaglenet.training.config import TrainingConfig
 from eaglenet.training.distributed import (
     World,
@@ -104,9 +105,6 @@ class Trainer:
             self.config.accumulate,
             self.config.accumulation,
             self.config.positives,
-            gradients=self.config.gradients,
-            augment=self.config.augment,
-            num_frames=method.frame_spec.num_frames,
         )
         self.optimizer = self._prepare_method()
         self.position = Position()
@@ -133,8 +131,11 @@ class Trainer:
     def _prepare_method(self) -> torch.optim.Optimizer:
         frozen = freeze_parameters(self.method, self.config.freeze)
         logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
+        encoder: Any = self.method.encoder
         if self.config.checkpointing:
-            self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
+            if not hasattr(encoder, "set_gradient_checkpointing"):
+                raise ConfigError("training.checkpointing: this encoder has no blocks to recompute")
+            encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
         if self.config.compile and self.world.device.type == "cuda":
@@ -148,9 +149,8 @@ class Trainer:
             lr_head=self.config.lr_head,
             weight_decay=self.config.weight_decay,
             optimizer=self.config.optimizer,
-            decay=self.config.decay,
         )
-        return build_optimizer(groups, self.config.optimizer, beta=self.config.second_beta)
+        return build_optimizer(groups, self.config.optimizer)
 
     def fit(self) -> Position:
         """Train to the end (or until patience is lost); gives where the run stands then.
@@ -339,5 +339,13 @@ def summary(result: EvaluationResult) -> dict[str, Any]:
 
 def save_model(method: Method, folder: Path) -> None:
     """Save a model folder so that the old one is whole until the new one is."""
-    with folder_written_whole(folder) as fresh:
-        save(method, fresh)
+    fresh = folder.with_name(f".{folder.name}.partial")
+    old = folder.with_name(f".{folder.name}.old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    save(method, fresh)
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(fresh, folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)

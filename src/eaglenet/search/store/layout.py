@@ -114,8 +114,7 @@ class FeatureLayout:
             if name.startswith(PREPARED)
         }
         seconds = tensors.pop("seconds")
-        features = VideoFeatures(**tensors)  # type: ignore[arg-type]
-        return StoredClips(features, seconds, prepared)
+        return StoredClips(VideoFeatures(**tensors), seconds, prepared)
 
 
 def _code(value: Tensor) -> str:
