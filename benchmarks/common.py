@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
-import json
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +14,9 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+
+from eaglenet.environment import describe_environment
+from eaglenet.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
@@ -91,23 +89,19 @@ def operations(function: Callable[[], Any]) -> int:
 
 def environment() -> dict[str, Any]:
     """Date, hardware, versions and commit: what a number means nothing without."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    found = describe_environment(PACKAGES)
+    hardware = found["hardware"]
+    gpus = hardware.get("gpus")
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "cpu": _cpu_name(),
-        "cpu_cores": os.cpu_count(),
+        "cpu": hardware["processor"],
+        "cpu_cores": hardware["cores"],
         "threads": torch.get_num_threads(),
-        "gpu": gpu,
+        "gpu": gpus[0] if gpus else None,
         "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "versions": versions,
-        "commit": _commit(),
+        "python": found["versions"].pop("python"),
+        "versions": found["versions"],
+        "commit": found["commit"] or "unknown",
     }
 
 
@@ -118,28 +112,5 @@ def save_result(name: str, payload: dict[str, Any], folder: Path | None = None) 
     where = environment()
     kind = "cpu" if where["gpu"] is None else str(where["gpu"]).split()[-1].lower()
     path = folder / f"{name}-{kind}.json"
-    path.write_text(json.dumps({"environment": where, **payload}, indent=2) + "\n")
+    write_json(path, {"environment": where, **payload})
     return path
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _commit() -> str:
-    """The commit, marked ``+`` where files differ from it; ``EAGLENET_COMMIT`` overrides."""
-    if "EAGLENET_COMMIT" in os.environ:
-        return os.environ["EAGLENET_COMMIT"]
-    try:
-        options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True}
-        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, **options)
-        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], check=True, **options)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head.stdout.decode().strip() + ("+" if changed.stdout.strip() else "")

@@ -32,18 +32,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.errors import ModelNotFoundError
 from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.methods.folder import load, save
 from eaglenet.scoring import score_all
-from eaglenet.search.creation import describe
 from eaglenet.search.engine import Engine
+from eaglenet.search.models import describe
 from eaglenet.search.queries import encode_sentences
 from eaglenet.search.reranking import prepare_for_store
-from eaglenet.search.store.manifest import Manifest, Splitting
+from eaglenet.search.store.base import open_store
+from eaglenet.search.store.manifest import Splitting
 from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
 
 FRAMES, DIM, SHORTLIST = 12, 512, 100
@@ -54,7 +55,7 @@ WORDS = ("a", "red", "blue", "green", "ball", "square", "moves", "left", "right"
 def make_model(folder: Path) -> None:
     """A small text tower (4 layers of 256) under EagleNet at its full width."""
     torch.manual_seed(0)
-    tokenizer = Tokenizer.from_folder(demo_tokenizer_folder())
+    tokenizer = ClipTokenizer.from_folder(demo_tokenizer_folder())
     config = ClipConfig(
         dim=DIM,
         vision=VisionConfig(
@@ -76,8 +77,7 @@ def make_model(folder: Path) -> None:
 
 def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
     """Fill a store through its own interface; seconds it took."""
-    from eaglenet.search.store.lance import LanceStore
-    from eaglenet.search.store.publishing import publish
+    from eaglenet.search.store.folder import StoreFolder
     from eaglenet.search.store.tables import ClipRows, FileRow
 
     started = time.perf_counter()
@@ -88,8 +88,9 @@ def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
     manifest = describe(
         method, str(folder / "model"), method.frame_spec, Splitting(), [], prepare=prepare
     )
-    manifest.write(store_folder)
-    store = LanceStore(store_folder, manifest.layout, manifest.dim)
+    store = StoreFolder(store_folder, manifest)
+    store.write_manifest()
+    tables = store.tables()
     generator = torch.Generator().manual_seed(0)
     centres = F.normalize(torch.randn(CLUSTERS, DIM, generator=generator), dim=-1)
     for first in range(0, num_clips, BATCH):
@@ -106,7 +107,7 @@ def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
         seconds = torch.from_numpy(starts)[:, None] + torch.linspace(0, 10, FRAMES)
         paths = [f"/videos/{number // CLIPS_A_FILE:06}.mp4" for number in numbers]
         keys = [(c, int(n % CLIPS_A_FILE)) for c, n in zip(contents, numbers, strict=True)]
-        store.add_clips(
+        tables.add_clips(
             ClipRows(
                 keys=keys,
                 paths=paths,
@@ -117,14 +118,14 @@ def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
                 thumbnails=[bytes(3000)] * count,
             )
         )
-        store.put_files(
+        tables.put_files(
             [
                 FileRow(path, 1, first * 10**9, content, "done", duration=410.0)
                 for path, content in dict(zip(paths, contents, strict=True)).items()
             ]
         )
-    store.optimize()
-    publish(store_folder, store, manifest.layout, manifest.dim)
+    tables.optimize()
+    store.publish(tables)
     return time.perf_counter() - started
 
 
@@ -318,7 +319,7 @@ def main() -> None:
         built = None
         if not (folder / "store").exists():
             built = round(build_store(folder, options.clips, options.prepare), 1)
-        assert Manifest.read(folder / "store").dim == DIM
+        assert open_store(folder / "store").manifest.dim == DIM
         command = [sys.executable, __file__, "--measure", str(folder)]
         command += ["--queries", str(options.queries)]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

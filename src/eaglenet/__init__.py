@@ -5,13 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from eaglenet.version import __version__
+
 if TYPE_CHECKING:
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.methods.folder import load, save
     from eaglenet.search.engine import open
     from eaglenet.types import Clips, FrameSpec, Hit, Moment, TextFeatures, Tokens, VideoFeatures
-
-__version__ = "0.1.0"
 
 _HOME = {
     "METHODS": "eaglenet.methods.base",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -10,6 +9,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 logger = logging.getLogger(__name__)
 
@@ -19,23 +25,33 @@ class LockHeldError(Exception):
 
 
 @contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``, or raise :class:`LockHeldError` at once."""
+def hold_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock file ``path``; where another does, wait, or raise :class:`LockHeldError`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockHeldError(_holder(descriptor)) from None
-        except OSError as error:
-            # Some network disks know no locks: work there was possible before there were any.
-            logger.warning("%s cannot be locked (%s): use it once at a time", path, error.strerror)
+        _lock(descriptor, path, wait)
         os.ftruncate(descriptor, 0)
         content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
         os.pwrite(descriptor, content.encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, wait: bool) -> None:
+    if fcntl is None:
+        logger.info("no file locks on this system: use %s once at a time", path.parent)
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if not wait:
+            raise LockHeldError(_holder(descriptor)) from None
+        logger.warning("%s is held by %s; waiting for it", path, _holder(descriptor))
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        # Some network disks know no locks: work there was possible before there were any.
+        logger.warning("%s cannot be locked (%s): use it once at a time", path, error.strerror)
 
 
 def _holder(descriptor: int) -> str:

@@ -6,35 +6,50 @@ Axis order is texts, videos, frames, dim, everywhere. Scores are always ``[texts
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
-from torch import Tensor
-
-from eaglenet.errors import ConfigError
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
+from torch import Tensor, nn
 
 Sampling = Literal["uniform", "per_second", "whole_rate"]
 Resize = Literal["crop", "stretch"]
 ShortVideo = Literal["repeat", "mask", "zeros"]
-MOST_FRAMES, MOST_PIXELS = 4096, 4096
-"""Of one clip, and along the side of a frame."""
 # A type variable, not ``Self``: the shape checker decorates methods one by one and refuses Self.
 Record = TypeVar("Record", bound="TensorRecord")
 
 
 class TensorRecord:
-    """Dataclass of tensors that share their first axis, and may be moved and cut together."""
+    """Dataclass of tensors that share their first axis, and may be moved and cut together.
+
+    A field may also be a record itself, or a table of records by name; both go along.
+    """
 
     def _map(self: Record, function: Any) -> Record:
-        changes = {}
+        changes: dict[str, Any] = {}
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, spec.name)
             if isinstance(value, Tensor):
                 changes[spec.name] = function(value)
+            elif isinstance(value, TensorRecord):
+                changes[spec.name] = value._map(function)
+            elif isinstance(value, Mapping):
+                changes[spec.name] = {name: part._map(function) for name, part in value.items()}
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor of the record, those of inner records among them, in a fixed order."""
+        found: list[Tensor] = []
+
+        def take(value: Tensor) -> Tensor:
+            found.append(value)
+            return value
+
+        self._map(take)
+        return found
 
     def to(self: Record, device: torch.device | str, dtype: torch.dtype | None = None) -> Record:
         """Move to a device; ``dtype`` applies to floating-point fields only."""
@@ -52,11 +67,8 @@ class TensorRecord:
         return self._map(lambda value: value[index])
 
     def __len__(self) -> int:
-        for spec in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, spec.name)
-            if isinstance(value, Tensor):
-                return value.shape[0]
-        return 0
+        found = self.tensors()
+        return found[0].shape[0] if found else 0
 
     def detach(self: Record) -> Record:
         return self._map(lambda value: value.detach())
@@ -64,17 +76,25 @@ class TensorRecord:
     @classmethod
     def concatenate(cls: type[Record], parts: Sequence[Record]) -> Record:
         """Join along the first axis."""
-        changes = {}
+        changes: dict[str, Any] = {}
         for spec in dataclasses.fields(cls):  # type: ignore[arg-type]
             values = [getattr(part, spec.name) for part in parts]
-            if isinstance(values[0], Tensor):
+            first = values[0]
+            if isinstance(first, Tensor):
                 changes[spec.name] = torch.cat(values)
+            elif isinstance(first, TensorRecord):
+                changes[spec.name] = type(first).concatenate(values)
+            elif isinstance(first, Mapping):
+                changes[spec.name] = {
+                    name: type(part).concatenate([value[name] for value in values])
+                    for name, part in first.items()
+                }
         return dataclasses.replace(parts[0], **changes)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
 class Tokens(TensorRecord):
-    """Token ids padded with 0 after the end token, and which of them are real."""
+    """Token ids, padded after the end token, and which of them are real."""
 
     ids: Int[Tensor, "texts words"]
     mask: Bool[Tensor, "texts words"]
@@ -90,28 +110,80 @@ class Clips(TensorRecord):
 
 
 @dataclass(frozen=True)
+class Expert(TensorRecord):
+    """What one pretrained model saw of each video: a set of tokens, any number of them.
+
+    A video that the expert knows nothing of has no real token: its mask is all False and its
+    values are zeros that no method may read. ``seconds`` is when each token was seen; -1: unknown.
+    """
+
+    values: Float[Tensor, "videos tokens expert_dim"]
+    mask: Bool[Tensor, "videos tokens"]
+    seconds: Float[Tensor, "videos tokens"] | None = None
+
+    @property
+    def present(self) -> Bool[Tensor, "videos"]:
+        """Which videos have this expert."""
+        return self.mask.any(dim=1)
+
+
+@dataclass(frozen=True)
+class TextGraph(TensorRecord):
+    """Who does what in each sentence: the sentence, verbs and their arguments as nodes.
+
+    spans: the words of each node; node 0 is the whole sentence, a node without words is not there.
+    roles: what each node is to its verb (`data.role_graphs`).
+    edges: ``edges[:, i, j]``: node i hears from node j.
+    """
+
+    spans: Bool[Tensor, "texts nodes words"]
+    roles: Int[Tensor, "texts nodes"]
+    edges: Bool[Tensor, "texts nodes nodes"]
+
+
+@dataclass(frozen=True)
 class TextFeatures(TensorRecord):
-    """What an encoder knows of texts. ``words`` only where a method asks for them."""
+    """What an encoder knows of texts; a method asks for what it reads, the rest is None.
+
+    words, words_mask: a vector for each word (or, of methods with experts, for each expert).
+    weights: how much each expert counts for each text.
+    tokens: the token ids themselves, for methods that learn to write captions.
+    graph: verbs and nouns of each sentence.
+    teachers: vectors of other, earlier models, from which a student learns.
+    keys: vectors of a slow copy of the encoder, in training only.
+    """
 
     sentence: Float[Tensor, "texts dim"]
-    words: Float[Tensor, "texts words dim"] | None = None
+    words: Float[Tensor, "texts words word_dim"] | None = None
     words_mask: Bool[Tensor, "texts words"] | None = None
+    weights: Float[Tensor, "texts experts"] | None = None
+    tokens: Tokens | None = None
+    graph: TextGraph | None = None
+    teachers: Float[Tensor, "texts teachers teacher_dim"] | None = None
+    keys: Float[Tensor, "texts levels key_dim"] | None = None
 
 
 @dataclass(frozen=True)
 class VideoFeatures(TensorRecord):
-    """What an encoder knows of videos.
+    """What an encoder knows of videos; a method asks for what it reads, the rest is None.
 
-    ``video`` is one vector a video and ``tokens`` a free set of vectors a video, for methods
-    whose tower makes them (proxies, expansion tokens, selected patches).
+    video: one vector a video. tokens: a free set of vectors a video, for methods whose tower makes
+    them (proxies, expansion tokens, selected patches, one vector an expert).
+    experts: what several pretrained models saw, by their names.
+    teachers, keys: as of texts. ids: which video this is, in training only; equal numbers are the
+    same video.
     """
 
     frames: Float[Tensor, "videos frames dim"]
     mask: Bool[Tensor, "videos frames"]
-    patches: Float[Tensor, "videos frames patches dim"] | None = None
-    video: Float[Tensor, "videos dim"] | None = None
-    tokens: Float[Tensor, "videos tokens dim"] | None = None
+    patches: Float[Tensor, "videos frames patches patch_dim"] | None = None
+    video: Float[Tensor, "videos video_dim"] | None = None
+    tokens: Float[Tensor, "videos tokens token_dim"] | None = None
     tokens_mask: Bool[Tensor, "videos tokens"] | None = None
+    experts: Mapping[str, Expert] | None = None
+    teachers: Float[Tensor, "videos teachers teacher_dim"] | None = None
+    keys: Float[Tensor, "videos levels key_dim"] | None = None
+    ids: Int[Tensor, "videos"] | None = None
 
 
 @dataclass(frozen=True)
@@ -164,22 +236,151 @@ class FrameSpec:
     fast: bool = False
     square_pixels: bool = False
 
-    def __post_init__(self) -> None:
-        for name, most in (("num_frames", MOST_FRAMES), ("size", MOST_PIXELS)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= most:
-                raise ConfigError(f"{name} is {value!r:.60}; expected a whole number, 1 to {most}")
+
+@runtime_checkable
+class PlainConfig(Protocol):
+    """Any dataclass: plain values that are saved beside the weights."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Sentences to token ids. Saved with the model whose text tower it belongs to."""
+
+    def __call__(self, texts: Sequence[str], max_length: int = ...) -> Tokens:
+        """Ids of one width; longer texts are cut so that the end token stays."""
+        ...
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and what is needed to read it again."""
+        ...
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What an encoder can give beside one vector a sentence and one a frame.
+
+    words: a vector for every token of a text.
+    patches: vectors for the patches of a frame; the frame's own vector comes first.
+    token_shift: blocks of its vision tower can exchange tokens between neighbouring frames.
+    """
+
+    words: bool = False
+    patches: bool = False
+    token_shift: bool = False
+
+
+@dataclass(frozen=True)
+class BlockLayers:
+    """The weighted layers of one transformer block that normalises first."""
+
+    ln_1: nn.LayerNorm
+    qkv: nn.Linear
+    out: nn.Linear
+    ln_2: nn.LayerNorm
+    up: nn.Linear
+    down: nn.Linear
+
+
+@dataclass(frozen=True)
+class TextStack:
+    """The blocks of a text tower and its positions, from which temporal heads may start."""
+
+    heads: int
+    positions: Float[Tensor, "positions width"]
+    blocks: tuple[BlockLayers, ...]
+
+    @property
+    def width(self) -> int:
+        return self.positions.shape[1]
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns inputs into features. Implementations live in ``encoders`` and are ``nn.Module``s."""
+    """Turns inputs into features. Implementations live in ``encoders`` and are ``nn.Module``s.
 
-    dim: int
+    family: the name in ``encoders.ENCODERS``; a model folder is saved with it.
+    image_size: side of the square frames it takes; None where it reads stored features.
+    context_length: most tokens of a text; None where it reads stored features.
+    resize: how a picture becomes a square, as in :class:`FrameSpec`.
+    num_blocks: of its vision tower; 0 where it reads stored features.
+    logit_scale: the logarithm of the factor its cosines were trained with.
+    logit_bias: what was added to them, where it was trained with a sigmoid loss.
+    """
 
-    def encode_text(self, texts: Any, *, words: bool = False) -> TextFeatures: ...
+    @property
+    def family(self) -> str: ...
 
-    def encode_video(self, videos: Any, *, patches: bool = False) -> VideoFeatures: ...
+    @property
+    def config(self) -> PlainConfig: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def image_size(self) -> int | None: ...
+
+    @property
+    def context_length(self) -> int | None: ...
+
+    @property
+    def resize(self) -> Resize: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def abilities(self) -> Abilities: ...
+
+    @property
+    def logit_scale(self) -> Tensor: ...
+
+    @property
+    def logit_bias(self) -> Tensor | None: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures: ...
+
+    def encode_video(
+        self, videos: Clips | VideoFeatures, *, patches: bool = False
+    ) -> VideoFeatures: ...
+
+    def encode_frames(
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+        *,
+        patches: bool = False,
+    ) -> Float[Tensor, "videos frames tokens dim"]:
+        """All frames in one batch: [.., 1, dim], or with ``patches`` all tokens, frame first."""
+        ...
+
+    def text_stack(self) -> TextStack | None:
+        """The blocks that a temporal head may start from; None where there are none."""
+        ...
+
+    def set_token_shift(self, blocks: tuple[int, ...]) -> None:
+        """Shift tokens in time inside these visual blocks (from 0), and in no other."""
+        ...
+
+    def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
+        """Recompute blocks backward; a number: so many of the first visual blocks only."""
+        ...
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile in place, with ``torch.compile``'s arguments."""
+        ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> object: ...
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,18 @@ import torch
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS, Method
-from eaglenet.types import Clips, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Expert, TextFeatures, Tokens, VideoFeatures
 
 # No two axes share a size. The model has room for more frames than the clips bring.
 TEXTS, VIDEOS, FRAMES, ROOM, WORDS, DIM = 3, 5, 4, 6, 7, 16
+EXPERTS = {"colour": 6, "frames": 11, "sound": 8}
+EXPERT_TOKENS = {"colour": 3, "frames": FRAMES, "sound": 2}
+MISSING = {"colour": (2, 4), "sound": (0, 2)}
+"""Expert -> videos that miss it; the third video has frames alone."""
 
 CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
     "clip4clip": {
@@ -47,6 +52,14 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
     "drl": {
         "default": {"num_layers": 2},
         "no-decorrelation": {"num_layers": 1, "decorrelation": 0.0},
+    },
+    "ce": {
+        "default": {"text_centres": 3},
+        "sequential": {"text_centres": 2, "text_ghosts": 0, "sequential": True},
+    },
+    "mmt": {
+        "default": {"num_layers": 2, "hidden_dim": 20},
+        "left-out": {"num_layers": 1, "hidden_dim": 20, "keep_missing": False, "text_layers": 1},
     },
     "eaglenet": {
         "paper": {"langevin_steps": 2},
@@ -85,8 +98,10 @@ def clip_config(frame_positions: int = 0) -> ClipConfig:
     )
 
 
-def make_encoder(kind: str) -> ClipEncoder | FeatureEncoder:
-    """``clip``; ``placed``, towers with frame positions as the demo's have; or ``features``."""
+def make_encoder(kind: str) -> ClipEncoder | FeatureEncoder | ExpertEncoder:
+    """``clip``; ``placed``, towers with frame positions as the demo's have; or stored features."""
+    if kind == "experts":
+        return ExpertEncoder(ExpertConfig(EXPERTS, "frames", text_dim=9, words_dim=10, dim=DIM))
     if kind == "clip":
         return ClipEncoder(clip_config(), seed=1)
     if kind == "placed":
@@ -111,21 +126,29 @@ def make_method(case: Case) -> Method:
     return spec.build(make_config(case.method, case.variant), make_encoder(case.encoder)).eval()
 
 
-def runs_on_features(name: str, variant: str) -> bool:
+def runs_on(name: str, variant: str, kind: str) -> bool:
+    if kind == "experts" and not METHODS[name].reads_experts:
+        return False
     try:
-        make_method(Case(name, variant, "features"))
+        make_method(Case(name, variant, kind))
     except ConfigError:
         return False
     return True
+
+
+def runs_on_features(name: str, variant: str) -> bool:
+    return runs_on(name, variant, "features")
 
 
 def all_cases() -> list[Case]:
     cases = []
     for name in METHODS:
         for variant in CONFIGS.get(name, {"default": {}}):
-            cases.append(Case(name, variant, "clip"))
-            if runs_on_features(name, variant):
-                cases.append(Case(name, variant, "features"))
+            cases += [
+                Case(name, variant, kind)
+                for kind in ("clip", "features", "experts")
+                if runs_on(name, variant, kind)
+            ]
     return cases
 
 
@@ -134,6 +157,8 @@ def make_texts(
 ) -> Tokens | TextFeatures:
     """The first text is one word shorter than the others; ``words`` gives features words too."""
     generator = torch.Generator().manual_seed(seed)
+    if kind == "experts":
+        return expert_texts(count, generator)
     if kind == "features":
         sentence = torch.randn(count, 9, generator=generator)
         if not words:
@@ -154,6 +179,8 @@ def make_videos(kind: str, count: int = VIDEOS, seed: int = 3) -> Clips | VideoF
     generator = torch.Generator().manual_seed(seed)
     mask = torch.ones(count, FRAMES, dtype=torch.bool)
     mask[1, 2:] = False
+    if kind == "experts":
+        return expert_videos(count, mask, generator)
     if kind == "features":
         return VideoFeatures(torch.randn(count, FRAMES, 11, generator=generator), mask)
     frames = torch.randint(
@@ -162,9 +189,48 @@ def make_videos(kind: str, count: int = VIDEOS, seed: int = 3) -> Clips | VideoF
     return Clips(frames, mask, torch.arange(FRAMES).float().repeat(count, 1))
 
 
+def expert_texts(count: int, generator: torch.Generator) -> TextFeatures:
+    """Sentences and words; the first text is one word shorter."""
+    mask = torch.ones(count, WORDS, dtype=torch.bool)
+    mask[0, -1] = False
+    words = torch.randn(count, WORDS, 10, generator=generator) * mask[..., None]
+    return TextFeatures(torch.randn(count, 9, generator=generator), words, mask)
+
+
+def expert_videos(
+    count: int, frames_mask: torch.Tensor, generator: torch.Generator
+) -> VideoFeatures:
+    """Three experts, of which some videos miss one or two."""
+    experts = {}
+    for name, width in EXPERTS.items():
+        mask = torch.ones(count, EXPERT_TOKENS[name], dtype=torch.bool)
+        mask[[video for video in MISSING.get(name, ()) if video < count]] = False
+        mask = frames_mask if name == "frames" else mask
+        values = torch.randn(*mask.shape, width, generator=generator) * mask[..., None]
+        seconds = torch.arange(mask.shape[1]).float().repeat(count, 1).masked_fill(~mask, -1.0)
+        experts[name] = Expert(values, mask, seconds)
+    return VideoFeatures(experts["frames"].values, frames_mask, experts=experts)
+
+
+def pad_expert(expert: Expert, extra: int, generator: torch.Generator) -> Expert:
+    """Noise wherever nothing is real: in padding, and in the tokens of a missing expert."""
+    pad = torch.nn.functional.pad
+    mask = pad(expert.mask, (0, extra))
+    noise = 10 * torch.randn(*mask.shape, expert.values.shape[-1], generator=generator)
+    values = torch.where(mask[..., None], pad(expert.values, (0, 0, 0, extra)), noise)
+    assert expert.seconds is not None
+    return Expert(values, mask, pad(expert.seconds, (0, extra), value=5.0))
+
+
 def pad_videos(videos: Clips | VideoFeatures, extra: int) -> Clips | VideoFeatures:
     """The same videos with noise in every padded frame and ``extra`` more of such frames."""
     generator = torch.Generator().manual_seed(4)
+    if isinstance(videos, VideoFeatures) and videos.experts is not None:
+        experts = {
+            name: pad_expert(expert, extra, generator) for name, expert in videos.experts.items()
+        }
+        own = experts["frames"]
+        return VideoFeatures(own.values, own.mask, experts=experts)
     count = len(videos)
     frames = torch.cat([videos.frames, videos.frames[:, :extra]], dim=1)
     if frames.is_floating_point():
@@ -188,5 +254,6 @@ def pad_texts(texts: Tokens | TextFeatures, extra: int) -> Tokens | TextFeatures
             return texts
         words, mask = pad(texts.words, (0, 0, 0, extra)), pad(texts.words_mask, (0, extra))
         noise = 10 * torch.randn(words.shape, generator=torch.Generator().manual_seed(6))
-        return TextFeatures(texts.sentence, torch.where(mask[..., None], words, noise), mask)
+        padded = torch.where(mask[..., None], words, noise)
+        return dataclasses.replace(texts, words=padded, words_mask=mask)
     return Tokens(pad(texts.ids, (0, extra)), pad(texts.mask, (0, extra)))

@@ -10,6 +10,7 @@ import torch
 from small_models import (
     CONFIGS,
     DIM,
+    EXPERTS,
     FRAMES,
     ROOM,
     TEXTS,
@@ -132,6 +133,19 @@ def test_padding_does_not_change_a_score(case: Case) -> None:
     torch.testing.assert_close(padded, scores_of(case), **CLOSE)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.encoder == "experts"], ids=str)
+@torch.no_grad()
+def test_a_missing_expert_scores_as_if_it_were_never_stored(case: Case) -> None:
+    """Whatever lies in the places of a missing expert: nothing of it reaches a score."""
+    method = method_of(case)
+    videos = make_videos("experts")
+    assert isinstance(videos, VideoFeatures)
+    assert videos.experts is not None
+    for expert in videos.experts.values():
+        expert.values[~expert.mask] = 1e3
+    torch.testing.assert_close(method.score(*encode(case, videos=videos)), scores_of(case), **CLOSE)
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case.encoder == "features"], ids=str)
 @torch.no_grad()
 def test_padded_word_features_do_not_change_a_score(case: Case) -> None:
@@ -147,7 +161,7 @@ def test_padded_word_features_do_not_change_a_score(case: Case) -> None:
 def test_features_of_separate_batches_can_be_joined(case: Case) -> None:
     """As evaluation and accumulated steps do, whatever the longest text of a batch is."""
     method, videos = method_of(case), make_videos(case.encoder)
-    if case.encoder == "features":
+    if case.encoder in ("features", "experts"):
         texts = make_texts(case.encoder)
     else:
         ids = torch.randint(1, 99, (TEXTS, 38), generator=torch.Generator().manual_seed(7))
@@ -174,6 +188,8 @@ def test_a_video_without_a_real_frame_never_gives_nan(case: Case) -> None:
 def _without_frames(case: Case) -> object:
     videos = make_videos(case.encoder)
     videos.mask[0] = False
+    for expert in getattr(videos, "experts", None) or {}:
+        videos.experts[expert].mask[0] = False  # type: ignore[union-attr,index]
     return videos
 
 
@@ -195,6 +211,7 @@ def test_every_parameter_gets_a_gradient(case: Case) -> None:
     trained = {name: p for name, p in method.named_parameters() if p.requires_grad}
     frozen = {name for name, p in method.named_parameters() if not p.requires_grad}
     # The loss has a temperature of its own, and CLIP-ViP's tower frame positions of its own.
+    frozen = {name for name in frozen if not name.startswith("key_")}  # follow, do not learn
     assert frozen <= {"encoder.logit_scale", "encoder.vision.frame_embedding"}
     assert trained
     without = [name for name, p in trained.items() if p.grad is None or not p.grad.any()]
@@ -250,9 +267,11 @@ def test_a_saved_model_loads_with_the_same_scores(case: Case, tmp_path: object) 
 @torch.no_grad()
 def test_coarse_vectors_have_unit_length(case: Case) -> None:
     text, video = encode(case)
+    experts = len(EXPERTS) if case.encoder == "experts" else 1
     for features, count in ((text, TEXTS), (video, VIDEOS)):
         vectors = method_of(case).coarse_vectors(features)
-        assert vectors.shape == (count, DIM)
+        assert vectors.shape[0] == count
+        assert vectors.shape[1] in (DIM, experts * DIM)
         torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(count))
 
 

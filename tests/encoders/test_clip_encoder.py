@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig, read_config
 from eaglenet.encoders.pretrained import save_clip
 from eaglenet.encoders.vision import PatchEmbedding
 from eaglenet.errors import ConfigError, UsageError
@@ -135,7 +135,8 @@ def test_autocast_trains_full_precision_weights(encoder, clips, tokens):
 COMPILED = """
 import copy, torch
 from eaglenet.encoders.clip import ClipConfig, ClipEncoder
-encoder = ClipEncoder(ClipConfig.from_dict({config})).eval()
+from eaglenet.encoders.config import read_config
+encoder = ClipEncoder(read_config(ClipConfig, {config})).eval()
 compiled = copy.deepcopy(encoder)
 compiled.compile(backend="aot_eager")
 encoder.set_token_shift((1,)), compiled.set_token_shift((1,))
@@ -155,7 +156,7 @@ with torch.no_grad():
 @pytest.mark.slow
 def test_compiled_towers_give_the_same_features_under_the_same_names():
     # In a process of its own: the shape checks of these tests cannot be traced.
-    program = COMPILED.format(config=CONFIG.to_dict(), size=SIZE)
+    program = COMPILED.format(config=dataclasses.asdict(CONFIG), size=SIZE)
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
@@ -177,10 +178,10 @@ def test_inputs_that_do_not_fit_are_refused_with_what_would(encoder, clips, toke
 
 def test_configs_survive_json_and_refuse_nonsense():
     for config in (CONFIG, *CLIP_SHAPES.values()):
-        assert ClipConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    assert ClipConfig.from_dict({}) == ClipConfig()
+        assert read_config(ClipConfig, json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert read_config(ClipConfig, {}) == ClipConfig()
     with pytest.raises(ConfigError, match="depth"):
-        ClipConfig.from_dict({"vision": {"depth": 3}})
+        read_config(ClipConfig, {"vision": {"depth": 3}})
     with pytest.raises(ConfigError, match="multiple of heads"):
         VisionConfig(width=50, heads=3)
     with pytest.raises(ConfigError, match="patch_size"):
@@ -195,6 +196,7 @@ def test_the_released_shapes_have_the_released_sizes():
         }
     # Parameter counts of OpenAI's models.
     expected = {"ViT-B/32": 151277313, "ViT-B/16": 149620737, "ViT-L/14": 427616513}
+    expected["ViT-L/14@336px"] = 427944193
     assert sizes == expected
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eaglenet.encoders.tokenizer import Tokenizer
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
 
 # Found, not imported: the package is there for its table alone.
@@ -36,8 +36,8 @@ WORDS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_table(TABLE)
+def tokenizer() -> ClipTokenizer:
+    return ClipTokenizer.from_table(TABLE)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def oracle(tokenizer, tmp_path_factory):
     return CLIPTokenizer.from_pretrained(folder)
 
 
-def write_vocabulary(tokenizer: Tokenizer, folder: Path) -> None:
+def write_vocabulary(tokenizer: ClipTokenizer, folder: Path) -> None:
     tokenizer.save(folder)
     model = json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]
     (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
@@ -152,7 +152,7 @@ def test_every_kind_of_folder_gives_the_same_ids(tokenizer, oracle, tmp_path):
     (tmp_path / "table" / TABLE.name).write_bytes(TABLE.read_bytes())
     oracle.save_pretrained(tmp_path / "transformers")
     for name in ("json", "lists", "table", "transformers"):
-        assert torch.equal(Tokenizer.from_folder(tmp_path / name)(texts).ids, expected)
+        assert torch.equal(ClipTokenizer.from_folder(tmp_path / name)(texts).ids, expected)
 
 
 def test_transformers_reads_the_folder_we_save(tokenizer, tmp_path):
@@ -164,12 +164,12 @@ def test_transformers_reads_the_folder_we_save(tokenizer, tmp_path):
 
 def test_a_folder_without_a_vocabulary_is_named(tmp_path):
     with pytest.raises(ModelNotFoundError, match=r"tokenizer\.json"):
-        Tokenizer.from_folder(tmp_path)
+        ClipTokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordPiece"}}')
     with pytest.raises(CheckpointError, match="WordPiece"):
-        Tokenizer.from_folder(tmp_path)
+        ClipTokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.json").write_text('{"a": 0}')
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     with pytest.raises(CheckpointError, match="startoftext"):
-        Tokenizer.from_folder(tmp_path)
+        ClipTokenizer.from_folder(tmp_path)

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.hub_cache import find_hub_folder
 from eaglenet.encoders.pretrained import load_clip, save_clip
-from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.errors import ModelNotFoundError
 
-TOKENIZER = Tokenizer.from_words(["red ball"])
+TOKENIZER = ClipTokenizer.from_words(["red ball"])
 CONFIG = ClipConfig(
     dim=12,
     vision=VisionConfig(image_size=32, patch_size=16, width=16, layers=1, heads=2, mlp_width=20),

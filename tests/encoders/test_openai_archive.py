@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.openai_archive import load_openai_clip, read_openai_weights
 from eaglenet.encoders.pretrained import load_clip
-from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.encoders.weight_names import from_openai, openai_config
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 
@@ -121,7 +121,7 @@ def test_a_plain_state_dict_gives_the_same_encoder(original, archive, tmp_path):
 
 
 def test_the_vocabulary_is_taken_from_beside_the_file_or_from_where_it_is_told(archive, tmp_path):
-    words = Tokenizer.from_words(["red ball"])
+    words = ClipTokenizer.from_words(["red ball"])
     words.save(tmp_path)
     _, tokenizer = load_clip(archive, tokenizer=tmp_path)
     assert tokenizer.vocabulary_size == words.vocabulary_size

@@ -76,6 +76,22 @@ def test_text_and_frames_come_from_the_same_row_only_when_joint(
     assert torch.equal(texts[:, 0], frames[:, 0, 0]) == together
 
 
+def test_the_released_code_starts_a_fixed_number_fresh_and_takes_no_row_twice() -> None:
+    """Of 64 chains floor(0.95 * 64) = 60 start at different stored rows, 4 fresh."""
+    buffer = ReplayBuffer(100, FRAMES, DIM, rows="joint", fresh="released")
+    buffer.write(*rows(10, count=70))
+    for seed in range(3):
+        texts, frames = buffer.draw(64, generator=generator(seed))
+        stored = texts[:, 0] > 1
+        assert stored.sum() == 60
+        assert texts[stored, 0].unique().numel() == 60
+        assert torch.equal(texts[stored, 0], frames[stored, 0, 0])
+    few = ReplayBuffer(100, FRAMES, DIM, rows="joint", fresh="released")
+    few.write(*rows(10, count=3))
+    texts, _ = few.draw(64, generator=generator())
+    assert texts[:60, 0].unique().tolist() == [10.0, 11.0, 12.0]
+
+
 def test_a_resumed_buffer_continues_where_it_was() -> None:
     buffer = ReplayBuffer(SIZE, FRAMES, DIM)
     for first in (10, 20, 30):

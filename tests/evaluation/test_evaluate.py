@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from eaglenet.encoders.base import BaseEncoder
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.errors import NonFiniteError, UsageError
 from eaglenet.evaluation.evaluate import evaluate
 from eaglenet.evaluation.metrics import retrieval_metrics
@@ -13,10 +15,13 @@ from eaglenet.methods.base import Method
 from eaglenet.types import Losses, TextFeatures, VideoFeatures
 
 
-class Passing:
+class Passing(BaseEncoder):
     """Features in, features out."""
 
+    family = "features"
+    config = FeatureConfig(text_dim=16, frame_dim=16, dim=16)
     dim = 16
+    logit_scale = torch.zeros(())
 
     def encode_text(self, texts, *, words=False):
         return texts

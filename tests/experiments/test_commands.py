@@ -155,7 +155,7 @@ def test_a_wrong_root_is_told_before_weights_are_looked_for(command, tmp_path, m
     def loaded(*arguments):
         pytest.fail("weights were loaded")
 
-    monkeypatch.setattr("eaglenet.encoders.pretrained.load_clip", loaded)
+    monkeypatch.setattr("eaglenet.encoders.loading.load_pretrained", loaded)
     with pytest.raises(EagleNetError, match="--root /nothere: no such folder"):
         invoke(*command, "msrvtt-b16", "--root", "/nothere", "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.experiments.experiment import Experiment
-from eaglenet.plain_values import differences
+from eaglenet.training.settings import differences
 from tiny import tiny_experiment
 
 

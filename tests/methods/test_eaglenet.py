@@ -9,9 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
+from eaglenet.encoders.base import BaseEncoder
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS
 from eaglenet.methods.eaglenet import EagleNet, build
@@ -55,10 +57,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 RELEASED = {f"released {name}": name for name in RELEASED_SCRIPTS}
 
 
-class Features(nn.Module):
+class Features(BaseEncoder):
     """Stands in for an encoder: features are given."""
 
+    family = "features"
+    config = FeatureConfig(text_dim=DIM, frame_dim=DIM, dim=DIM)
     dim = DIM
+    logit_scale = torch.zeros(())  # type: ignore[assignment]
 
     def encode_text(self, texts: Any, *, words: bool = False) -> TextFeatures:
         return texts  # type: ignore[no-any-return]

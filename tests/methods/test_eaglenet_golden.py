@@ -116,6 +116,56 @@ def test_losses_equal_the_released_ones(name: str) -> None:
     close(losses.total, total)
 
 
+def energy_loss(energies: Tensor, chains: Tensor) -> float:
+    """The authors' loss one number at a time: in-batch and chain terms, each with its penalty."""
+    size = len(energies)
+    right = [energies[i, i].item() for i in range(size)]
+    wrong = [energies[i, j].item() for i in range(size) for j in range(size) if i != j]
+    terms = []
+    for negatives in (wrong, chains.tolist()):
+        contrast = sum(right) / size - sum(negatives) / len(negatives)
+        squares = sum(e * e for e in right) / size + sum(e * e for e in negatives) / len(negatives)
+        terms.append(contrast + squares)
+    return sum(terms) / 2
+
+
+def test_the_support_energy_term_equals_the_released_numbers(name: str) -> None:
+    """A loop that gives the authors' energy loss from their chain ends gives ours for the support.
+
+    Their chains do not depend on the text that is scored, so their stored ends serve both.
+    """
+    from eaglenet.layers.stochastic_text import support_text
+
+    stored, inputs = load_golden(name), golden_inputs(name)
+    pooling: Any = POOLING[golden_options(name)["pooling"]]
+    method = convert(golden_weights(name), energy_pooling=pooling, energy_support_weight=1.0).method
+    energy = method.energy
+    assert energy is not None
+    text = TextFeatures(stored["text_features"])
+    video = video_features(stored["frame_features"][: len(text)])
+    noise = by_pair(inputs.train_candidate_noise, len(text))
+    silence = torch.zeros(20, *inputs.chain_text.shape), torch.zeros(20, *inputs.chain_frames.shape)
+    with torch.no_grad():
+        chains = energy(stored["chain_text"], stored["chain_frames"])
+        plain = energy_loss(stored["energies"][:, : len(text)], chains)
+        assert plain == pytest.approx(stored["loss_energy"].item(), abs=TOLERANCE)
+        found = method.match(text, video, noise)
+        support = support_text(text.sentence, found.pooled, found.radius, mode="batch")
+        own = torch.stack([support[i, i] / support[i, i].norm() for i in range(len(text))])
+        expected = energy_loss(energy.all_pairs(own, video.frames), chains)
+        losses = method.losses(
+            text,
+            video,
+            torch.eye(len(text), dtype=torch.bool),
+            noise=noise,
+            chain_start=(inputs.chain_text, inputs.chain_frames),
+            chain_noise=silence,
+        )
+    assert losses.terms["energy_support"].item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert losses.weights["energy_support"] == 1.0
+    assert abs(expected - plain) > 1e-5  # another term, not the same number again
+
+
 def test_gradients_equal_the_released_ones(name: str) -> None:
     stored, (_, to_text, to_frames) = load_golden(name), training(name)
     for ours, theirs in ((to_text, stored["grad_text"]), (to_frames, stored["grad_frames"])):

@@ -13,10 +13,10 @@ from torch import Tensor
 
 import eaglenet
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.pretrained import save_clip
-from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods import folder as folder_module
@@ -40,7 +40,7 @@ def config(**changes: Any) -> EagleNetConfig:
 def build(**changes: Any) -> Method:
     torch.manual_seed(0)
     method = METHODS["eaglenet"].build(config(**changes), ClipEncoder(TINY)).eval()
-    method.tokenizer = Tokenizer.from_merges([])
+    method.tokenizer = ClipTokenizer.from_merges([])
     return method
 
 
@@ -113,7 +113,7 @@ def test_a_run_folder_gives_the_model_inside(tmp_path: Path) -> None:
 
 
 def test_a_clip_folder_gives_the_zero_shot_model(tmp_path: Path) -> None:
-    save_clip(ClipEncoder(TINY), Tokenizer.from_merges([]), tmp_path)
+    save_clip(ClipEncoder(TINY), ClipTokenizer.from_merges([]), tmp_path)
     method = eaglenet.load(tmp_path)
     assert method.name == "clip4clip"
     assert method.frame_spec.size == IMAGE
@@ -132,7 +132,7 @@ def test_an_unknown_option_is_named(tmp_path: Path) -> None:
     eaglenet.save(method, tmp_path)
     plain = json.loads((tmp_path / "config.json").read_text())["config"]
     edit(tmp_path, config={**plain, "graf": "gat"})
-    with pytest.raises(CheckpointError, match=r"unknown setting .config.graf"):
+    with pytest.raises(CheckpointError, match="no option graf"):
         eaglenet.load(tmp_path)
     edit(tmp_path, config=plain, extra=1)
     with pytest.raises(CheckpointError, match="unknown extra"):

@@ -41,6 +41,7 @@ def proxies_of(method: TVProxyNet, text: TextFeatures, video: VideoFeatures) -> 
                 [token.numpy() for token in tokens],
                 weights_of(method),
                 num_layers=config.num_layers,
+                num_read=config.num_read,
                 text_sign=config.text_sign,
                 leader_sign=config.leader_sign,
             )
@@ -52,13 +53,17 @@ def proxies_of(method: TVProxyNet, text: TextFeatures, video: VideoFeatures) -> 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"dash": "linear", "num_read": 3, "text_sign": -1.0, "leader_sign": -1.0}],
-    ids=["theta", "linear"],
+    [
+        {},
+        {"num_read": 2},
+        {"dash": "linear", "num_read": 3, "text_sign": -1.0, "leader_sign": -1.0},
+    ],
+    ids=["theta", "two read", "linear"],
 )
 @torch.no_grad()
 def test_the_score_equals_the_loops(changes: dict[str, Any]) -> None:
     method = make(**changes)
-    text, video = TextFeatures(random(2, 8, seed=4)), features(3, method.config.num_read)
+    text, video = TextFeatures(random(2, 8, seed=4)), features(3, method.config.num_proxies)
     proxies = proxies_of(method, text, video)
     vectors = video.video.numpy()  # type: ignore[union-attr]
     expected = [
@@ -102,7 +107,7 @@ def test_the_text_reads_projected_proxies_of_the_last_block() -> None:
     proxies, _ = method.proxies(
         method.encoder.vision, small_clips(3, 5).frames, torch.ones(3, 5, dtype=torch.bool)
     )
-    torch.testing.assert_close(encoded.tokens, method.proxy_projection(proxies[:, :2]), **EXACT)
+    torch.testing.assert_close(encoded.tokens, method.proxy_projection(proxies), **EXACT)
     torch.testing.assert_close(encoded.video, method.encoder.vision.project(proxies[:, 0]), **EXACT)
 
 

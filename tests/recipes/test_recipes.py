@@ -6,7 +6,9 @@ import json
 import pytest
 import torch
 
+from eaglenet.data.role_graphs import role_graphs
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.experts import ExpertConfig
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.evaluation.paper_tables import paper_tables
@@ -18,6 +20,7 @@ from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.recipes import RECIPES, TABLES, build_recipe
 from eaglenet.recipes.benchmarks import DATASETS, num_frames, released_training
 from eaglenet.recipes.features import NEED_TOWERS
+from eaglenet.recipes.originals import ORIGINALS, PAPER_CHANGES
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.distributed import World
 from eaglenet.training.optimizer import (
@@ -27,7 +30,7 @@ from eaglenet.training.optimizer import (
     parameter_groups,
 )
 from eaglenet.training.step import StepOptions, training_losses
-from eaglenet.types import Clips, PairBatch, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Expert, PairBatch, TextFeatures, Tokens, VideoFeatures
 
 DIM, FRAMES, WORDS, PAIRS = 8, 3, 7, 5
 WORLDS = ("didemo-b16", "msrvtt-b16-released", "didemo-b16-released", "demo", "features")
@@ -40,17 +43,46 @@ TOWERS = ClipConfig(
 )
 
 
+WIDTHS = {"colour": 6, "scene": 11, "sound": 5}
+EXPERTS = ExpertConfig(WIDTHS, "scene", text_dim=9, words_dim=10, dim=DIM)
+
+
+def make_experts(generator: torch.Generator) -> PairBatch:
+    """Five pairs with words, ids, graphs and three experts, of which the first video misses one."""
+    mask = torch.ones(PAIRS, WORDS, dtype=torch.bool)
+    words = torch.randn(PAIRS, WORDS, 10, generator=generator)
+    ids = torch.randint(3, 60, (PAIRS, WORDS), generator=generator)
+    graph = role_graphs([["a", "man", "rides", "a", "horse"]] * PAIRS, WORDS)
+    texts = TextFeatures(
+        torch.randn(PAIRS, 9, generator=generator), words, mask, tokens=Tokens(ids, mask),
+        graph=graph,
+    )  # fmt: skip
+    experts = {}
+    for name, width in WIDTHS.items():
+        here = torch.ones(PAIRS, FRAMES, dtype=torch.bool)
+        here[0] = name != "sound"
+        values = torch.randn(PAIRS, FRAMES, width, generator=generator) * here[..., None]
+        experts[name] = Expert(values, here)
+    scene = experts["scene"]
+    return PairBatch(
+        texts, VideoFeatures(scene.values, scene.mask, experts=experts), torch.arange(PAIRS)
+    )
+
+
 def shrunken(experiment: Experiment) -> Experiment:
     """The same experiment with towers and heads that take milliseconds."""
     small = {
         "dim": DIM, "num_frames": FRAMES, "num_candidates": 2, "langevin_steps": 2,
         "replay_size": 9,
-        "num_query_tokens": WORDS, "num_samples": 4, "num_positions": 20,
+        "num_query_tokens": WORDS, "num_samples": 4, "num_positions": 20, "centres": {},
+        "text_centres": 2, "hidden_dim": 24,
     }  # fmt: skip
     names = {spec.name for spec in dataclasses.fields(experiment.method_config)}
     changes = {name: value for name, value in small.items() if name in names}
     if experiment.encoder.kind == "features":
         encoder = EncoderChoice("features", config=FeatureConfig(9, 11, DIM))
+    elif experiment.encoder.kind == "experts":
+        encoder = EncoderChoice("experts", config=EXPERTS)
     else:
         encoder = EncoderChoice("clip", "demo", TOWERS)
     return dataclasses.replace(
@@ -64,6 +96,8 @@ def make_batch(experiment: Experiment) -> PairBatch:
     generator = torch.Generator().manual_seed(0)
     mask = torch.ones(PAIRS, FRAMES, dtype=torch.bool)
     ids = torch.arange(PAIRS)
+    if experiment.encoder.kind == "experts":
+        return make_experts(generator)
     if experiment.encoder.kind == "features":
         texts = TextFeatures(torch.randn(PAIRS, 9, generator=generator))
         frames = torch.randn(PAIRS, FRAMES, 11, generator=generator)
@@ -78,8 +112,12 @@ def make_batch(experiment: Experiment) -> PairBatch:
 CANNOT_RUN = {f"features/{method}" for method in NEED_TOWERS}
 
 
+TAKEN: set[str] = set()
+
+
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in CANNOT_RUN])
 def test_every_recipe_builds_and_takes_a_step(name):
+    """One step for recipes that differ in nothing that a step of a shrunken model can see."""
     experiment = build_recipe(name)
     assert experiment.name == name
     assert Experiment.from_plain(json.loads(json.dumps(experiment.to_plain()))) == experiment
@@ -88,6 +126,10 @@ def test_every_recipe_builds_and_takes_a_step(name):
     assert document.startswith(f"eaglenet train {name} --output DIR")
     small = shrunken(experiment)
     training = small.training
+    kind = f"{small.method_config} {small.encoder} {training}"
+    if kind in TAKEN:
+        return
+    TAKEN.add(kind)
     method = build_method(small).train()
     freeze_parameters(method, training.freeze)
     if training.precision == "fp16_weights":
@@ -98,9 +140,12 @@ def test_every_recipe_builds_and_takes_a_step(name):
         lr_head=training.lr_head,
         weight_decay=training.weight_decay,
         optimizer=training.optimizer,
+        decay=training.decay,
     )
-    optimizer = build_optimizer(groups, training.optimizer)
-    options = StepOptions(training.precision, training.accumulate, training.accumulation)
+    optimizer = build_optimizer(groups, training.optimizer, beta=training.second_beta)
+    options = StepOptions(
+        training.precision, training.accumulate, training.accumulation, augment=training.augment
+    )
     losses = training_losses(method, make_batch(small), options, World())
     optimizer.step()
     assert all(value.isfinite() for value in losses.terms.values())
@@ -232,19 +277,47 @@ def test_an_unknown_recipe_suggests_a_near_one():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("msrvtt-b32/xpool", {"dropout": 0.3}),
-        ("msvd-b32/xpool", {"dropout": 0.4}),
-        ("msrvtt-b16/tmass", {"support_weight": 0.8, "num_frames": 12}),
-        ("didemo-b16/tmass", {"support_weight": 0.0, "num_frames": 12, "dropout": 0.4}),
-        ("msrvtt-b32/tvproxynet", {"text_sign": 1.0, "leader_sign": 1.0, "num_read": 4}),
-        ("msrvtt-b16/tvproxynet", {"text_sign": -1.0, "leader_sign": -1.0, "num_read": 4}),
-        ("didemo-b16/tvproxynet", {"num_read": 1, "proxy_weight": 1.0, "num_frames": 32}),
-        ("didemo-b32/drl", {"num_frames": 64}),
+        ("msrvtt-b32/xpool-original", {"dropout": 0.3}),
+        ("msvd-b32/xpool-original", {"dropout": 0.4}),
+        ("msrvtt-b16/tmass-original", {"support_weight": 0.8, "num_frames": 12}),
+        ("didemo-b16/tmass-original", {"support_weight": 0.0, "num_frames": 12, "dropout": 0.4}),
+        ("msrvtt-b32/tvproxynet-original", {"text_sign": 1.0, "leader_sign": 1.0, "num_read": 4}),
+        ("msrvtt-b16/tvproxynet-original", {"text_sign": -1.0, "leader_sign": -1.0}),
+        (
+            "didemo-b16/tvproxynet-original",
+            {"num_read": 1, "proxy_weight": 1.0, "num_frames": 12, "dash": "linear"},
+        ),
+        ("didemo-b32/drl-original", {"num_frames": 64}),
     ],
 )
 def test_compared_methods_have_their_authors_settings_on_each_dataset(name, expected):
     config = build_recipe(name).method_config
     assert {field: getattr(config, field) for field in expected} == expected
+
+
+def test_originals_have_their_authors_data_and_optimizer():
+    didemo = build_recipe("didemo-b16/tvproxynet-original")
+    assert (didemo.data.max_words, didemo.training.batch_size, didemo.data.jitter) == (50, 128, 3)
+    xpool = build_recipe("msrvtt-b32/xpool-original")
+    assert xpool.data.max_words == 77
+    assert (xpool.training.augment, xpool.training.decay) == ("crop_flip", "all")
+    assert xpool.training.second_beta == 0.999
+    for name in ("msvd-b32/tmass-original", "msvd-b32/ts2net-original"):
+        assert name not in RECIPES  # their authors gave no settings there
+
+
+@pytest.mark.parametrize("method", list(ORIGINALS))
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("end", ["", "-released"])
+def test_the_papers_protocol_is_one_budget_for_all_methods(method, dataset, end):
+    """E.4: all models are trained for 5 epochs with 64 pairs a batch."""
+    ours = build_recipe(f"{dataset}-b16{end}")
+    peer = build_recipe(f"{dataset}-b16{end}/{method}")
+    assert peer.data == ours.data
+    assert (peer.training.epochs, peer.training.batch_size) == (5, 64)
+    rates = {} if method not in PAPER_CHANGES else dict(PAPER_CHANGES[method].training)
+    assert dataclasses.replace(ours.training, **rates) == peer.training
+    assert "5 epochs, 64 pairs" in peer.notes
 
 
 MAIN = [

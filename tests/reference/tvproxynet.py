@@ -44,14 +44,18 @@ def text_proxy(
     weights: Weights,
     *,
     num_layers: int,
+    num_read: int,
     text_sign: float,
     leader_sign: float,
 ) -> Vector:
-    """pi = t + rho * unit(delta t - eta c), with the dash of whichever form the weights have."""
+    """pi = t + rho * unit(delta t - eta c), with the dash of whichever form the weights have.
+
+    The decoder and the linear dash read the first ``num_read`` proxies, theta all of them.
+    """
     text = unit(text)
-    read = leader(text, tokens, part(weights, "leader"), num_layers)
+    read = leader(text, tokens[:num_read], part(weights, "leader"), num_layers)
     direction = unit(text_sign * text - leader_sign * read)
     cosines = np.array([cosine(text, token) for token in tokens])
     if "theta" in weights:
         return text + math.exp(float(weights["theta"]) * cosines.mean()) * direction
-    return text + np.exp(linear(cosines, part(weights, "dash"))) * direction
+    return text + np.exp(linear(cosines[:num_read], part(weights, "dash"))) * direction

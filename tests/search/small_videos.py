@@ -49,13 +49,13 @@ def cut_short_video(path: Path) -> Path:
 def save_small_model(folder: Path) -> Path:
     """A zero-shot model with random weights that knows a few words."""
     from eaglenet.encoders.clip import ClipEncoder
+    from eaglenet.encoders.clip_tokenizer import ClipTokenizer
     from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-    from eaglenet.encoders.tokenizer import Tokenizer
     from eaglenet.methods.base import METHODS
     from eaglenet.methods.folder import save
     from eaglenet.types import FrameSpec
 
-    tokenizer = Tokenizer.from_words(["a", "red", "green", "blue", "car"])
+    tokenizer = ClipTokenizer.from_words(["a", "red", "green", "blue", "car"])
     torch.manual_seed(0)
     config = ClipConfig(
         dim=24,

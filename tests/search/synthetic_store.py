@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eaglenet.encoders.base import BaseEncoder
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
-from eaglenet.search.store.lance import LanceStore
+from eaglenet.search.models import model_identity
+from eaglenet.search.store.folder import StoreFolder
 from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.search.store.manifest import Manifest, Splitting, model_identity
-from eaglenet.search.store.publishing import publish
-from eaglenet.search.store.tables import ClipRows, FileRow
+from eaglenet.search.store.manifest import Manifest, Splitting
+from eaglenet.search.store.tables import ClipRows, ClipStore, FileRow
 from eaglenet.types import Clips, FrameSpec, Losses, TextFeatures, Tokens, VideoFeatures
 
 FRAMES, DIM, SIZE = 5, 24, 16
@@ -34,9 +36,16 @@ class WordTokenizer:
             ids[number, : len(row[:max_length])] = torch.tensor(row[:max_length])
         return Tokens(ids, ids > 0)
 
+    def save(self, folder: str | Path) -> None:
+        """Nothing to keep: the words are above."""
 
-class BagEncoder(nn.Module):
+
+class BagEncoder(BaseEncoder):
     """Texts: sum of word vectors. Videos: each frame's mean colour through one linear map."""
+
+    family = "features"
+    config = FeatureConfig(text_dim=DIM, frame_dim=3, dim=DIM)
+    logit_scale = torch.zeros(())  # type: ignore[assignment]
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -117,20 +126,21 @@ def clip_rows(
 
 def make_store(
     folder: Path, method: Method, num_files: int = 6, clips_each: int = 3, seed: int = 1
-) -> tuple[Manifest, LanceStore]:
+) -> tuple[StoreFolder, ClipStore]:
     """Files ``/videos/<n>.mp4`` with random features, published."""
     manifest = make_manifest(method)
     folder.mkdir(parents=True, exist_ok=True)
-    manifest.write(folder)
-    store = LanceStore(folder, manifest.layout, manifest.dim)
+    store = StoreFolder(folder, manifest)
+    store.write_manifest()
+    tables = store.tables()
     generator = torch.Generator().manual_seed(seed)
     for number in range(num_files):
         frames = F.normalize(
             torch.randn(clips_each, FRAMES, manifest.dim, generator=generator), dim=-1
         )
-        add_file(store, manifest, method, f"/videos/{number}.mp4", content_of(number), frames)
-    publish(folder, store, manifest.layout, manifest.dim)
-    return manifest, store
+        add_file(tables, manifest, method, f"/videos/{number}.mp4", content_of(number), frames)
+    store.publish(tables)
+    return store, tables
 
 
 def content_of(number: int) -> str:
@@ -138,7 +148,7 @@ def content_of(number: int) -> str:
 
 
 def add_file(
-    store: LanceStore,
+    tables: ClipStore,
     manifest: Manifest,
     method: Method,
     path: str,
@@ -146,7 +156,7 @@ def add_file(
     frames: Tensor,
     **changes: Any,
 ) -> None:
-    store.add_clips(clip_rows(method, manifest.layout, content, path, frames))
+    tables.add_clips(clip_rows(method, manifest.layout, content, path, frames))
     number = int(content[:16], 16)
     values = {
         "path": path,
@@ -160,4 +170,4 @@ def add_file(
         "num_clips": len(frames),
         "tags": ("even" if number % 2 == 0 else "Odd",),
     }
-    store.put_files([FileRow(**{**values, **changes})])
+    tables.put_files([FileRow(**{**values, **changes})])

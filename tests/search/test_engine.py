@@ -12,6 +12,7 @@ from eaglenet.errors import EagleNetError, ModelNotFoundError, StoreError, Usage
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.queries import NEGATIVE_WEIGHT, clean_query, encode_sentences
+from eaglenet.search.store.folder import StoreFolder
 from eaglenet.types import TextFeatures, VideoFeatures
 
 NASTY = ["", " ", "\x00", "\n\t\r", "\ud800", "\u202e\u200f", "x" * 10**6, "' OR 1=1 --", "%s%n"]
@@ -124,7 +125,7 @@ def test_a_store_is_only_searched_with_its_own_model(store_folder: Path) -> None
 def test_a_model_that_moved_is_told(bag: BagMethod, tmp_path: Path) -> None:
     manifest = make_manifest(bag, model=str(tmp_path / "gone"))
     make_store(tmp_path / "store", bag, num_files=1)
-    manifest.write(tmp_path / "store")
+    StoreFolder(tmp_path / "store", manifest).write_manifest()
     with pytest.raises(StoreError, match="--model FOLDER"):
         Engine.open(tmp_path / "store").search("red")
     with pytest.raises(ModelNotFoundError, match="/no/such/model") as caught:

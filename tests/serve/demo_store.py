@@ -11,8 +11,8 @@ import torch
 
 from eaglenet.data.demo.dataset import demo_tokenizer_folder, render_world
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.methods.base import METHODS
 from eaglenet.methods.folder import save
 from eaglenet.search.engine import Engine
@@ -37,7 +37,7 @@ class DemoStore:
 
 
 def save_model(folder: Path) -> Path:
-    tokenizer = Tokenizer.from_folder(demo_tokenizer_folder())
+    tokenizer = ClipTokenizer.from_folder(demo_tokenizer_folder())
     torch.manual_seed(0)
     config = ClipConfig(
         dim=24,

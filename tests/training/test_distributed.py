@@ -97,6 +97,36 @@ def test_a_gathered_tensor_has_the_summed_gradient(tmp_path):
     run_ranks(rank)
 
 
+def test_local_gradients_are_those_of_the_released_code(tmp_path):
+    """Its gather gives a rank its own slice: 1 / W of the gradient through the encoder."""
+
+    def rank():
+        world = join("cpu")
+        value = torch.full((3, 2), float(world.rank + 1), requires_grad=True)
+        joined = gather_tensor(value, world, "local")
+        (joined * (world.rank + 1)).sum().backward()
+        assert value.grad.tolist() == [[world.rank + 1.0] * 2] * 3
+        leave(world)
+
+    run_ranks(rank)
+
+
+def test_local_gradients_halve_the_encoder_and_keep_the_head(features, tmp_path):
+    expected = gradients_of(features, World())
+
+    def rank():
+        world = join("cpu")
+        found = gradients_of(features, world, gradients="local")
+        torch.save(found, tmp_path / f"{world.rank}.pt")
+        leave(world)
+
+    run_ranks(rank)
+    found = torch.load(tmp_path / "1.pt")["gradients"]
+    for name, value in expected["gradients"].items():
+        share = 0.5 if name.startswith("encoder.") else 1.0
+        torch.testing.assert_close(found[name], share * value, rtol=1e-9, atol=1e-10, msg=name)
+
+
 def test_a_whole_run_on_two_processes_equals_one(features, tmp_path):
     experiment = tiny_experiment(features, epochs=2)
     train(experiment, tmp_path / "one", device="cpu")

@@ -55,6 +55,20 @@ def test_towers_and_heads_have_their_own_rates(method):
         assert group["peak"] == (1e-6 if group["name"].startswith("encoder") else 1e-4)
 
 
+def test_the_scale_of_softmax_logits_is_clips_and_has_its_rate():
+    """The originals train CLIP's own logit scale; the sigmoid loss has a temperature of its own."""
+    softmax = METHODS["xpool"].build(METHODS["xpool"].config_class(), ClipEncoder(TOWERS))
+    groups = names_of(softmax, groups_of(softmax))
+    assert "loss.logit_scale" in groups["encoder, no decay"]
+    config = EagleNetConfig(dim=8, num_frames=3, num_candidates=2)
+    sigmoid = METHODS["eaglenet"].build(config, ClipEncoder(TOWERS))
+    assert "loss.temperature" in names_of(sigmoid, groups_of(sigmoid))["head, no decay"]
+
+
+def test_everything_decays_where_the_original_decays_everything(method):
+    assert set(names_of(method, groups_of(method, decay="all"))) == {"encoder", "head"}
+
+
 def test_biases_norms_temperatures_and_positions_do_not_decay(method):
     groups = names_of(method, groups_of(method))
     kept = groups["encoder"] | groups["head"]

@@ -39,7 +39,7 @@ def convert(
 
     Weights without any effect are left out and listed; names that are not understood are an error.
     """
-    from eaglenet.encoders.tokenizer import Tokenizer
+    from eaglenet.encoders.clip_tokenizer import ClipTokenizer
     from eaglenet.errors import UsageError
     from eaglenet.methods.eaglenet_config import EagleNetConfig
     from eaglenet.methods.folder import save
@@ -54,9 +54,9 @@ def convert(
     conversion = convert_weights(read_released(checkpoint), **changes)
     if tokenizer is not None:
         conversion.method.tokenizer = (
-            Tokenizer.from_table(tokenizer)
+            ClipTokenizer.from_table(tokenizer)
             if tokenizer.is_file()
-            else Tokenizer.from_folder(tokenizer)
+            else ClipTokenizer.from_folder(tokenizer)
         )
     save(conversion.method, out)
     if as_json:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet import foreign
-from eaglenet.cli.terminal import lines
 from eaglenet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +60,8 @@ def check(
     from eaglenet.data.checks import check_dataset
 
     if dataset == "features":
+        from eaglenet.cli.features import check_features
+
         check_features(root, as_json)
         return
     with progress_bar("decode" if decode else "open", quiet=as_json) as advance:
@@ -148,50 +148,6 @@ def cache(
         raise typer.Exit(3)
 
 
-@app.command()
-def features(
-    model: Annotated[
-        str, typer.Argument(help="Whose towers: a CLIP folder or hub id, a model folder or run.")
-    ],
-    dataset: Dataset,
-    output: Annotated[Path, typer.Option("--output", help="The features folder to write.")],
-    root: Annotated[str, typer.Option("--root", help="Folder (or file) of the dataset.")] = "",
-    split: Annotated[str, typer.Option("--split", help="train, val or test.")] = "train",
-    videos: VideoFolders = None,
-    settings: Settings = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Encode a split once; heads then train on the features without towers, in minutes.
-
-    Train with ``eaglenet train features/xpool --set data.root=OUTPUT``, evaluate with
-    ``eaglenet evaluate RUN --features OUTPUT``.
-    """
-    from eaglenet.cli.training_options import progress_bars
-    from eaglenet.experiments.feature_export import export_features
-
-    options = parse_settings(settings)
-    if videos:
-        options["video_folders"] = [str(folder) for folder in videos]
-    with progress_bars(quiet=as_json) as bars:
-        source = export_features(
-            model,
-            dataset,
-            root,
-            output,
-            split=split,
-            options=options,
-            device=device,
-            progress=bars("features"),
-        )
-    if as_json:
-        print(json.dumps({"output": str(output), **source.describe()}, indent=2))
-        return
-    print(f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}")
-    if source.missing:
-        print(f"{len(source.missing):,} videos of the split are missing, first {source.missing[0]}")
-
-
 def cache_split(
     split: Split,
     spec: FrameSpec,
@@ -245,32 +201,6 @@ def cache_split(
     return result
 
 
-def check_features(root: Path, as_json: bool) -> None:
-    """A feature folder has no files to miss: reading it checks it."""
-    from eaglenet.data.features import load_feature_folder
-
-    split = load_feature_folder(root)
-    content = {
-        "dataset": "features",
-        "root": str(root),
-        "protocol": split.protocol.name,
-        "num_videos": split.num_videos,
-        "num_captions": split.num_texts,
-        "frame_dim": split.frame_dim,
-        "text_dim": split.text_dim,
-        "max_frames": split.max_frames,
-        "metadata": dict(split.metadata),
-        "exit_code": 0,
-    }
-    if as_json:
-        print(json.dumps(content, indent=2))
-        return
-    print(
-        f"{split.protocol.name}: frames {split.frame_dim} wide, up to {split.max_frames} a video; "
-        f"sentences {split.text_dim} wide; all numbers finite"
-    )
-
-
 def show(report: CheckReport) -> None:
     """The report as a table, with the first few reasons of each kind."""
     from rich.console import Console
@@ -318,8 +248,8 @@ def show(report: CheckReport) -> None:
 
 
 def printable(text: str) -> str:
-    """File names need not be UTF-8, and may hold signs that upset a terminal."""
-    return lines(text.encode(errors="replace").decode())
+    """File names need not be UTF-8; what no terminal can show becomes a question mark."""
+    return text.encode(errors="replace").decode()
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Any]:
@@ -330,7 +260,7 @@ def parse_settings(settings: list[str] | None) -> dict[str, Any]:
         if not equals or not name:
             raise UsageError(f"--set {setting!r}: expected name=value")
         try:
-            options[name] = foreign.parse_json(value)
+            options[name] = json.loads(value)
         except json.JSONDecodeError:
             options[name] = value
     return options
@@ -358,4 +288,7 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]
 
 
 def register(root: typer.Typer) -> None:
+    from eaglenet.cli import features
+
+    features.register(app)
     root.add_typer(app, name="data")

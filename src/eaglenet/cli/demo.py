@@ -133,7 +133,7 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
 
     folder = output / "frames" / f"{len(world)}-clips"
     cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)
-    pairs = CachedPairs(world, cache, method.tokenizer, max_words=MAX_WORDS)
+    pairs = CachedPairs(world, cache, method.tokenize, max_words=MAX_WORDS)
     return evaluate_source(method, cached_source(pairs), World(device=torch.device("cpu")))
 
 

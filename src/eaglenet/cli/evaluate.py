@@ -12,6 +12,7 @@ from eaglenet.cli.data import Settings as DatasetSettings
 from eaglenet.cli.data import VideoFolders, parse_settings
 from eaglenet.cli.training_options import AsJson, Device, progress_bars
 from eaglenet.errors import UsageError
+from eaglenet.files import write_json
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +65,6 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Recalls in both directions, with their protocol and the time they took."""
-    from eaglenet.experiments.environment import write_json
     from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
 
     if scores is not None and scores.suffix != ".npy":

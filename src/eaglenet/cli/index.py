@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.terminal import one_line
+from eaglenet.cli.store import one_line
 
 if TYPE_CHECKING:
     from eaglenet.search.indexing.report import IndexReport, Problem, Progress
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def index(
     paths: Annotated[list[Path], typer.Argument(help="Folders and video files.")],
-    store: Annotated[Path, typer.Option(help="Folder of the store; made if needed.")],
+    store: Annotated[str, typer.Option(help="Folder of the store; made if needed.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +95,7 @@ def index(
     if report.unused_tags:
         print(f"{tags} names files that were not found in the given paths:", file=sys.stderr)
         for name in report.unused_tags:
-            print(one_line(f"  {name}"), file=sys.stderr)
+            print(f"  {name}", file=sys.stderr)
     if report.problems:
         raise typer.Exit(LEFT_OUT)
 
@@ -164,7 +164,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _print_report(report: IndexReport, store: Path) -> None:
+def _print_report(report: IndexReport, store: str) -> None:
     print(
         f"{report.indexed} videos indexed ({report.hours:.2f} h in {_clock(report.elapsed)}), "
         f"{report.unchanged} unchanged, {report.aliases} copies of others"

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from eaglenet.cli.terminal import SafeFormatter, lines
 from eaglenet.errors import EagleNetError, StoppedError
 
 COMMAND_MODULES: tuple[str, ...] = (
@@ -43,7 +42,7 @@ app = typer.Typer(
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
-        from eaglenet import __version__
+        from eaglenet.version import __version__
 
         print(f"eaglenet {__version__}")
         raise typer.Exit
@@ -64,9 +63,7 @@ def options(
     if debug:
         os.environ["EAGLENET_DEBUG"] = "1"
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level)
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(SafeFormatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=level, format="%(name)s: %(message)s")
 
 
 for _name in COMMAND_MODULES:
@@ -91,7 +88,7 @@ def main() -> None:
     except EagleNetError as error:
         if os.environ.get("EAGLENET_DEBUG"):
             raise
-        print(lines(f"error: {error}"), file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader (head, less) went away: not an error of ours.
@@ -102,10 +99,8 @@ def main() -> None:
         if os.environ.get("EAGLENET_DEBUG") or error.filename is None:
             raise
         print(
-            lines(
-                f"error: {error.filename}: {error.strerror}; check the path, its permissions and "
-                "the space on its disk"
-            ),
+            f"error: {error.filename}: {error.strerror}; check the path, its permissions and the "
+            "space on its disk",
             file=sys.stderr,
         )
         sys.exit(1)

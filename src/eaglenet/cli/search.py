@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.terminal import one_line
 from eaglenet.errors import UsageError, VideoDecodeError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def search(
     query: Annotated[str | None, typer.Argument(help="What should be seen.")] = None,
-    store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("store"),
+    store: Annotated[str, typer.Option(help="Folder of the store.")] = "store",
     k: Annotated[int, typer.Option("-k", "--results", help="Number of results.")] = 10,
     shortlist: Annotated[
         int, typer.Option(min=1, help="Clips that are ranked exactly; at least -k are.")
@@ -122,7 +121,7 @@ def search(
         for title, hits in zip(titles, found, strict=True):
             _show_table(title, hits)
         for name in saved.values():
-            print(one_line(f"saved {name}"))
+            print(f"saved {name}")
         for written in (html, picture):
             if written is not None:
                 print(f"wrote {written}")
@@ -135,19 +134,19 @@ def search(
     if left_out:
         print(f"{len(left_out)} results were not saved:", file=sys.stderr)
         for reason in left_out:
-            print(one_line(f"  {reason}"), file=sys.stderr)
+            print(f"  {reason}", file=sys.stderr)
         raise typer.Exit(VideoDecodeError.exit_code)
 
 
-def _tell_what_is_gone(found: list[list[Hit]], store: Path) -> None:
+def _tell_what_is_gone(found: list[list[Hit]], store: str) -> None:
     from eaglenet.search.indexing.files import is_gone
 
     paths = dict.fromkeys(hit.path for hits in found for hit in hits)
     gone = [path for path in paths if is_gone(path)]
     if gone:
         print(
-            f"{len(gone)} of the files found are not there any more, {one_line(gone[0])} first; "
-            f"forget them with: eaglenet index FOLDER --store {store} --drop-missing",
+            f"{len(gone)} of the files found are not there any more, {gone[0]} first; forget them "
+            f"with: eaglenet index FOLDER --store {store} --drop-missing",
             file=sys.stderr,
         )
 
@@ -186,7 +185,6 @@ def _show_table(title: str, hits: list[Hit]) -> None:
         print(f"nothing found for {title!r}")
         return
     shown = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 3]}..."
-    shown = one_line(shown)
     table = Table(title=Text(shown), title_justify="left", box=None, pad_edge=False)
     for name in ("#", "score", "moment", "best", "file", "clip"):
         table.add_column(name, justify="right" if name in ("#", "score") else "left", no_wrap=True)
@@ -198,7 +196,7 @@ def _show_table(title: str, hits: list[Hit]) -> None:
             f"{hit.score:.3f}",
             f"{clock(hit.moment.start)} - {clock(hit.moment.end)}",
             clock(hit.moment.best),
-            Text(one_line(hit.path), style=f"link {link}", overflow="fold"),
+            Text(hit.path, style=f"link {link}", overflow="fold"),
             hit.clip_id,
         )
     # Wide enough for any path where the output is not a terminal and may be cut up by scripts.
@@ -211,9 +209,7 @@ def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:
         print(json.dumps([asdict(hit) for hit in ranked], ensure_ascii=False))
         return
     for hit in ranked:
-        print(
-            f"{hit.rank:>3}  {hit.score:.3f}  {clock(hit.moment.best):>8}  {one_line(hit.caption)}"
-        )
+        print(f"{hit.rank:>3}  {hit.score:.3f}  {clock(hit.moment.best):>8}  {hit.caption}")
 
 
 def _save_clips(

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    store: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("store"),
+    store: Annotated[str, typer.Option(help="Folder of the store.")] = "store",
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's needs a token.")
     ] = "127.0.0.1",

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from eaglenet.cli.terminal import one_line
-
 commands = typer.Typer(no_args_is_help=True, help="Look into a store, measure and repair it.")
-Store = Annotated[Path, typer.Option("--store", help="Folder of the store.")]
+Store = Annotated[str, typer.Option("--store", help="Folder of the store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -31,26 +28,30 @@ def info(store: Store, as_json: AsJson = False) -> None:
         return
     for name, value in values.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else value
-        line = f"{name:<10} {text:.2f}" if isinstance(value, float) else f"{name:<10} {text}"
-        print(one_line(line))
+        print(f"{name:<10} {text:.2f}" if isinstance(value, float) else f"{name:<10} {text}")
 
 
 @commands.command()
 def files(store: Store, as_json: AsJson = False) -> None:
     """Every file the indexer has dealt with, and why some were left out."""
-    from eaglenet.search.store.lance import LanceStore
-    from eaglenet.search.store.manifest import Manifest
+    from eaglenet.search.store.base import open_store
 
-    manifest = Manifest.read(store)
-    rows = sorted(
-        LanceStore(store, manifest.layout, manifest.dim).files(), key=lambda row: row.path
-    )
+    rows = sorted(open_store(store).tables().files(), key=lambda row: row.path)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
         return
     for row in rows:
         text = f"{row.status:<7} {row.num_clips:>5} clips  {row.path}  {row.reason}".rstrip()
         print(one_line(text))
+
+
+def one_line(text: str) -> str:
+    """File names may hold line breaks and other signs that upset a terminal; shown as escapes.
+
+    >>> one_line("two\\nlines")
+    'two\\\\nlines'
+    """
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 @commands.command()

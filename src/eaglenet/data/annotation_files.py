@@ -10,27 +10,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from eaglenet import foreign
 from eaglenet.errors import DatasetError
+from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
-# fmt: off
-VIDEO_SUFFIXES = frozenset({
-    ".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp",
-    ".3g2", ".3gpp", ".mts", ".m2ts", ".ts", ".ogv", ".qt", ".asf", ".divx", ".vob", ".f4v",
-    ".null",
-})
-# fmt: on
+# DiDeMo has files that end in .null; people's folders have not.
+LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null"}
 
 
 def read_bytes(path: Path) -> bytes:
     try:
-        return foreign.read_bytes(path, foreign.MAX_ANNOTATIONS)
+        return path.read_bytes()
     except FileNotFoundError:
         raise DatasetError(f"{path} does not exist") from None
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
 def read_text(path: Path) -> str:
@@ -49,13 +42,11 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> Any:
     text = read_text(path)
     try:
-        return foreign.parse_json(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise DatasetError(
             f"{path}: broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
         ) from error
-    except ValueError as error:
-        raise DatasetError(f"{path}: broken JSON: {error}") from error
 
 
 def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -65,9 +56,9 @@ def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = foreign.parse_json(line)
-        except ValueError as error:
-            raise DatasetError(f"{path}: broken JSON in line {number}: {error}") from error
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DatasetError(f"{path}: broken JSON in line {number}: {error.msg}") from error
         if not isinstance(row, dict):
             raise DatasetError(f"{path}: line {number} is not a JSON object")
         rows.append((number, row))
@@ -176,7 +167,7 @@ class VideoFinder:
 def stem_of(name: str) -> str:
     """``name`` without a video extension; a trailing dot counts as one (DiDeMo has such names)."""
     stem, dot, suffix = name.rpartition(".")
-    is_extension = dot and stem and (not suffix or f".{suffix.lower()}" in VIDEO_SUFFIXES)
+    is_extension = dot and stem and (not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES)
     return stem if is_extension else name
 
 
@@ -185,7 +176,7 @@ def is_video_name(name: str) -> bool:
     if name.startswith("."):
         return False
     _, dot, suffix = name.rpartition(".")
-    return not dot or not suffix or f".{suffix.lower()}" in VIDEO_SUFFIXES
+    return not dot or not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES
 
 
 def finder_for(root: Path, video_folders: Sequence[Path | str] | Path | str = ()) -> VideoFinder:

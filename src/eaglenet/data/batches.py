@@ -27,8 +27,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-Tokenizer = Callable[..., Tokens]
-"""``tokenizer(texts, max_length=...)``."""
+Tokenize = Callable[..., Tokens]
+"""``tokenize(texts, max_length=...)``."""
 Item = TypeVar("Item")
 
 
@@ -57,7 +57,7 @@ class CachedPairs:
     """Pairs of cached frames. Videos that the cache had to skip are left out of ``split`` here."""
 
     def __init__(
-        self, split: Split, cache: FrameCache, tokenizer: Tokenizer, *, max_words: int = 32
+        self, split: Split, cache: FrameCache, tokenizer: Tokenize, *, max_words: int = 32
     ) -> None:
         self.cache = cache.bound_to(split)
         present = self.cache.available

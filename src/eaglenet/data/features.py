@@ -9,10 +9,7 @@ A folder holds ``frame_features.npy`` [all frames, dim] (videos after each other
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,10 +20,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eaglenet import foreign
 from eaglenet.data.annotation_files import read_json
 from eaglenet.data.records import Protocol, stable_order
 from eaglenet.errors import DatasetError, NonFiniteError, UsageError
+from eaglenet.files import folder_written_whole, write_json
 from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
 
 logger = logging.getLogger(__name__)
@@ -269,7 +266,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 def read_array(path: Path, dtypes: Sequence[Any]) -> Tensor:
     """A two-axis array of one of ``dtypes`` with only finite numbers."""
     try:
-        array = foreign.read_array(path)
+        array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; a feature folder needs it") from None
     except (ValueError, EOFError, OSError) as error:
@@ -356,16 +353,11 @@ def save_feature_folder(
         "captions_per_video": text_count.tolist(),
         "captions": [group.tolist() for group in groups],
     }
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    temporary.mkdir(parents=True)
-    try:
+    with folder_written_whole(folder) as temporary:
         frames = videos.frames.detach().cpu().to(dtype)[mask]
         np.save(temporary / FRAMES_FILE, frames.numpy())
         np.save(temporary / SENTENCES_FILE, texts.sentence.detach().cpu().to(dtype).numpy())
-        (temporary / INDEX_FILE).write_text(json.dumps(index), encoding="utf-8")
+        write_json(temporary / INDEX_FILE, index, indent=None)
         # What cannot be read back is not kept: NaN, empty videos, overflow in float16.
         load_feature_folder(temporary)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return folder

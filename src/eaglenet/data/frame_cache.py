@@ -16,6 +16,7 @@ from torch import Tensor
 
 from eaglenet.data.frame_journal import (
     DATA_FILE,
+    LOCK_FILE,
     NO_FILE,
     Encoding,
     Journal,
@@ -23,13 +24,13 @@ from eaglenet.data.frame_journal import (
     check_header,
     decode_jpeg,
     file_size,
-    locked,
     read_header,
     read_journal,
     write_header,
 )
 from eaglenet.data.records import Split, VideoRecord
 from eaglenet.errors import DatasetError, UsageError
+from eaglenet.locking import hold_lock
 from eaglenet.types import Clips, FrameSpec
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,8 @@ class FrameCache:
             )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
+        # A second one (another rank of a run) waits, then finds the work done.
+        with hold_lock(folder / LOCK_FILE, wait=True):
             header = read_header(folder) or write_header(folder, split, spec, encoding or "raw")
             check_header(folder, header, spec, split, encoding)
             encoding = header["encoding"]

@@ -14,8 +14,6 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
@@ -24,10 +22,10 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from eaglenet import foreign
 from eaglenet.data.annotation_files import read_json
 from eaglenet.data.records import Split, VideoRecord
 from eaglenet.errors import DatasetError
+from eaglenet.files import write_json
 from eaglenet.types import FrameSpec
 
 if TYPE_CHECKING:
@@ -206,7 +204,7 @@ def parse_line(line: bytes) -> tuple[str, Row | str] | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        entry = foreign.parse_json(line)
+        entry = json.loads(line)
         if "skip" in entry:
             return str(entry["id"]), str(entry["skip"])
         row = Row(
@@ -241,12 +239,7 @@ def write_header(folder: Path, split: Split, spec: FrameSpec, encoding: Encoding
         "encoding": encoding,
         "frame_spec": dataclasses.asdict(spec),
     }
-    temporary = folder / f"{HEADER_FILE}.part"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(header, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / HEADER_FILE)
+    write_json(folder / HEADER_FILE, header)
     return header
 
 
@@ -269,27 +262,6 @@ def check_header(
                 f"{folder} was made with {key} {header[key]}, asked for {value}; "
                 "use another folder or the same settings"
             )
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One writer at a time: a second one (another rank of a run) waits, then finds the work done.
-
-    The system frees the lock when its process dies, however it dies.
-    """
-    with open(folder / LOCK_FILE, "w", encoding="utf-8") as file:
-        try:
-            import fcntl
-        except ImportError:
-            logger.info("no file locks on this system: do not build %s twice at once", folder)
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            logger.warning("%s is being built by another process; waiting for it", folder)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def encode_jpeg(frame: Bytes) -> bytes:

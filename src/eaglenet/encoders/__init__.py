@@ -1,1 +1,6 @@
-"""Pixels and tokens to features."""
+"""Towers and what reads their files. Importing this registers every family in ``ENCODERS``."""
+
+from eaglenet.encoders import clip, experts, features
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+
+__all__ = ["ENCODERS", "EncoderSpec", "Pretrained", "clip", "experts", "features"]

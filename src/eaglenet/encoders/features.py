@@ -5,18 +5,19 @@ With it every method trains and scores on frozen features, without a tower.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec
 from eaglenet.errors import ConfigError, UsageError
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.types import Abilities, Clips, TextFeatures, Tokens, VideoFeatures
 
 InputScaling = Literal["none", "unit", "layer_norm"]
 
@@ -58,19 +59,6 @@ class FeatureConfig:
                 raise ConfigError(f"{name} {getattr(self, name)} is not in [0, 1)")
         if self.hidden < 0:
             raise ConfigError(f"hidden {self.hidden} is negative; 0 keeps the adapters linear")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> FeatureConfig:
-        """The inverse of :meth:`to_dict`."""
-        known = {spec.name for spec in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ConfigError(f"FeatureConfig has no {', '.join(unknown)} (known: {sorted(known)})")
-        return cls(**values)
 
 
 class FeatureAdapter(nn.Module):
@@ -120,8 +108,12 @@ class FeatureAdapter(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
 
-class FeatureEncoder(nn.Module):
-    """Adapts texts and frames; words and patches with the same adapters."""
+class FeatureEncoder(BaseEncoder):
+    """Adapts texts and frames; words and patches, where they are stored, with the same adapters."""
+
+    family = "features"
+    abilities = Abilities(words=True, patches=True)
+    config: FeatureConfig
 
     def __init__(self, config: FeatureConfig, *, seed: int = 0) -> None:
         super().__init__()
@@ -135,7 +127,7 @@ class FeatureEncoder(nn.Module):
             self.text.initialise(generator)
             self.frames.initialise(generator)
 
-    def encode_text(self, texts: TextFeatures, *, words: bool = False) -> TextFeatures:
+    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
         """Adapted sentences; ``words`` needs word features to be there."""
         if not isinstance(texts, TextFeatures):
             raise UsageError(f"a feature encoder reads TextFeatures, got {type(texts).__name__}")
@@ -151,7 +143,9 @@ class FeatureEncoder(nn.Module):
             words_mask=texts.words_mask,
         )
 
-    def encode_video(self, videos: VideoFeatures, *, patches: bool = False) -> VideoFeatures:
+    def encode_video(
+        self, videos: Clips | VideoFeatures, *, patches: bool = False
+    ) -> VideoFeatures:
         """Adapted frames, zeros where padded; ``patches`` needs patch features to be there."""
         if not isinstance(videos, VideoFeatures):
             raise UsageError(f"a feature encoder reads VideoFeatures, got {type(videos).__name__}")
@@ -190,13 +184,21 @@ class FeatureEncoder(nn.Module):
         return torch.where(kept.any(dim=1, keepdim=True), kept, mask)
 
     @property
-    def device(self) -> torch.device:
-        return self.logit_scale.device
-
-    @property
     def dtype(self) -> torch.dtype:
         return self.logit_scale.dtype
 
 
 def _adapt(adapter: FeatureAdapter, features: Tensor | None) -> Tensor | None:
     return None if features is None else adapter(features)
+
+
+ENCODERS.add(
+    "features",
+    EncoderSpec(
+        name="features",
+        title="frozen features",
+        config_class=FeatureConfig,
+        build=FeatureEncoder,
+        reads_features=True,
+    ),
+)

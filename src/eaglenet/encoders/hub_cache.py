@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from eaglenet import foreign
-from eaglenet.errors import CheckpointError, ModelNotFoundError
+from eaglenet.encoders.model_files import WEIGHT_FILES
+from eaglenet.errors import ModelNotFoundError
 
 HUB_IDS = {
     "ViT-B/32": "openai/clip-vit-base-patch32",
@@ -20,12 +20,6 @@ HUB_IDS = {
 }
 """Short names of OpenAI's models."""
 
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 VOCABULARIES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 
@@ -74,7 +68,7 @@ def _fetch_files(fetch: Callable[[str], Path]) -> Path:
     folder = fetch("config.json").parent
     weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
     if weights.name.endswith(".index.json"):
-        for shard in shard_names(foreign.read_object(weights, foreign.MAX_VOCABULARY), weights):
+        for shard in sorted(set(json.loads(weights.read_text("utf-8"))["weight_map"].values())):
             fetch(shard)
     _first_of(fetch, VOCABULARIES)
     try:
@@ -82,18 +76,6 @@ def _fetch_files(fetch: Callable[[str], Path]) -> Path:
     except Exception:  # optional: CLIP's own pixel statistics are the default
         return folder
     return folder
-
-
-def shard_names(index: dict[str, Any], path: Path) -> list[str]:
-    """Files that an index of weights names; plain names beside it and no others."""
-    names = index.get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise CheckpointError(f"{path}: weight_map should be a table of names and files")
-    shards = sorted(set(names.values()))
-    for name in shards:
-        if name != Path(name).name or not name or "\0" in name:
-            raise CheckpointError(f"{path}: names {name!r:.60}, which is no file beside it")
-    return shards
 
 
 def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) -> Path:

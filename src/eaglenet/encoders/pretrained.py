@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
-from eaglenet import foreign
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.hub_cache import WEIGHT_FILES, find_hub_folder, shard_names
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
+from eaglenet.encoders.hub_cache import find_hub_folder
 from eaglenet.encoders.hub_config import config_from_hub, config_to_hub, preprocessor_to_hub
+from eaglenet.encoders.model_files import read_json, read_optional_json, read_weights, write_json
 from eaglenet.encoders.openai_archive import load_openai_clip
-from eaglenet.encoders.tokenizer import Tokenizer
 from eaglenet.encoders.weight_names import from_hub, to_hub
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 
@@ -27,7 +23,7 @@ def load_clip(
     *,
     dtype: torch.dtype = torch.float32,
     tokenizer: str | Path | None = None,
-) -> tuple[ClipEncoder, Tokenizer]:
+) -> tuple[ClipEncoder, ClipTokenizer]:
     """A trained encoder in eval mode, and the tokenizer that belongs to it.
 
     Args:
@@ -44,7 +40,7 @@ def load_clip(
     return encoder, _read_tokenizer(tokenizer or folder)
 
 
-def save_clip(encoder: ClipEncoder, tokenizer: Tokenizer | None, folder: str | Path) -> None:
+def save_clip(encoder: ClipEncoder, tokenizer: ClipTokenizer | None, folder: str | Path) -> None:
     """Write a folder that :func:`load_clip` and transformers' ``CLIPModel`` read."""
     if encoder.config.vision.frame_positions:
         raise ConfigError(
@@ -55,8 +51,8 @@ def save_clip(encoder: ClipEncoder, tokenizer: Tokenizer | None, folder: str | P
     folder.mkdir(parents=True, exist_ok=True)
     weights = to_hub(encoder.state_dict(), encoder.config)
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    _write_json(folder / "config.json", config_to_hub(encoder.config))
-    _write_json(folder / "preprocessor_config.json", preprocessor_to_hub(encoder.config))
+    write_json(folder / "config.json", config_to_hub(encoder.config))
+    write_json(folder / "preprocessor_config.json", preprocessor_to_hub(encoder.config))
     if tokenizer is not None:
         tokenizer.save(folder)
 
@@ -65,12 +61,11 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
     """The encoder of a folder in the hub's format, in eval mode."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(f"{folder} has no config.json; expected a CLIP folder")
-    preprocessor = folder / "preprocessor_config.json"
     config = config_from_hub(
-        _read_json(folder / "config.json"),
-        _read_json(preprocessor) if preprocessor.is_file() else None,
+        read_json(folder / "config.json"),
+        read_optional_json(folder / "preprocessor_config.json"),
     )
-    weights = {name: value.to(dtype) for name, value in _read_weights(folder).items()}
+    weights = {name: value.to(dtype) for name, value in read_weights(folder).items()}
     with torch.device("meta"):
         encoder = ClipEncoder(config)
     expected = {name: value.shape for name, value in encoder.state_dict().items()}
@@ -84,47 +79,12 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
     return encoder.eval()
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    for name in WEIGHT_FILES:
-        path = folder / name
-        if not path.is_file():
-            continue
-        if not name.endswith(".index.json"):
-            return _read_weight_file(path)
-        shards = shard_names(_read_json(path), path)
-        missing = [shard for shard in shards if not (folder / shard).is_file()]
-        if missing:
-            raise ModelNotFoundError(f"{folder}: {name} names files that are not there: {missing}")
-        return {k: v for shard in shards for k, v in _read_weight_file(folder / shard).items()}
-    raise ModelNotFoundError(
-        f"{folder} has a config.json but no weights; looked for {', '.join(WEIGHT_FILES)}"
-    )
-
-
-def _read_weight_file(path: Path) -> dict[str, Tensor]:
-    try:
-        if path.suffix == ".safetensors":
-            weights: dict[str, Tensor] = safetensors.torch.load_file(path)
-            return weights
-        if zipfile.is_zipfile(path):
-            foreign.check_zip(path)
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(weights, dict) or not all(
-            isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
-        ):
-            raise ValueError("expected names and tensors")
-        foreign.check_tensor_bytes(weights.values(), path)
-        return weights
-    except Exception as error:  # a damaged file can fail in any way
-        raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
-
-
-def _read_tokenizer(source: str | Path) -> Tokenizer:
+def _read_tokenizer(source: str | Path) -> ClipTokenizer:
     path = Path(source)
-    return Tokenizer.from_table(path) if path.is_file() else Tokenizer.from_folder(path)
+    return ClipTokenizer.from_table(path) if path.is_file() else ClipTokenizer.from_folder(path)
 
 
-def _openai_tokenizer(path: Path) -> Tokenizer:
+def _openai_tokenizer(path: Path) -> ClipTokenizer:
     """OpenAI's files carry no vocabulary: beside the file, or in a package that has the table."""
     looked_in = [path.parent]
     for package in ("clip", "open_clip"):
@@ -133,7 +93,7 @@ def _openai_tokenizer(path: Path) -> Tokenizer:
         looked_in += [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     for folder in looked_in:
         try:
-            return Tokenizer.from_folder(folder)
+            return ClipTokenizer.from_folder(folder)
         except ModelNotFoundError:
             continue
     places = ", ".join(str(folder) for folder in looked_in)
@@ -141,14 +101,3 @@ def _openai_tokenizer(path: Path) -> Tokenizer:
         f"{path} has weights but no vocabulary; looked in {places}. Put tokenizer.json or "
         "bpe_simple_vocab_16e6.txt.gz beside it, or pass tokenizer=FOLDER"
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return foreign.read_object(path, foreign.MAX_VOCABULARY)
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"{path}: not JSON ({error})") from error
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n")

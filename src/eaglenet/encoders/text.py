@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
 from eaglenet.encoders.config import TextConfig
-from eaglenet.errors import UsageError
 
 
 class TextTower(nn.Module):
@@ -31,16 +30,10 @@ class TextTower(nn.Module):
         )
         self.ln_final = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.projection = nn.Linear(config.width, dim, bias=False)
-        self.gradient_checkpointing = False
+        self.gradient_checkpointing = 0
 
     def embed(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts words width"]:
         """What the first block takes."""
-        limit = self.config.context_length
-        if ids.shape[1] > limit:
-            raise UsageError(
-                f"texts are {ids.shape[1]} tokens long, this tower takes {limit}; "
-                f"tokenize with max_length={limit} or less"
-            )
         tokens: Tensor = self.token_embedding(ids)
         return tokens + self.positional_embedding[: ids.shape[1]]
 
@@ -61,11 +54,11 @@ class TextTower(nn.Module):
     ) -> Float[Tensor, "texts outputs dim"]:
         """The projected sentence, [texts, 1, dim], or with ``words`` every position."""
         tokens = self.embed(ids)
-        for block in self.blocks:
+        for index, block in enumerate(self.blocks):
             tokens = run_block(
                 block,
                 tokens,
-                is_checkpointed=self.gradient_checkpointing and self.training,
+                is_checkpointed=index < self.gradient_checkpointing and self.training,
                 is_causal=True,
             )
         if not words:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -15,12 +16,13 @@ FreshRows = Literal["symmetric", "released"]
 class ReplayBuffer(nn.Module):
     """The newest ``size`` samples, part of the state dict, so that a resumed run continues them.
 
-    A chain starts at a stored row with probability ``1 - fresh_fraction``, else at fresh noise.
+    A chain starts at a stored row with probability ``1 - fresh_fraction``, else at fresh noise;
+    in the ``released`` form of ``fresh`` a fixed number of a batch does, ``B - floor(0.95 B)``.
     Rows never written are never served: ``written`` counts the rows that hold a sample, and an
     empty buffer serves fresh noise only. Everything stays on the device and nothing waits for it.
 
     rows: ``independent`` draws text and frames apart (paper algorithm 1), ``joint`` takes both from
-        the same row, as the released code does.
+        the same row and no row twice as long as there are enough, as the released code does.
 
     fresh: ``symmetric`` draws from U[-1, 1) always; ``released`` only as long as nothing is stored,
         and from U[0, 1) later.
@@ -84,13 +86,30 @@ class ReplayBuffer(nn.Module):
     def _choose(self, num_pairs: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """A written row for each chain, and whether it starts fresh instead."""
         device = self.texts.device
-        chance = torch.rand(num_pairs, device=device, generator=generator)
+        if self.fresh == "released":
+            stored = math.floor((1 - self.fresh_fraction) * num_pairs)
+            is_fresh = torch.arange(num_pairs, device=device) >= stored
+        else:
+            chance = torch.rand(num_pairs, device=device, generator=generator)
+            is_fresh = chance < self.fresh_fraction
+        is_fresh = is_fresh | (self.written == 0)
+        if self.rows == "joint":
+            return self._different_rows(num_pairs, generator), is_fresh
         spread = torch.rand(num_pairs, device=device, generator=generator)
         # Rounding may give exactly 1.0 * written, hence the clamp; an empty buffer clamps to row
         # 0, which is then not served.
         rows = (spread * self.written).long().clamp(min=0)
         rows = torch.minimum(rows, (self.written - 1).clamp_min(0))
-        return rows, (chance < self.fresh_fraction) | (self.written == 0)
+        return rows, is_fresh
+
+    def _different_rows(self, num_pairs: int, generator: torch.Generator | None) -> Tensor:
+        """Written rows in random order; from the first again where there are too few."""
+        device = self.texts.device
+        order = torch.rand(self.size, device=device, generator=generator)
+        # Rows never written come last and are never reached.
+        order = torch.where(torch.arange(self.size, device=device) < self.written, order, 2.0)
+        places = torch.arange(num_pairs, device=device) % self.written.clamp(min=1)
+        return order.argsort()[places]
 
     def _fresh(self, rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
         shape = (count, *rows.shape[1:])

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglenet.files import write_bytes, write_text
+
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem;
        color: #1c1c1c; background: #ffffff; }
@@ -55,10 +57,10 @@ def write_document(folder: Path, title: str, blocks: Sequence[Block]) -> tuple[P
     folder.mkdir(parents=True, exist_ok=True)
     for block in blocks:
         if isinstance(block, Picture):
-            (folder / f"{block.name}.png").write_bytes(block.png)
+            write_bytes(folder / f"{block.name}.png", block.png)
     markdown, page = folder / "report.md", folder / "report.html"
-    markdown.write_text(to_markdown(title, blocks), encoding="utf-8")
-    page.write_text(to_html(title, blocks), encoding="utf-8")
+    write_text(markdown, to_markdown(title, blocks))
+    write_text(page, to_html(title, blocks))
     return markdown, page
 
 

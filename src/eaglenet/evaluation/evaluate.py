@@ -212,15 +212,7 @@ def _text_batches(method: Method, texts: Any, batch_size: int) -> Iterator[Any]:
         yield from _batches(texts, batch_size)
         return
     for part in _grouped(texts, batch_size):
-        if isinstance(part, list):
-            if method.tokenizer is None:
-                raise UsageError(
-                    "texts are sentences but the method has no tokenizer: load it with "
-                    "eaglenet.load, or pass Tokens"
-                )
-            yield method.tokenizer(part)
-        else:
-            yield part
+        yield method.tokenize(part) if isinstance(part, list) else part
 
 
 def _grouped(texts: Iterable[Any], batch_size: int) -> Iterator[Any]:

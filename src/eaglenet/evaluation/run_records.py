@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglenet import foreign
-
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -198,7 +196,7 @@ def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dic
             problems.append(f"no {path.name}")
         return {}
     try:
-        value = foreign.read_json(path, foreign.MAX_ANNOTATIONS)
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         problems.append(f"{path.name} cannot be read ({error})")
         return {}
@@ -216,7 +214,7 @@ def _read_log(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            event = foreign.parse_json(line)
+            event = json.loads(line)
         except ValueError:
             problems.append(f"{path.name} line {number} is broken; read up to there")
             break

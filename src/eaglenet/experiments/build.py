@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,14 @@ import torch
 
 from eaglenet.data import DATASETS, Split
 from eaglenet.data.batches import CachedPairs
+from eaglenet.data.experts import ExpertSplit, load_expert_folder
 from eaglenet.data.features import FeatureSplit, load_feature_folder
 from eaglenet.data.records import check_options, check_split_name
-from eaglenet.errors import ConfigError, DatasetError, UsageError
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.experts import ExpertConfig
+from eaglenet.encoders.features import FeatureEncoder
+from eaglenet.errors import ConfigError, DatasetError, ModelNotFoundError, UsageError
+from eaglenet.experiments.experiment import PRETRAINED, DataChoice, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.training.distributed import World
@@ -25,7 +30,7 @@ from eaglenet.training.sources import (
     memory_source,
     pair_samplers,
 )
-from eaglenet.types import Clips
+from eaglenet.types import Clips, Encoder, Tokenizer
 
 logger = logging.getLogger(__name__)
 FEATURES = "features"
@@ -35,8 +40,13 @@ DEMO = "demo"
 def build_method(experiment: Experiment) -> Method:
     """The method with fresh (or pretrained) weights; random ones come from the seed."""
     spec = METHODS[experiment.method]
+    if experiment.encoder.kind == "experts" and not spec.reads_experts:
+        raise ConfigError(
+            f"{experiment.method} reads frames and sentences, not several experts; set "
+            "encoder.kind=features to train it on the frames of such a folder"
+        )
     encoder, tokenizer = build_encoder(experiment.encoder, experiment.training.seed)
-    if experiment.encoder.logit_scale is not None:
+    if experiment.encoder.logit_scale is not None and hasattr(encoder, "logit_scale"):
         encoder.logit_scale.data.fill_(experiment.encoder.logit_scale)
     torch.manual_seed(experiment.training.seed)
     method = spec.build(experiment.method_config, encoder)
@@ -47,32 +57,31 @@ def build_method(experiment: Experiment) -> Method:
     return method
 
 
-def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Any, Any]:
+def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer | None]:
     """An encoder and its tokenizer (None for stored features)."""
-    if choice.kind == "pretrained":
-        from eaglenet.encoders.pretrained import load_clip
+    if choice.kind == PRETRAINED:
+        from eaglenet.encoders.loading import load_pretrained
 
-        return load_clip(choice.source)
+        return load_pretrained(choice.source)
+    spec = ENCODERS[choice.kind]
     if choice.config is None:
         raise ConfigError(f"encoder.kind={choice.kind} needs encoder.config, which is not set")
-    if choice.kind == "clip":
-        from eaglenet.encoders.clip import ClipEncoder
-
-        return ClipEncoder(choice.config, seed=seed), build_tokenizer(choice.source)
-    from eaglenet.encoders.features import FeatureEncoder
-
-    return FeatureEncoder(choice.config, seed=seed), None
+    encoder = spec.build(choice.config, seed=seed)
+    return encoder, None if spec.reads_features else build_tokenizer(choice.source)
 
 
-def build_tokenizer(source: str) -> Any:
+def build_tokenizer(source: str) -> Tokenizer:
     """The demo world's tokenizer, or the one in a folder."""
     if source == DEMO:
         from eaglenet.data.demo.dataset import demo_tokenizer_folder
 
         source = str(demo_tokenizer_folder())
-    from eaglenet.encoders.tokenizer import Tokenizer
+    from eaglenet.encoders.loading import read_tokenizer
 
-    return Tokenizer.from_folder(Path(source))
+    tokenizer = read_tokenizer(Path(source))
+    if tokenizer is None:
+        raise ModelNotFoundError(f"encoder.source={source}: no tokenizer.json in this folder")
+    return tokenizer
 
 
 def check_data(data: DataChoice) -> None:
@@ -101,7 +110,7 @@ def check_fit(method: Method, data: DataChoice) -> None:
     )
     try:
         with evaluating(method), torch.no_grad(), torch.random.fork_rng():
-            tokens = method.tokenizer(["a"], max_length=data.max_words)
+            tokens = method.tokenize(["a"], data.max_words)
             text = method.encode_text(tokens.to(method.device))
             method.score(text, method.encode_video(clip.to(method.device)))
     except (UsageError, ValueError) as error:
@@ -174,18 +183,53 @@ def load_features(data: DataChoice, split: str, method: Method) -> FeatureSplit:
                 "a features folder holds no test split; name another folder of the same form with "
                 "data.options.test_root=FOLDER, or `eaglenet evaluate RUN --features FOLDER`"
             )
-        return check_features(load_feature_folder(_folder(str(root), data)), method)
-    whole = check_features(load_feature_folder(_folder(data.root, data)), method)
+        return read_features(_folder(str(root), data), method)
+    whole = read_features(_folder(data.root, data), method)
     train, validation = whole.hold_out(data.val_videos)
     return train if split == "train" else validation
 
 
+def read_features(folder: Path, method: Method) -> FeatureSplit:
+    """A features folder as the model reads it, with its experts where it reads those."""
+    config: Any = getattr(method.encoder, "config", None)
+    if isinstance(config, ExpertConfig):
+        return check_experts(load_expert_folder(folder, words=config.words), config)
+    return check_features(load_feature_folder(folder), method)
+
+
+def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
+    """Refuse a folder whose experts or words are not those the model was built for."""
+    given = features.expert_widths
+    wanted = dict(sorted(config.experts.items()))
+    if any(given.get(name) != width for name, width in wanted.items()):
+        told = json.dumps(given)
+        raise ConfigError(
+            f"the folder has the experts {told}, the model takes {json.dumps(wanted)}: "
+            f"--set 'encoder.config.experts={told}'"
+        )
+    if features.frames_expert != config.frames:
+        raise ConfigError(
+            f"the folder's frames are {features.frames_expert!r}, the model's {config.frames!r}: "
+            f"--set encoder.config.frames={features.frames_expert}"
+        )
+    for name, found, expected in (
+        ("text_dim", features.text_dim, config.text_dim),
+        ("words_dim", features.words_dim, config.words_dim),
+    ):
+        if found != expected:
+            raise ConfigError(
+                f"the folder has {name} {found}, the model takes {expected}: "
+                f"--set encoder.config.{name}={found}"
+            )
+    return features
+
+
 def check_features(features: FeatureSplit, method: Method) -> FeatureSplit:
     """Refuse features whose width or number of frames the model was not built for."""
-    config: Any = getattr(method.encoder, "config", None)
-    expected = (getattr(config, "text_dim", None), getattr(config, "frame_dim", None))
-    if expected[0] is None:
+    encoder = method.encoder
+    if not isinstance(encoder, FeatureEncoder):
         raise ConfigError("this model reads sentences and videos, not stored features")
+    expected = (encoder.config.text_dim, encoder.config.frame_dim)
     given = (features.text_dim, features.frame_dim)
     if given != expected:
         raise ConfigError(
@@ -243,7 +287,7 @@ def _cached_frames(
         tell(progress, title, done, total)
 
     frames = FrameCache.build(records, data.frames, folder, workers=data.workers, progress=decoded)
-    pairs = CachedPairs(records, frames, method.tokenizer, max_words=data.max_words)
+    pairs = CachedPairs(records, frames, method.tokenize, max_words=data.max_words)
     return cached_source(pairs)
 
 
@@ -252,7 +296,7 @@ def _demo_source(data: DataChoice, split: str, method: Method) -> Source:
 
     world = demo_split(split, **check_options(DEMO, demo_split, data.options))
     clips = render_clips(world, data.frames)
-    tokens = method.tokenizer(world.texts, max_length=data.max_words)
+    tokens = method.tokenize(world.texts, data.max_words)
     return memory_source(world, tokens, clips)
 
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglenet import foreign
+from eaglenet.environment import describe_environment
 from eaglenet.errors import ConfigError
 from eaglenet.evaluation import report
 from eaglenet.evaluation.summary import mean_and_spread
 from eaglenet.experiments.build import DEMO, FEATURES, build_method
-from eaglenet.experiments.environment import describe_environment, write_json
 from eaglenet.experiments.evaluation import evaluate_run
 from eaglenet.experiments.experiment import Experiment
 from eaglenet.experiments.runs import RESULT, train
+from eaglenet.files import read_json, write_json, write_text
 from eaglenet.training.logbook import Progress
 
 BUDGET = {
@@ -84,7 +84,7 @@ def run_trial(
     run = train(experiment, output, device=device, progress=progress)
     path = output / f"evaluation-{split}.json"
     if path.exists():
-        evaluation = foreign.read_json(path)
+        evaluation = read_json(path)
     else:
         evaluation = evaluate_run(output, split=split, device=device).to_dict()
         write_json(path, evaluation)
@@ -162,7 +162,7 @@ def write_report(
         cells = [[row["label"], *_budget_cells(row["budget"])] for row in timed]
         lines += [markdown_table(["", *BUDGET.values()], cells), "", *budget_lines(rows), ""]
     lines += [*reasons(rows), *left_out_lines(folder, rows)]
-    (folder / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
+    write_text(folder / f"{name}.md", "\n".join(lines))
     if timed:
         runs = [folder / slug(row["label"]) for row in timed]
         report.write_report(runs, folder / "report", title=title)

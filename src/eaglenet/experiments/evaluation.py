@@ -12,7 +12,6 @@ from typing import Any
 from eaglenet.data.features import (
     INDEX_FILE,
     FeatureSplit,
-    load_feature_folder,
     made_otherwise,
     read_index,
 )
@@ -22,14 +21,13 @@ from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.experiments.build import (
     DEMO,
     FEATURES,
-    check_features,
     load_source,
+    read_features,
 )
 from eaglenet.experiments.experiment import DataChoice, Experiment
 from eaglenet.experiments.runs import SELECTION_NOTES, frames_folder, load_run
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
-from eaglenet.plain_values import differences, override, to_plain
 from eaglenet.training.distributed import (
     World,
     join,
@@ -37,6 +35,7 @@ from eaglenet.training.distributed import (
 )
 from eaglenet.training.logbook import Progress
 from eaglenet.training.rounds import evaluate_source
+from eaglenet.training.settings import differences, override, to_plain
 from eaglenet.training.sources import Source, feature_source
 from eaglenet.types import FrameSpec
 
@@ -70,7 +69,7 @@ def evaluate_run(
     try:
         method = method.to(world.device)
         if features is not None:
-            given = check_features(load_feature_folder(features), method)
+            given = read_features(features, method)
             source = feature_source(given)
             notes += feature_notes(experiment, given)
         else:
@@ -162,7 +161,7 @@ def evaluate_model(
     world = join(device)
     try:
         if dataset == FEATURES:
-            source = feature_source(check_features(load_feature_folder(root), method))
+            source = feature_source(read_features(Path(root), method))
         else:
             source = dataset_source(method, dataset, root, split, options, world, progress)
         result = evaluate_source(
@@ -205,9 +204,8 @@ def dataset_source(
     """A split with the frames that a model was made for."""
     if not root and dataset != DEMO:
         raise UsageError(f"no folder of {dataset} is given; say where it lies with --root FOLDER")
-    encoder: Any = method.encoder
     usual = method.habits.max_words or (64 if dataset == "didemo" else 32)
-    words = min(encoder.config.text.context_length, usual)
+    words = min(method.encoder.context_length or usual, usual)
     data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
     cache = user_cache(data)
     return load_source(data, split, method, cache=cache, device=world.device, progress=progress)

@@ -6,34 +6,40 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from eaglenet import foreign
+from eaglenet.encoders import ENCODERS
 from eaglenet.errors import CheckpointError, ConfigError
+from eaglenet.files import read_json, write_json
 from eaglenet.methods import METHODS
-from eaglenet.plain_values import from_plain, override, to_plain
 from eaglenet.training.config import TrainingConfig
+from eaglenet.training.settings import from_plain, override, to_plain
 from eaglenet.types import FrameSpec
 
-EncoderKind = Literal["pretrained", "clip", "features"]
+PRETRAINED = "pretrained"
 
 
 @dataclass(frozen=True)
 class EncoderChoice:
     """Where features come from.
 
-    kind: ``pretrained`` CLIP towers (``source``: a name on the hub or a folder), ``clip`` towers of
-        shape ``config`` from random weights, or ``features``: adapters of shape ``config`` over
-        stored features.
-    source: for ``clip``, whose tokenizer to use: a folder, or ``demo``.
+    kind: ``pretrained`` towers of any family (``source``: a name on the hub or a folder), or a
+        family of ``ENCODERS``: ``clip`` and others are towers of shape ``config`` from random
+        weights, ``features`` adapters of shape ``config`` over stored features, ``experts`` what
+        several models saw, of the widths in ``config``.
+    source: for towers from random weights, whose tokenizer to use: a folder, or ``demo``.
     logit_scale: where the temperature of a softmax loss starts (its logarithm); None leaves the
         encoder's own, CLIP's ln 100, which is too sharp for weights that know nothing yet.
     """
 
-    kind: EncoderKind
+    kind: str
     source: str = ""
     config: Any = None
     logit_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind != PRETRAINED:
+            ENCODERS[self.kind]
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class DataChoice:
     root: the folder with annotations, videos or features. options: what the dataset's loader takes.
     cache: the folder for decoded frames; empty means beside the run.
     val_videos: videos held out where a folder of features has no validation part.
+    jitter: frames decoded for training for each one that is shown; with more than 1 a step shows
+        others each time, evenly spaced from a random start to a random end (CLIP-ViP).
     """
 
     dataset: str
@@ -54,6 +62,7 @@ class DataChoice:
     cache: str = ""
     workers: int = 4
     val_videos: int = 500
+    jitter: int = 1
 
 
 @dataclass(frozen=True)
@@ -88,14 +97,12 @@ class Experiment:
         )
 
     def save(self, path: Path) -> None:
-        from eaglenet.experiments.environment import write_json
-
         write_json(path, self.to_plain())
 
     @staticmethod
     def load(path: Path) -> Experiment:
         try:
-            plain = foreign.read_json(path)
+            plain = read_json(path)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read as an experiment ({error})") from error
         return Experiment.from_plain(plain)
@@ -122,19 +129,11 @@ class Experiment:
         return changed
 
 
-def encoder_config_class(kind: EncoderKind) -> type[Any] | None:
-    """The dataclass that describes an encoder of this kind; pretrained ones bring their own."""
-    from eaglenet.encoders.clip import ClipConfig
-    from eaglenet.encoders.features import FeatureConfig
-
-    classes: dict[str, type[Any]] = {"clip": ClipConfig, "features": FeatureConfig}
-    return classes.get(kind)
-
-
 def _with_config(choice: EncoderChoice) -> EncoderChoice:
-    kind = encoder_config_class(choice.kind)
-    if kind is None or not isinstance(choice.config, Mapping):
+    """Pretrained towers bring their own config; others have that of their family."""
+    if choice.kind == PRETRAINED or not isinstance(choice.config, Mapping):
         return choice
+    kind = ENCODERS[choice.kind].config_class
     return dataclasses.replace(
         choice, config=from_plain(kind, choice.config, where="encoder.config")
     )

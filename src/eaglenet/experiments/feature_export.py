@@ -1,4 +1,4 @@
-"""Features of a dataset, made once by a model's towers, for heads that are trained on them."""
+"""Features of a dataset, made once by the towers of one or several models, to train heads on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from eaglenet.data.expert_writing import add_experts
 from eaglenet.data.features import save_feature_folder
 from eaglenet.errors import UsageError
 from eaglenet.experiments.evaluation import dataset_source
+from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
 from eaglenet.training.distributed import World, join, leave
 from eaglenet.training.logbook import Progress
 from eaglenet.training.rounds import fetched
 from eaglenet.training.sources import Source, index_chunks
+from eaglenet.types import Expert, TextFeatures
+
+FRAMES, WORDS = "frames", "words"
+"""How the first model's frames and words are called in a folder of experts."""
 
 
 def export_features(
@@ -26,12 +33,15 @@ def export_features(
     *,
     split: str = "train",
     options: Mapping[str, Any] | None = None,
+    experts: Mapping[str, str] | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Source:
     """Encode a split with a model's towers into a features folder ``output``.
 
-    Train on it with the ``features`` recipes, evaluate on it with ``eaglenet evaluate``.
+    Train on it with the ``features`` recipes, evaluate on it with ``eaglenet evaluate``. With
+    ``experts`` (name -> model) the folder also holds the frames of those models and the words of
+    the first, for the ``experts`` recipes.
     """
     if output.exists():
         raise UsageError(f"{output} exists; features are never overwritten, give another folder")
@@ -55,6 +65,11 @@ def export_features(
                 fetched(source.videos, video_chunks, "encoding videos", progress),
                 world,
             )
+            words = _words(method, source, world) if experts else {}
+            seen = {
+                name: _expert(model, dataset, root, split, options, world, progress, source)
+                for name, model in (experts or {}).items()
+            }
     finally:
         leave(world)
     save_feature_folder(
@@ -70,7 +85,51 @@ def export_features(
         split=split,
         protocol=source.protocol.family,
     )
+    if experts:
+        models = {**experts, **dict.fromkeys(words, name_or_folder)}
+        add_experts(
+            output, seen, models=models, frames=FRAMES, frames_model=name_or_folder, words=words
+        )
     return source
+
+
+def _words(method: Method, source: Source, world: World) -> dict[str, tuple[Tensor, Tensor]]:
+    """Every word as the first model's text tower sees it."""
+    parts = [
+        method.encoder.encode_text(source.texts(rows).to(world.device), words=True)
+        for rows in index_chunks(source.num_texts, 256)
+    ]
+    text = TextFeatures.concatenate([part.to("cpu", torch.float32) for part in parts])
+    if text.words is None or text.words_mask is None:
+        return {}
+    return {WORDS: (text.words, text.words_mask)}
+
+
+def _expert(
+    name_or_folder: str,
+    dataset: str,
+    root: str,
+    split: str,
+    options: Mapping[str, Any] | None,
+    world: World,
+    progress: Progress | None,
+    first: Source,
+) -> Expert:
+    """The frames of another model as an expert, of the very same videos."""
+    method = load(name_or_folder).to(world.device).eval()
+    source = dataset_source(method, dataset, root, split, options, world, progress)
+    if list(source.video_ids) != list(first.video_ids):
+        raise UsageError(
+            f"{name_or_folder} sees other videos of {dataset} {split} than the first model; "
+            "decode them all first, with `eaglenet data cache`"
+        )
+    chunks = index_chunks(source.num_videos, 32)
+    videos = _encoded(
+        method.encode_video,
+        fetched(source.videos, chunks, f"encoding videos with {name_or_folder}", progress),
+        world,
+    )
+    return Expert(videos.frames, videos.mask)
 
 
 def _encoded(encode: Callable[[Any], Any], batches: Iterator[Any], world: World) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from eaglenet import foreign
+from eaglenet.environment import describe_environment
 from eaglenet.errors import CheckpointError, ConfigError, UsageError
 from eaglenet.experiments.build import (
     build_method,
@@ -20,12 +21,11 @@ from eaglenet.experiments.build import (
     check_fit,
     load_source,
 )
-from eaglenet.experiments.environment import describe_environment, write_json
-from eaglenet.experiments.experiment import Experiment
+from eaglenet.experiments.experiment import DataChoice, Experiment
+from eaglenet.files import read_json, write_json
 from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
-from eaglenet.plain_values import differences
 from eaglenet.training.determinism import repeatable
 from eaglenet.training.distributed import (
     World,
@@ -37,6 +37,7 @@ from eaglenet.training.distributed import (
 )
 from eaglenet.training.logbook import Progress, check_board, read_log
 from eaglenet.training.memory import reset_peak_memory
+from eaglenet.training.settings import differences
 from eaglenet.training.sources import Source, few_videos
 from eaglenet.training.trainer import Position, Trainer
 
@@ -123,6 +124,12 @@ def frames_folder(folder: Path) -> Path:
     return shared if shared.is_dir() else folder / "frames"
 
 
+def with_jitter(data: DataChoice) -> DataChoice:
+    """The data of training: more frames than a step shows, where ``data.jitter`` asks for them."""
+    num_frames = data.jitter * data.frames.num_frames
+    return dataclasses.replace(data, frames=dataclasses.replace(data.frames, num_frames=num_frames))
+
+
 def prepare(
     experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
 ) -> tuple[Method, dict[str, Source]]:
@@ -135,8 +142,9 @@ def prepare(
     for turn in ("first", "others"):
         if world.is_main == (turn == "first"):
             for name in names:
+                data = experiment.data
                 sources[name] = load_source(
-                    experiment.data,
+                    with_jitter(data) if name == "train" else data,
                     name,
                     method,
                     cache=frames_folder(folder),
@@ -172,7 +180,7 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
         raise ConfigError(f"{folder} is not empty and not a run; choose another --output")
     if not (folder / RESULT).exists():
         return None
-    result: dict[str, Any] = foreign.read_object(folder / RESULT)
+    result: dict[str, Any] = read_json(folder / RESULT)
     return result
 
 
@@ -213,7 +221,7 @@ def write_manifest(
     path = folder / MANIFEST
     earlier: list[Any] = []
     if path.exists():
-        old = foreign.read_json(path)
+        old = read_json(path)
         earlier = [*old.pop("earlier", []), {"started": old["started"], "command": old["command"]}]
     write_json(
         path,
@@ -234,8 +242,7 @@ def write_manifest(
 def count_parameters(method: Method) -> dict[str, int]:
     """Scalars in the encoder and in the rest, and how many of all are trained."""
     total = sum(parameter.numel() for parameter in method.parameters())
-    encoder: Any = method.encoder
-    in_encoder = sum(parameter.numel() for parameter in encoder.parameters())
+    in_encoder = sum(parameter.numel() for parameter in method.encoder.parameters())
     trained = sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
     return {"encoder": in_encoder, "head": total - in_encoder, "trained": trained}
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 
 def _standardise(values: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens dim"]:
-    """Zero mean and unit variance per channel; the 1e-6 keeps a constant channel finite."""
+    """Zero mean and unit sample variance per channel; 1e-12 keeps a constant channel finite."""
     centred = values - values.mean(dim=0)
-    return centred / (centred.square().mean(dim=0) + 1e-6).sqrt()
+    variance = centred.square().sum(dim=0) / max(len(values) - 1, 1)
+    return centred / (variance + 1e-12).sqrt()
 
 
 def _correlation(

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.errors import ConfigError
+from eaglenet.types import Encoder
 
 
 class TransformerBlock(nn.Module):
@@ -166,42 +167,40 @@ class CrossEncoder(nn.Module):
         return self.output(hidden * torch.sigmoid(1.702 * hidden)).squeeze(-1)  # type: ignore[no-any-return]
 
 
-def default_heads(encoder: Any) -> int:
+def default_heads(encoder: Encoder) -> int:
     """Heads of a head in the encoder's joint width: its text tower's if as wide, else 64 wide."""
-    text: Any = getattr(encoder, "text", None)
-    dim: int = encoder.dim
-    if hasattr(text, "blocks") and text.config.width == dim:
-        return int(text.config.heads)
+    text, dim = encoder.text_stack(), encoder.dim
+    if text is not None and text.width == dim:
+        return text.heads
     return dim // 64 if dim % 64 == 0 else 1
 
 
 @torch.no_grad()
-def copy_text_tower(encoder: Any, stack: TransformerStack) -> bool:
-    """Start a stack from the first blocks and positions of CLIP's text tower.
+def copy_text_tower(encoder: Encoder, stack: TransformerStack) -> bool:
+    """Start a stack from the first blocks and positions of the encoder's text tower.
 
     Says whether it could: an encoder without a text tower, or of another width or number of
     heads, leaves the stack as it was. Blocks and positions beyond the tower's keep their own.
     """
-    text: Any = getattr(encoder, "text", None)
-    width = stack.positions.shape[1]
-    if not hasattr(text, "blocks") or text.config.width != width:
+    text = encoder.text_stack()
+    if text is None or text.width != stack.positions.shape[1]:
         return False
     block: Any
     for block, source in zip(stack.blocks, text.blocks, strict=False):
-        if source.attention.heads != block.num_heads:
+        if text.heads != block.num_heads:
             return False
         for target, origin in (
             (block.ln_1, source.ln_1),
-            (block.in_projection, source.attention.qkv),
-            (block.out_projection, source.attention.out),
+            (block.in_projection, source.qkv),
+            (block.out_projection, source.out),
             (block.ln_2, source.ln_2),
-            (block.expand, source.mlp.up),
-            (block.contract, source.mlp.down),
+            (block.expand, source.up),
+            (block.contract, source.down),
         ):
             if target.weight.shape != origin.weight.shape:
                 return False
             target.weight.copy_(origin.weight)
             target.bias.copy_(origin.bias)
-    shared = min(len(stack.positions), len(text.positional_embedding))
-    stack.positions[:shared] = text.positional_embedding[:shared]
+    shared = min(len(stack.positions), len(text.positions))
+    stack.positions[:shared] = text.positions[:shared]
     return True

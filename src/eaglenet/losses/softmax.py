@@ -65,3 +65,13 @@ def cross_entropy(
     likelihood = logits.log_softmax(dim=1).masked_fill(~positives, 0.0).sum(dim=1)
     likelihood = likelihood / counts.clamp_min(1)
     return -likelihood.sum() / (counts > 0).sum().clamp_min(1)
+
+
+def fixed_softmax_loss(
+    scores: Float[Tensor, "texts videos"],
+    positives: Bool[Tensor, "texts videos"],
+    temperature: float,
+) -> Float[Tensor, ""]:
+    """Cross-entropy of rows plus that of columns of ``scores / temperature``; not halved."""
+    logits = scores / temperature
+    return cross_entropy(logits, positives) + cross_entropy(logits.T, positives.T)

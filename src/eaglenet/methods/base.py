@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,9 +13,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.errors import ConfigError, UsageError
 from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.losses.sigmoid import SigmoidLoss
+from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.registry import Registry
 from eaglenet.types import (
     Clips,
@@ -23,6 +26,7 @@ from eaglenet.types import (
     FrameSpec,
     Losses,
     TextFeatures,
+    Tokenizer,
     Tokens,
     VideoFeatures,
 )
@@ -54,7 +58,7 @@ class Method(nn.Module, ABC):
     needs_patches: ClassVar[bool] = False
 
     config: Any
-    tokenizer: Any = None
+    tokenizer: Tokenizer | None = None
     """Turns sentences into ``Tokens``; set by :func:`eaglenet.load`, saved with the model."""
     habits: EvaluationHabits = EvaluationHabits()
     """Saved with the model."""
@@ -71,6 +75,17 @@ class Method(nn.Module, ABC):
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         """Features of videos; never sees a text."""
         return self.encoder.encode_video(videos, patches=self.needs_patches)
+
+    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Token ids of sentences, by the tokenizer that the model came with."""
+        if self.tokenizer is None:
+            raise UsageError(
+                "texts are sentences but the method has no tokenizer: load it with eaglenet.load, "
+                "or set method.tokenizer"
+            )
+        if max_length is None:
+            return self.tokenizer(texts)
+        return self.tokenizer(texts, max_length=max_length)
 
     @abstractmethod
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
@@ -107,7 +122,7 @@ class Method(nn.Module, ABC):
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile in place what a training step spends its time in; here the encoder."""
-        self.encoder.compile(*args, **kwargs)  # type: ignore[attr-defined]
+        self.encoder.compile(*args, **kwargs)
 
     @property
     def device(self) -> torch.device:
@@ -127,31 +142,36 @@ def evaluating(method: nn.Module) -> Iterator[None]:
 
 
 def frame_spec_for(encoder: Encoder, num_frames: int) -> FrameSpec:
-    """Evenly sampled frames of the size the encoder wants; 224 where it does not say."""
-    vision = getattr(getattr(encoder, "config", None), "vision", None)
-    return FrameSpec(num_frames=num_frames, size=int(getattr(vision, "image_size", 224)))
+    """Evenly sampled frames, made square as the encoder wants them; 224 where it reads features."""
+    return FrameSpec(num_frames=num_frames, size=encoder.image_size or 224, resize=encoder.resize)
 
 
 def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
-    """The encoder of a method that works inside the vision tower, which features do not have."""
+    """The encoder of a method that works inside CLIP's vision tower, which no other has."""
     if not isinstance(encoder, ClipEncoder):
         raise ConfigError(
-            f"{name} works inside the vision tower and cannot run on frozen features; "
-            "give it a ClipEncoder, or choose clip4clip, xpool, tmass, video_colbert, drl or "
-            "eaglenet"
+            f"{name} works inside CLIP's vision tower and cannot run on "
+            f"{ENCODERS[encoder.family].title}; give it a CLIP model, or choose clip4clip, xpool, "
+            "tmass, video_colbert, drl or eaglenet"
         )
     return encoder
 
 
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
-    """A loss with a logit scale starts from CLIP's; CLIP's own is frozen, as nothing reads it."""
-    scale = getattr(encoder, "logit_scale", None)
-    if not isinstance(scale, Tensor):
-        return
-    scale.requires_grad_(False)
-    own = getattr(loss, "logit_scale", None)
-    if isinstance(own, Tensor):
-        own.data.copy_(scale.detach())
+    """A loss starts from the encoder's scale; that one is frozen, as nothing reads it then.
+
+    A softmax loss takes any encoder's scale. A sigmoid loss has a bias that belongs to its scale,
+    so it takes both, from a tower that was trained with both.
+    """
+    scale, bias = encoder.logit_scale, encoder.logit_bias
+    for value in (scale, bias):
+        if value is not None:
+            value.requires_grad_(False)
+    if isinstance(loss, SoftmaxLoss):
+        loss.logit_scale.data.copy_(scale.detach())
+    elif isinstance(loss, SigmoidLoss) and bias is not None:
+        loss.temperature.data.copy_(scale.detach())
+        loss.bias.data.copy_(bias.detach())
 
 
 @dataclass(frozen=True)
@@ -164,6 +184,8 @@ class MethodSpec:
     paper: str
     checked: str
     """One of: golden, reference loop, approximate from the abstract."""
+    reads_experts: bool = False
+    """Whether it reads folders of several experts; towers and adapters are one expert to it."""
 
 
 METHODS: Registry[MethodSpec] = Registry("method")

@@ -297,12 +297,11 @@ class EagleNet(Method):
 def build(config: EagleNetConfig, encoder: Encoder) -> EagleNet:
     """EagleNet on an encoder. With ``token_shift`` its last two visual blocks look at neighbours.
 
-    CLIP's own logit scale is frozen: the loss owns its temperature.
+    The encoder's own logit scale is frozen: the loss owns its temperature.
     """
-    shift = getattr(encoder, "set_token_shift", None)
-    if shift is not None:
-        last = len(encoder.vision.blocks)  # type: ignore[attr-defined]
-        shift((last - 2, last - 1) if config.token_shift else ())
+    last = encoder.num_blocks
+    if last:
+        encoder.set_token_shift((last - 2, last - 1) if config.token_shift else ())
     method = EagleNet(encoder, config)
     adopt_logit_scale(encoder, method.loss)
     return method

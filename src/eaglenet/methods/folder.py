@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,14 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from eaglenet import foreign
-from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError, UsageError
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.config import read_config
+from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.files import read_json, write_json, written_whole
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
-from eaglenet.plain_values import from_plain
-from eaglenet.types import FrameSpec
+from eaglenet.types import Encoder, FrameSpec
 
 FORMAT = 1
-MOST, MOST_LAYERS = 65_536, 512
-"""Sizes in a configuration beyond any model; more is an error, not a reason to allocate."""
-MARGIN = 2**24
-"""Weights that a method's builder may take away from the towers."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 PACKAGED = Path(__file__).parent.parent / "models"
 """Models that come with the package, by name."""
@@ -36,13 +31,13 @@ def save(method: Method, folder: str | Path) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    encoder: Any = method.encoder
+    encoder = method.encoder
     description = {
         "eaglenet": FORMAT,
         "method": method.name,
         "config": dataclasses.asdict(method.config),
         "encoder": {
-            "kind": _encoder_kind(encoder),
+            "kind": encoder.family,
             "config": dataclasses.asdict(encoder.config),
         },
         "frame_spec": dataclasses.asdict(method.frame_spec),
@@ -53,14 +48,11 @@ def save(method: Method, folder: str | Path) -> None:
         name: value.detach().cpu().contiguous().clone()
         for name, value in method.state_dict().items()
     }
-    _replace(
-        folder / WEIGHTS,
-        lambda path: safetensors.torch.save_file(weights, path, metadata={"format": "pt"}),
-    )
+    with written_whole(folder / WEIGHTS) as partial:
+        safetensors.torch.save_file(weights, partial, metadata={"format": "pt"})
     if method.tokenizer is not None:
         method.tokenizer.save(folder)
-    text = json.dumps(description, indent=2) + "\n"
-    _replace(folder / CONFIG, lambda path: path.write_text(text, "utf-8"))
+    write_json(folder / CONFIG, description)
 
 
 def is_packaged(name_or_folder: str | Path) -> bool:
@@ -78,8 +70,8 @@ def load(name_or_folder: str | Path) -> Method:
     Args:
         name_or_folder: ``demo`` (the small model of the package, even where a folder of that name
             lies about: write ``./demo`` for it), a folder written by :func:`save` or by training,
-            or a CLIP folder, file or hub id, which gives the zero-shot model: the mean of CLIP's
-            frames against CLIP's sentence.
+            or a folder, file or hub id of any known tower family, which gives the zero-shot model:
+            the mean of its frames against its sentence.
     """
     folder = Path(name_or_folder).expanduser()
     packaged = PACKAGED / str(name_or_folder)
@@ -93,13 +85,11 @@ def load(name_or_folder: str | Path) -> Method:
         raise ModelNotFoundError(
             f"the demo model is not in {packaged}; reinstall the package, or name a model folder"
         )
-    from eaglenet.encoders.pretrained import load_clip
+    from eaglenet.encoders.loading import load_pretrained
 
-    encoder, tokenizer = load_clip(name_or_folder)
+    encoder, tokenizer = load_pretrained(name_or_folder)
     spec = METHODS["clip4clip"]
     method = spec.build(spec.config_class(), encoder)
-    size = encoder.config.vision.image_size
-    method.frame_spec = dataclasses.replace(method.frame_spec, size=size)
     method.tokenizer = tokenizer
     return method.eval()
 
@@ -110,15 +100,15 @@ def _read_description(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        description = foreign.read_json(path)
-    except (ValueError, OSError) as error:
+        description = read_json(path)
+    except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); write the model again") from error
     if not isinstance(description, dict) or "eaglenet" not in description:
         return None
     if description["eaglenet"] != FORMAT:
         raise CheckpointError(
-            f"{path}: written in form {description['eaglenet']!r:.60}, this version reads form "
-            f"{FORMAT}; upgrade eaglenet, or save the model with this version"
+            f"{path}: written in form {description['eaglenet']}, this version reads form {FORMAT}; "
+            "upgrade eaglenet, or save the model with this version"
         )
     return description
 
@@ -129,19 +119,20 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
     if set(description) - {"habits"} != expected:
         odd = ", ".join(sorted(set(description) - {"habits"} ^ expected))
         raise CheckpointError(f"{path}: missing or unknown {odd}; upgrade eaglenet or save again")
+    spec = METHODS[str(description["method"])]
     weights = _read_weights(folder / WEIGHTS)
     try:
-        spec = METHODS[str(description["method"])]
-        config = _checked(from_plain(spec.config_class, description["config"], where="config"))
-        frame_spec = _checked(from_plain(FrameSpec, description["frame_spec"], where="frame_spec"))
+        config = _read(spec.config_class, description["config"], path)
         encoder = _build_encoder(description["encoder"], weights, path)
         method = spec.build(config, encoder)
-        method.frame_spec = frame_spec
-        method.habits = from_plain(EvaluationHabits, description.get("habits", {}), where="habits")
-    except (UsageError, TypeError, KeyError, ValueError, RuntimeError, AssertionError) as error:
+        method.frame_spec = _read(FrameSpec, description["frame_spec"], path)
+        method.habits = _read(EvaluationHabits, description.get("habits", {}), path)
+    except (ConfigError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     _assign(method, weights, folder)
-    method.tokenizer = _read_tokenizer(folder)
+    from eaglenet.encoders.loading import read_tokenizer
+
+    method.tokenizer = read_tokenizer(folder)
     return method.eval()
 
 
@@ -157,48 +148,28 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _read_tokenizer(folder: Path) -> Any:
-    if not (folder / "tokenizer.json").is_file():
-        return None
-    from eaglenet.encoders.tokenizer import Tokenizer
-
-    return Tokenizer.from_folder(folder)
-
-
-def _encoder_kind(encoder: Any) -> str:
-    """``clip`` or ``features``, by what the encoder reads."""
-    return "clip" if hasattr(encoder, "vision") else "features"
-
-
-def _build_encoder(plain: Any, weights: Mapping[str, Tensor], path: Path) -> Any:
-    if not isinstance(plain, Mapping) or not isinstance(plain.get("kind"), str):
-        raise CheckpointError(f"{path}: encoder should say its kind and config")
-    if plain["kind"] == "features":
-        from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
-
-        return FeatureEncoder(_checked(from_plain(FeatureConfig, plain["config"], where="encoder")))
-    if plain["kind"] != "clip":
-        raise CheckpointError(f"{path}: unknown encoder {plain['kind']!r} (known: clip, features)")
-    from eaglenet.encoders.clip import ClipEncoder
-    from eaglenet.encoders.config import ClipConfig
-
-    config = ClipConfig.from_dict(plain["config"])
+def _build_encoder(plain: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path) -> Encoder:
+    if plain["kind"] not in ENCODERS:
+        known = ", ".join(ENCODERS)
+        raise CheckpointError(
+            f"{path}: unknown encoder {plain['kind']!r} (known: {known}); upgrade eaglenet, or "
+            "import the package that brings this family"
+        )
+    spec = ENCODERS[plain["kind"]]
+    config = read_config(spec.config_class, plain["config"])
+    if spec.reads_features:
+        return spec.build(config)
     # Without values first: drawing random weights only to replace them takes seconds.
     with torch.device("meta"):
-        encoder = ClipEncoder(config)
+        encoder = spec.build(config)
     start = "encoder."
     own = {name[len(start) :]: value for name, value in weights.items() if name.startswith(start)}
-    known = encoder.state_dict()
-    if all(name in own and own[name].shape == value.shape for name, value in known.items()):
-        encoder.load_state_dict({name: own[name] for name in known}, assign=True)
+    known_shapes = {name: value.shape for name, value in encoder.state_dict().items()}
+    if all(name in own and own[name].shape == shape for name, shape in known_shapes.items()):
+        encoder.load_state_dict({name: own[name] for name in known_shapes}, assign=True)
         return encoder
-    wanted, held = (sum(v.numel() for v in part.values()) for part in (known, weights))
-    if wanted > 2 * held + MARGIN:
-        raise CheckpointError(
-            f"{path}: describes an encoder of {wanted:,} weights, {WEIGHTS} holds {held:,}"
-        )
     # The method's builder changes the towers, so that names or shapes differ until then.
-    return ClipEncoder(config)
+    return spec.build(config)
 
 
 def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
@@ -223,25 +194,7 @@ def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None
     method.load_state_dict(weights, assign=True)
 
 
-def _checked(config: Any) -> Any:
-    """A configuration without impossible sizes, before anything is built with it."""
-    for spec in dataclasses.fields(config):
-        value = getattr(config, spec.name)
-        most = MOST_LAYERS if "layers" in spec.name else MOST
-        if isinstance(value, int) and not -1 <= value <= most:
-            raise ConfigError(f"{spec.name} is {value!r:.60}; expected at most {most}")
-        if isinstance(value, float) and value != value:
-            raise ConfigError(f"{spec.name} is no number")
-    return config
-
-
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write beside ``path`` and rename: a reader sees the old file or the new one, whole."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        write(partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+def _read(kind: type[Any], values: Any, path: Path) -> Any:
+    if not isinstance(values, Mapping):
+        raise CheckpointError(f"{path}: {kind.__name__} should be an object, is {values!r}")
+    return read_config(kind, values)

@@ -40,7 +40,7 @@ class TVProxyNetConfig:
     """Settings of TV-ProxyNet.
 
     num_proxies: proxy tokens of the tower; num_read: how many of them the text reads (the
-        authors: 4 for MSR-VTT, 1 for DiDeMo and ActivityNet).
+        authors: 4 for MSR-VTT, 1 for DiDeMo and ActivityNet). The dash ``theta`` looks at all.
     num_positions: rows of the tower's table of frame positions, as in CLIP-ViP.
     text_sign, leader_sign: direction of the move, ``unit(text_sign t - leader_sign c)`` (the
         authors: 1, 1 for ViT-B/32 and -1, -1 for ViT-B/16 on MSR-VTT).
@@ -114,7 +114,7 @@ class TVProxyNet(Method):
     def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         encoded = self.proxies.encode(self.encoder.vision, videos)
         # Of the last hidden states as they are, without the tower's last normalisation.
-        tokens = self.proxy_projection(encoded.proxies[:, : self.config.num_read])
+        tokens = self.proxy_projection(encoded.proxies)
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         return dataclasses.replace(encoded.features, tokens=tokens, tokens_mask=mask)
 
@@ -124,13 +124,14 @@ class TVProxyNet(Method):
         tokens: Float[Tensor, "videos tokens dim"],
     ) -> Float[Tensor, "texts videos dim"]:
         """The text of every pair, moved by the director and the dash; ``sentence`` is unit."""
-        leader = self.leader(sentence, tokens)
+        read = tokens[:, : self.config.num_read]
+        leader = self.leader(sentence, read)
         direction = self.config.text_sign * sentence[:, None] - self.config.leader_sign * leader
         cosines = torch.einsum("td,vkd->tvk", sentence, F.normalize(tokens, dim=-1))
         if self.config.dash == "theta":
             length = (self.theta * cosines.mean(dim=-1, keepdim=True)).exp()
         else:
-            length = self.dash(cosines).exp()
+            length = self.dash(cosines[..., : self.config.num_read]).exp()
         return sentence[:, None] + length * F.normalize(direction, dim=-1)
 
     def _match(

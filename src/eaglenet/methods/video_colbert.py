@@ -81,9 +81,9 @@ class VideoColBERT(Method):
         )
         self.expansion = nn.Parameter(torch.randn(config.num_expansion_tokens, encoder.dim) * 0.02)
         self.loss = SigmoidLoss()
-        text = getattr(getattr(encoder, "config", None), "text", None)
-        limit = getattr(text, "context_length", config.num_query_tokens)
-        self.num_query_tokens = min(config.num_query_tokens, limit)
+        self.num_query_tokens = min(
+            config.num_query_tokens, encoder.context_length or config.num_query_tokens
+        )
 
     def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """Sentences and, where the input has any, words; queries are expanded by pads."""

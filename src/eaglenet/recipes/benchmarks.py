@@ -114,6 +114,7 @@ def released_training(dataset: str) -> TrainingConfig:
         precision="fp16_weights",
         positives="own_pair",
         freeze="embeddings",
+        gradients="local",
         select="test",
         **options,
     )

@@ -68,6 +68,8 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     },
     "xpool": {"dropout": 0.1},
     "tmass": {"num_candidates": 4, "dropout": 0.1},
+    "ce": {"text_centres": 8, "margin": 0.2},
+    "mmt": {"num_layers": 2, "hidden_dim": 256, "margin": 0.2},
     "video_colbert": {"num_query_tokens": MAX_WORDS},
 }
 

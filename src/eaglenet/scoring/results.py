@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -11,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eaglenet import foreign
 from eaglenet.errors import UsageError
+from eaglenet.files import read_json, write_json, written_whole
 from eaglenet.scoring.tiles import RunningTopK, TopK
 
 SCORES_FILE = "scores.npy"
@@ -35,7 +33,7 @@ class Result(ABC):
         if not journal.exists():
             return
         try:
-            kept = foreign.read_json(journal)
+            kept = read_json(journal)
         except ValueError as error:
             raise self._broken(journal) from error
         if kept["fingerprint"] != fingerprint:
@@ -60,10 +58,8 @@ class Result(ABC):
         if self.folder is None:
             return
         self._store()
-        partial = self._journal.with_suffix(".partial")
         state = {"fingerprint": self._fingerprint, "blocks_done": self.blocks_done}
-        partial.write_text(json.dumps(state))
-        os.replace(partial, self._journal)
+        write_json(self._journal, state, indent=None)
 
     @property
     def _journal(self) -> Path:
@@ -152,9 +148,8 @@ class TopKResult(Result):
 
     def _store(self) -> None:
         best = self.value()
-        partial = self._state.with_suffix(".partial")
-        torch.save({"scores": best.scores, "videos": best.videos}, partial)
-        os.replace(partial, self._state)
+        with written_whole(self._state) as partial:
+            torch.save({"scores": best.scores, "videos": best.videos}, partial)
 
     @property
     def _state(self) -> Path:

@@ -134,17 +134,17 @@ def _fingerprint(
     """Changes when anything does that would make kept blocks wrong, the order of rows included."""
     digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for record in (text, video):
-        for spec in fields(record):
-            _update(digest, spec.name, getattr(record, spec.name))
+        given = [spec.name for spec in fields(record) if getattr(record, spec.name) is not None]
+        digest.update(repr(given).encode())
+        for value in record.tensors():
+            _update(digest, "", value)
     for name, value in method.state_dict().items():
         _update(digest, name, value)
     return digest.hexdigest()
 
 
-def _update(digest: hashlib.blake2b, name: str, value: Tensor | None) -> None:
+def _update(digest: hashlib.blake2b, name: str, value: Tensor) -> None:
     """Hash a tensor's bytes, a block of rows at a time."""
-    if value is None:
-        return
     digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
     rows = value.reshape(1, -1) if value.dim() < 2 else value
     for span in spans(len(rows), 1024):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
-from eaglenet.search.store.manifest import Manifest
+from eaglenet.search.store.base import Store
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipStore
 
@@ -26,26 +25,23 @@ time (``benchmarks/search.py``).
 class Approximate:
     """Asks the durable store, which is imported and opened only when a search needs it."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder = folder
-        self.manifest = manifest
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self._lock = threading.Lock()
-        self._store: ClipStore | None = None
+        self._tables: ClipStore | None = None
 
     def kind(self, snapshot: Snapshot) -> str | None:
         """Name of the index that answers; None where all clips are scanned."""
-        if is_exact(len(snapshot), self.manifest.dim):
+        if is_exact(len(snapshot), snapshot.dim):
             return None
         return snapshot.index
 
     @property
-    def store(self) -> ClipStore:
+    def tables(self) -> ClipStore:
         with self._lock:
-            if self._store is None:
-                from eaglenet.search.store.lance import LanceStore
-
-                self._store = LanceStore(self.folder, self.manifest.layout, self.manifest.dim)
-            return self._store
+            if self._tables is None:
+                self._tables = self.store.tables()
+            return self._tables
 
     def shortlists(
         self, snapshot: Snapshot, queries: Tensor, k: int, effort: int = EFFORT
@@ -54,7 +50,7 @@ class Approximate:
         if snapshot.index is None:
             return None
         results = []
-        for keys, cosines in self.store.nearest(queries.float().cpu().numpy(), k, effort=effort):
+        for keys, cosines in self.tables.nearest(queries.float().cpu().numpy(), k, effort=effort):
             # The table may be ahead of the snapshot, and hold clips of unfinished files.
             rows = np.array(
                 [-1 if (row := snapshot.row_of_key(key)) is None else row for key in keys]
@@ -77,9 +73,7 @@ class Recall:
 
 
 def measure_recall(
-    folder: Path,
-    manifest: Manifest,
-    snapshot: Snapshot,
+    store: Store,
     *,
     k: int = 100,
     num_queries: int = 100,
@@ -89,6 +83,7 @@ def measure_recall(
     """Compare with the exact scan, with clips of the store, slightly moved, as queries."""
     import time
 
+    snapshot = store.snapshot()
     generator = torch.Generator().manual_seed(seed)
     num_queries = min(num_queries, len(snapshot))
     rows = torch.randperm(len(snapshot), generator=generator)[:num_queries]
@@ -96,7 +91,7 @@ def measure_recall(
     queries = snapshot.vectors[slots]
     noise = torch.randn(queries.shape, generator=generator) / queries.shape[1] ** 0.5
     queries = torch.nn.functional.normalize(queries + 0.5 * noise, dim=-1)
-    approximate = Approximate(folder, manifest)
+    approximate = Approximate(store)
     found, hits = 0, 0
     spent = exact_spent = 0.0
     for query in queries:

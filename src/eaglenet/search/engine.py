@@ -14,8 +14,8 @@ from torch import Tensor
 
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods.base import Method
-from eaglenet.search.creation import place, require_model
 from eaglenet.search.filters import Filters
+from eaglenet.search.models import model_identity, put_on, require_model
 from eaglenet.search.queries import (
     FrameQuery,
     Query,
@@ -35,10 +35,11 @@ from eaglenet.search.results import (
     rank_captions,
 )
 from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
+from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.layout import StoredClips
-from eaglenet.search.store.manifest import Manifest, model_identity
+from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.search.view import View, store_stamp
+from eaglenet.search.view import View
 from eaglenet.types import Clips, Hit, VideoFeatures
 
 MAX_RESULTS = 10_000
@@ -49,18 +50,16 @@ class Engine:
 
     def __init__(
         self,
-        folder: Path,
-        manifest: Manifest,
+        store: Store,
         *,
         model: str | Path | Method | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self.folder = folder
         self._model = model
         self._device = device
         self._lock = threading.RLock()
         self._loaded: tuple[str, Method, Reranker] | None = None
-        self._view = View.of(folder, manifest)
+        self._view = View.of(store)
 
     @classmethod
     def open(
@@ -73,8 +72,12 @@ class Engine:
 
         ``model`` is only needed where the folder the store was made with has moved.
         """
-        folder = Path(store).expanduser()
-        return cls(folder, Manifest.read(folder), model=model, device=device)
+        return cls(open_store(store), model=model, device=device)
+
+    @property
+    def location(self) -> str:
+        """Where the store is."""
+        return self._view.store.location
 
     @property
     def manifest(self) -> Manifest:
@@ -89,17 +92,17 @@ class Engine:
     @property
     def method(self) -> Method:
         """The model, loaded on first use and checked to be the one the store was made with."""
-        return self._model_of(self.manifest)[0]
+        return self._model_of(self._now())[0]
 
     @property
     def reranker(self) -> Reranker:
         """The exact scorer of the model."""
-        return self._model_of(self.manifest)[1]
+        return self._model_of(self._now())[1]
 
     def _now(self) -> View:
         """The store as it is now: read again where it was published to, or replaced by another."""
         try:
-            stamp = store_stamp(self.folder)
+            stamp = self._view.store.stamp()
         except OSError:
             return self._view  # The store went away; what is open can still be searched.
         if stamp != self._view.stamp:
@@ -108,32 +111,34 @@ class Engine:
                     self._view = self._view.renewed()
         return self._view
 
-    def _model_of(self, manifest: Manifest) -> tuple[Method, Reranker]:
+    def _model_of(self, view: View) -> tuple[Method, Reranker]:
         """The model a store was made with; another one where the store was replaced."""
+        identity = view.manifest.identity
         with self._lock:
-            if self._loaded is None or self._loaded[0] != manifest.identity:
-                method = self._load_method(manifest)
-                self._loaded = manifest.identity, method, Reranker(method)
+            if self._loaded is None or self._loaded[0] != identity:
+                method = self._load_method(view.store)
+                self._loaded = identity, method, Reranker(method)
             return self._loaded[1:]
 
-    def _load_method(self, manifest: Manifest) -> Method:
+    def _load_method(self, store: Store) -> Method:
+        manifest = store.manifest
         given = self._model if self._model is not None else manifest.model
         method = given
         if not isinstance(method, Method):
             from eaglenet.methods.folder import load
 
             if self._model is None:
-                require_model(self.folder, manifest.model)
+                require_model(store)
             method = load(str(given))
         if model_identity(method) != manifest.identity:
             name = given.name if isinstance(given, Method) else str(given)
             raise StoreError(
-                f"{self.folder} was made with another model than {name!r}: their vectors cannot "
+                f"{store.location} was made with another model than {name!r}: their vectors cannot "
                 f"be compared. Open it with {manifest.model!r}, or index the videos into a "
                 "new store"
             )
         method.eval()
-        return place(method, self._device) if self._device is not None else method
+        return put_on(method, self._device) if self._device is not None else method
 
     def warm_up(self) -> None:
         """Load the model and the vectors and run one query, so that the next one is fast."""
@@ -186,7 +191,7 @@ class Engine:
         if not sentences:
             return []
         view = self._now()
-        method, reranker = self._model_of(view.manifest)
+        method, reranker = self._model_of(view)
         features = encode_sentences(method, [*sentences, *away])
         first_away = len(sentences)
         rows = list(range(first_away, first_away + len(away)))
@@ -231,7 +236,7 @@ class Engine:
         group_files: bool = False,
         without: str | None = None,
     ) -> list[Hit]:
-        query = FrameQuery(self._model_of(view.manifest)[0], features)
+        query = FrameQuery(self._model_of(view)[0], features)
         return self._find(view, [query], k, shortlist, filters, group_files, True, without)[0]
 
     @torch.no_grad()
@@ -252,7 +257,7 @@ class Engine:
             clips = clips_of_video(Path(video), view.manifest.frame_spec, None)
             features, seconds = self._encode(view, clips), clips.seconds
             start, end = 0.0, float(clips.seconds[clips.mask].max())
-        method = self._model_of(view.manifest)[0]
+        method = self._model_of(view)[0]
         return rank_captions(method, features, seconds[0], (start, end), captions, k)
 
     @torch.no_grad()
@@ -260,7 +265,7 @@ class Engine:
         """The scores of one clip for a sentence, frame by frame."""
         sentences = [clean_query(query), *clean_queries(negatives)]
         view = self._now()
-        method, reranker = self._model_of(view.manifest)
+        method, reranker = self._model_of(view)
         asked = TextQuery(reranker, encode_sentences(method, sentences))
         row = view.snapshot.row(clip_id)
         return explain_clip(view.snapshot, asked, row, self._stored(view, np.array([row])))
@@ -289,7 +294,7 @@ class Engine:
         view = self._now()
         snapshot, manifest = view.snapshot, view.manifest
         return {
-            "store": str(self.folder),
+            "store": self.location,
             "clips": len(snapshot),
             "files": sum(len(paths) for paths in snapshot.files.paths),
             "contents": len(snapshot.files),
@@ -316,7 +321,7 @@ class Engine:
         self, view: View, queries: Tensor, k: int, filters: Filters | None
     ) -> list[Shortlist]:
         snapshot = view.snapshot
-        allowed = snapshot.allowed_rows(filters) if filters else None
+        allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
         # An index cannot know which clips a filter leaves; a scan of those is always right.
         if allowed is None and not is_exact(len(snapshot), view.manifest.dim):
             found = view.approximate.shortlists(snapshot, queries, k)
@@ -357,12 +362,12 @@ class Engine:
         return results
 
     def _stored(self, view: View, rows: NDArray[np.int64]) -> StoredClips:
-        device = self._model_of(view.manifest)[0].device
+        device = self._model_of(view)[0].device
         return view.manifest.layout.unpack(view.snapshot.records(rows), device)
 
     @torch.no_grad()
     def _encode(self, view: View, clips: Clips) -> VideoFeatures:
-        method = self._model_of(view.manifest)[0]
+        method = self._model_of(view)[0]
         return method.encode_video(clips.to(method.device))
 
 

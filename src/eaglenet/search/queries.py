@@ -56,7 +56,7 @@ def _shown(value: object) -> str:
 @torch.no_grad()
 def encode_sentences(method: Method, texts: Sequence[str]) -> TextFeatures:
     """Features of sentences that were cleaned before."""
-    tokens = method.tokenizer(list(texts)).to(method.device)
+    tokens = method.tokenize(list(texts)).to(method.device)
     return method.encode_text(tokens)
 
 

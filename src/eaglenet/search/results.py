@@ -67,10 +67,9 @@ def make_hits(
         return []
     scores = query.score(clips).float().cpu() if rerank else torch.from_numpy(found.cosines)
     if not scores.isfinite().all():
-        folder = snapshot.folder.parent
         raise StoreError(
-            f"clips of {folder} have scores that are no numbers: its features are damaged; "
-            f"rebuild them with: eaglenet store repair --store {folder}"
+            f"clips of {snapshot.location} have scores that are no numbers: its features are "
+            f"damaged; rebuild them with: eaglenet store repair --store {snapshot.location}"
         )
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = scores.sort(descending=True, stable=True).indices.tolist()

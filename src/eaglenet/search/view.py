@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from pathlib import Path
 
 from eaglenet.errors import StoreError
 from eaglenet.search.approximate import Approximate
-from eaglenet.search.store.manifest import NAME, Manifest
-from eaglenet.search.store.snapshot import Snapshot, snapshot_stamp
+from eaglenet.search.store.base import Store, open_store
+from eaglenet.search.store.manifest import Manifest
+from eaglenet.search.store.snapshot import Snapshot
 
-Stamp = tuple[tuple[int, int], tuple[int, int]]
 ATTEMPTS = 5
-
-
-def store_stamp(folder: Path) -> Stamp:
-    """Changes whenever a writer publishes or the store is replaced; costs two system calls."""
-    status = (folder / NAME).stat()
-    return (status.st_mtime_ns, status.st_ino), snapshot_stamp(folder)
 
 
 @dataclass(frozen=True)
 class View:
     """What was read of a store at one moment; a search holds on to the one it began with."""
 
-    folder: Path
-    manifest: Manifest
+    store: Store
     snapshot: Snapshot
     approximate: Approximate
-    stamp: Stamp | None
+    stamp: Hashable | None
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.store.manifest
 
     @classmethod
-    def of(cls, folder: Path, manifest: Manifest) -> View:
-        snapshot = Snapshot(folder, manifest.layout, manifest.dim)
-        return cls(folder, manifest, snapshot, Approximate(folder, manifest), None)
+    def of(cls, store: Store) -> View:
+        return cls(store, store.snapshot(), Approximate(store), None)
 
     def renewed(self) -> View:
         """Read the store again; the manifest too, for the folder may hold another store now."""
         for _ in range(ATTEMPTS):
-            before = store_stamp(self.folder)
-            manifest = Manifest.read(self.folder)
-            snapshot = Snapshot(self.folder, manifest.layout, manifest.dim)
-            if store_stamp(self.folder) == before:
-                # The tables are opened anew only where they are other tables.
-                is_same = manifest == self.manifest
-                approximate = self.approximate if is_same else Approximate(self.folder, manifest)
-                return View(self.folder, manifest, snapshot, approximate, before)
-        raise StoreError(f"{self.folder} is being replaced; search again when that is done")
+            before = self.store.stamp()
+            store = open_store(self.store.location)
+            snapshot = store.snapshot()
+            if store.stamp() == before:
+                # The tables are opened again only where they are other tables.
+                is_same = store.manifest == self.manifest
+                approximate = self.approximate if is_same else Approximate(store)
+                return View(store, snapshot, approximate, before)
+        raise StoreError(f"{self.store.location} is being replaced; search again when that is done")

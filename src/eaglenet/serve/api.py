@@ -15,7 +15,6 @@ from fastapi import Path as PathParameter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-import eaglenet
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.queries import clean_query
@@ -38,6 +37,7 @@ from eaglenet.serve.schemas import (
 )
 from eaglenet.serve.state import State, state_of
 from eaglenet.types import Hit
+from eaglenet.version import __version__
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]
 COMMON = (400, 401, 403, 421, 422, 429, 431, 500, 503, 504)
@@ -166,7 +166,7 @@ def info(request: Request) -> InfoBody:
     return InfoBody(
         **{name: values[name] for name in names},
         model=Path(values["model"]).name,
-        version=eaglenet.__version__,
+        version=__version__,
         uploads=state.settings.allow_uploads,
     )
 

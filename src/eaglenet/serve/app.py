@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-import eaglenet
 from eaglenet.search.engine import Engine
 from eaglenet.serve import api, pages, uploads
 from eaglenet.serve.limits import LimitMiddleware
@@ -17,6 +16,7 @@ from eaglenet.serve.problems import add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.settings import Settings
 from eaglenet.serve.state import State
+from eaglenet.version import __version__
 
 
 def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
@@ -41,7 +41,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     app = FastAPI(
         title="eaglenet",
         summary="Search video with words.",
-        version=eaglenet.__version__,
+        version=__version__,
         lifespan=lifespan,
         # Their pages load scripts from elsewhere, which the content-security policy forbids.
         docs_url=None,

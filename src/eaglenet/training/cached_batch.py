@@ -74,17 +74,14 @@ def backward_in_pieces(
 
 
 def _leaves(record: Any) -> Any:
-    changes = {
-        spec.name: value.detach().requires_grad_()
-        for spec in dataclasses.fields(record)
-        if isinstance(value := getattr(record, spec.name), Tensor) and value.is_floating_point()
-    }
-    return dataclasses.replace(record, **changes)
+    def leaf(value: Tensor) -> Tensor:
+        return value.detach().requires_grad_() if value.is_floating_point() else value
+
+    return record._map(leaf)
 
 
 def _floats(record: TensorRecord) -> list[Tensor]:
-    values = [getattr(record, spec.name) for spec in dataclasses.fields(record)]  # type: ignore[arg-type]
-    return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+    return [value for value in record.tensors() if value.is_floating_point()]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from eaglenet.errors import CheckpointError
+from eaglenet.files import written_whole
 
 KEEP = 2
 FORMAT = 1
@@ -17,22 +18,17 @@ _NAME = re.compile(r"step-(\d{9})\.pt")
 
 
 def write_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write ``state`` as ``step-XXXXXXXXX.pt``: temporary file, fsync, rename, fsync the folder.
+    """Write ``state`` as ``step-XXXXXXXXX.pt``, whole or not at all.
 
     The last :data:`KEEP` files stay; older ones and leftovers of killed writers are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"
-    temporary = folder / f".{path.name}.partial"
-    with temporary.open("wb") as file:
-        torch.save({"format": FORMAT, "step": step, **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(folder)
+    with written_whole(path) as partial:
+        torch.save({"format": FORMAT, "step": step, **state}, partial)
     for old in list_checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
-    for leftover in folder.glob(".step-*.partial"):
+    for leftover in folder.glob(".step-*.partial*"):
         leftover.unlink(missing_ok=True)
     return path
 
@@ -50,7 +46,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    except Exception as error:  # a damaged file can fail in any way
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         # PyTorch's own words advise to load a foreign file unsafely.
         raise CheckpointError(
             f"{path}: damaged, or no checkpoint ({type(error).__name__}); delete it to resume from "
@@ -65,12 +61,3 @@ def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
     """The newest checkpoint, or None where there is none."""
     paths = list_checkpoints(folder)
     return read_checkpoint(paths[-1]) if paths else None
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename inside ``folder`` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

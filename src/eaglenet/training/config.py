@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eaglenet.errors import ConfigError
-from eaglenet.training.optimizer import Freeze, OptimizerName
+from eaglenet.training.augmentation import Augmentation
+from eaglenet.training.distributed import GatherGradients
+from eaglenet.training.optimizer import Decay, Freeze, OptimizerName
 from eaglenet.training.schedule import ScheduleName
 from eaglenet.training.step import Accumulation, Positives, Precision
 
@@ -34,6 +36,12 @@ class TrainingConfig:
     lr_encoder, lr_head: peak rates of the encoder (towers, or adapters of stored features) and of
         everything else. 1e-6 for CLIP in fp32;
         the 1e-7 of the released code is meant for its fp16 weights and freezes fp32 ones.
+    decay: what ``weight_decay`` applies to, see `training.optimizer.decays`.
+    second_beta: of the optimizer's second moment.
+    gradients: of features that several processes gather: ``sum`` (one process with the joined
+        batch) or ``local`` (the field's code), see `training.distributed`.
+    augment: ``crop_flip`` shows a random part of each video, mirrored or not
+        (`training.augmentation`).
     warmup: share of all steps. clip_norm: of all gradients together; 0 turns it off.
     precision: ``auto`` is bf16 autocast over fp32 weights on a GPU and fp32 on a CPU;
         ``fp16_weights`` stores the towers' matrices in fp16, as the released code does.
@@ -53,6 +61,8 @@ class TrainingConfig:
     lr_encoder: float = 1e-6
     lr_head: float = 1e-4
     weight_decay: float = 0.2
+    decay: Decay = "matrices"
+    second_beta: float = 0.98
     warmup: float = 0.1
     schedule: ScheduleName = "cosine"
     clip_norm: float = 1.0
@@ -63,6 +73,8 @@ class TrainingConfig:
     positives: Positives = (
         "same_video"  # or own_pair: captions of one video are negatives (released)
     )
+    gradients: GatherGradients = "sum"
+    augment: Augmentation = "none"
     checkpointing: bool = False
     checkpointed_blocks: int = 0  # with checkpointing: the first visual blocks only; 0: all blocks
     compile: bool = False  # on a GPU: what a step spends its time in; a CPU would only wait for it

@@ -7,17 +7,19 @@ of the gather sums over ranks and the parameters' gradients are then averaged: w
     (1/W) sum_r J_r^T (W dL/dx_r) = sum_r J_r^T dL/dx_r      for what a rank's share went through
     (1/W) sum_r dL/dw = dL/dw                                for what every rank computed alike
 
-which is the gradient of one process with the joined batch. One device needs no process group.
+which is the gradient of one process with the joined batch (``gradients="sum"``). The field's code
+gives each rank its own slice of the gradient and sums nothing (``gradients="local"``): what a
+rank's share went through then gets 1/W of that gradient, and everything else the whole. One device
+needs no process group.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +29,7 @@ from eaglenet.errors import DistributedError, UsageError
 from eaglenet.types import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
+GatherGradients = Literal["sum", "local"]
 BUCKET_ELEMENTS = 1 << 24  # 64 MiB of fp32 gradients in one message
 LONG_WAIT_HOURS = 48
 CPU = torch.device("cpu")
@@ -76,24 +79,19 @@ def leave(world: World) -> None:
         dist.destroy_process_group()
 
 
-def gather(record: Record, world: World) -> Record:
-    """The records of all ranks joined in rank order, with true gradients."""
+def gather(record: Record, world: World, gradients: GatherGradients = "sum") -> Record:
+    """The records of all ranks joined in rank order, differentiable."""
     if world.size == 1:
         return record
-    changes = {}
-    for spec in dataclasses.fields(record):  # type: ignore[arg-type]
-        value = getattr(record, spec.name)
-        if isinstance(value, Tensor):
-            changes[spec.name] = gather_tensor(value, world)
-    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+    return record._map(lambda value: gather_tensor(value, world, gradients))
 
 
-def gather_tensor(value: Tensor, world: World) -> Tensor:
+def gather_tensor(value: Tensor, world: World, gradients: GatherGradients = "sum") -> Tensor:
     """Equal shares of all ranks, concatenated; differentiable."""
     if world.size == 1:
         return value
     if value.requires_grad:
-        return _Gather.apply(value, world)  # type: ignore[no-untyped-call,no-any-return]
+        return _Gather.apply(value, world, gradients)  # type: ignore[no-untyped-call,no-any-return]
     return _all_gather(value, world)
 
 
@@ -101,12 +99,7 @@ def gather_uneven(record: Record, num_total: int, world: World) -> Record:
     """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
     if world.size == 1:
         return record
-    changes = {}
-    for spec in dataclasses.fields(record):  # type: ignore[arg-type]
-        value = getattr(record, spec.name)
-        if isinstance(value, Tensor):
-            changes[spec.name] = gather_uneven_tensor(value, num_total, world)
-    return dataclasses.replace(record, **changes)  # type: ignore[type-var]
+    return record._map(lambda value: gather_uneven_tensor(value, num_total, world))
 
 
 def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:
@@ -186,20 +179,21 @@ def _average_bucket(bucket: list[Tensor], world: World) -> None:
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather whose backward sums the gradient of this rank's rows over all ranks."""
+    """All-gather whose backward gives this rank's rows, summed over all ranks or its own alone."""
 
     @staticmethod
-    def forward(context: Any, value: Tensor, world: World) -> Tensor:
-        context.world = world
+    def forward(context: Any, value: Tensor, world: World, kind: GatherGradients) -> Tensor:
+        context.world, context.kind = world, kind
         return _all_gather(value, world)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         world: World = context.world
         total = gradients[0].contiguous().clone()
-        _call("summing feature gradients", world, dist.all_reduce, total)
+        if context.kind == "sum":
+            _call("summing feature gradients", world, dist.all_reduce, total)
         each = total.shape[0] // world.size
-        return total[world.rank * each : (world.rank + 1) * each], None
+        return total[world.rank * each : (world.rank + 1) * each], None, None
 
 
 def _all_gather(value: Tensor, world: World) -> Tensor:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from eaglenet import foreign
 from eaglenet.errors import UsageError
+from eaglenet.files import write_text
 
 
 class Progress(Protocol):
@@ -76,12 +75,7 @@ def cut_log(folder: Path, step: int, evaluated: int) -> None:
         for record in read_log(folder)
         if record["step"] <= min(step, limits.get(record["event"], step))
     ]
-    temporary = path.with_suffix(".partial")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in kept)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
@@ -92,7 +86,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         return records
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            record = foreign.parse_json(line)
+            record = json.loads(line)
         except json.JSONDecodeError:
             break
         records.append(record)

@@ -12,6 +12,7 @@ from eaglenet.errors import ConfigError
 
 OptimizerName = Literal["adamw", "bert_adam"]
 Freeze = Literal["none", "embeddings", "towers"]
+Decay = Literal["matrices", "all"]
 
 # Patch embedding, class and position embeddings, the norm before the blocks, token embedding:
 # what the field's `freeze 0` leaves untouched.
@@ -61,13 +62,17 @@ def halve_towers(method: nn.Module) -> None:
             module.half()
 
 
-def decays(name: str, parameter: Tensor, optimizer: OptimizerName) -> bool:
-    """Whether weight decay applies.
+def decays(
+    name: str, parameter: Tensor, optimizer: OptimizerName, decay: Decay = "matrices"
+) -> bool:
+    """Whether weight decay applies; to everything with ``all`` (X-Pool, T-MASS). Otherwise:
 
     ``adamw`` leaves out everything with fewer than two axes (biases, norms, temperatures) and
     positions. ``bert_adam`` leaves out names with `bias` only, so that norm weights, temperatures
     and positions decay: the authors' grouping.
     """
+    if decay == "all":
+        return True
     if optimizer == "bert_adam":
         return "bias" not in name
     return parameter.ndim >= 2 and "position" not in name
@@ -80,16 +85,17 @@ def parameter_groups(
     lr_head: float,
     weight_decay: float,
     optimizer: OptimizerName = "adamw",
+    decay: Decay = "matrices",
 ) -> list[dict[str, Any]]:
     """Up to four groups: encoder (towers or adapters) and the rest, with and without decay.
 
-    ``peak`` is their rate.
+    ``peak`` is their rate. The scale of softmax logits is CLIP's own, so it has the encoder's.
     """
     rates = {True: lr_encoder, False: lr_head}
     members: dict[tuple[bool, bool], list[Tensor]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
-            key = (name.startswith("encoder."), decays(name, parameter, optimizer))
+            key = (is_of_encoder(name), decays(name, parameter, optimizer, decay))
             members.setdefault(key, []).append(parameter)
     if not members:
         raise ConfigError(
@@ -101,19 +107,29 @@ def parameter_groups(
             "params": parameters,
             "lr": rates[encoder],
             "peak": rates[encoder],
-            "weight_decay": weight_decay if decay else 0.0,
-            "name": f"{'encoder' if encoder else 'head'}{'' if decay else ', no decay'}",
+            "weight_decay": weight_decay if is_decayed else 0.0,
+            "name": f"{'encoder' if encoder else 'head'}{'' if is_decayed else ', no decay'}",
         }
-        for (encoder, decay), parameters in sorted(members.items(), reverse=True)
+        for (encoder, is_decayed), parameters in sorted(members.items(), reverse=True)
     ]
 
 
-def build_optimizer(groups: list[dict[str, Any]], name: OptimizerName) -> torch.optim.Optimizer:
-    """AdamW (fused where the parameters are on a GPU) or :class:`BertAdam`."""
+def is_of_encoder(name: str) -> bool:
+    """Whether a parameter trains at the encoder's rate: its own, and CLIP's scale in the loss."""
+    return name.startswith("encoder.") or name == "loss.logit_scale"
+
+
+def build_optimizer(
+    groups: list[dict[str, Any]], name: OptimizerName, *, beta: float = 0.98
+) -> torch.optim.Optimizer:
+    """AdamW (fused where the parameters are on a GPU) or :class:`BertAdam`.
+
+    ``beta`` is that of the second moment.
+    """
     if name == "bert_adam":
-        return BertAdam(groups)
+        return BertAdam(groups, betas=(0.9, beta))
     on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
-    return torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6, fused=on_gpu or None)
+    return torch.optim.AdamW(groups, betas=(0.9, beta), eps=1e-6, fused=on_gpu or None)
 
 
 class BertAdam(torch.optim.Optimizer):

@@ -13,8 +13,9 @@ from torch import Tensor
 from eaglenet.errors import NonFiniteError
 from eaglenet.losses.softmax import cross_entropy
 from eaglenet.methods.base import Method
+from eaglenet.training.augmentation import Augmentation, augment
 from eaglenet.training.cached_batch import backward_in_pieces, split_batch
-from eaglenet.training.distributed import World, gather, gather_tensor
+from eaglenet.training.distributed import GatherGradients, World, gather, gather_tensor
 from eaglenet.types import Losses, PairBatch, TextFeatures, VideoFeatures
 
 Precision = Literal["auto", "bf16", "fp32", "fp16_weights"]
@@ -34,6 +35,8 @@ class StepOptions:
     accumulation: ``whole`` keeps the whole contrastive batch; ``split`` averages the losses of the
         pieces, each with its own smaller matrix (the released DiDeMo setting: 16 of 64 pairs).
     objective: the method's own losses, or :func:`coarse_losses`.
+    gradients: of features that several processes gather, see `training.distributed`.
+    augment, num_frames: see `training.augmentation`; None takes all frames that are given.
     """
 
     precision: Precision = "auto"
@@ -41,6 +44,9 @@ class StepOptions:
     accumulation: Accumulation = "whole"
     positives: Positives = "same_video"
     objective: Objective = "method"
+    gradients: GatherGradients = "sum"
+    augment: Augmentation = "none"
+    num_frames: int | None = None
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
@@ -95,6 +101,7 @@ def _training_losses(
     method: Method, batch: PairBatch, options: StepOptions, world: World, seed: int
 ) -> Losses:
     torch.manual_seed(2 * seed)
+    batch = augment(batch, options.augment, options.num_frames)
     if options.accumulate > 1 and options.accumulation == "split":
         return _backward_split(method, batch, options, world, seed)
     if options.accumulate > 1:
@@ -150,7 +157,8 @@ def _joined_losses(
     if options.positives == "own_pair":
         joined_ids = torch.arange(len(joined_ids), device=joined_ids.device)
     positives = joined_ids[:, None] == joined_ids[None, :]
-    joined_text, joined_video = gather(text, world), gather(video, world)
+    joined_text = gather(text, world, options.gradients)
+    joined_video = gather(video, world, options.gradients)
     torch.manual_seed(2 * seed + 1)
     if options.objective == "coarse":
         return coarse_losses(method, joined_text, joined_video, positives)
@@ -165,7 +173,7 @@ def coarse_losses(
     It brings towers that never met into one space before a head learns on top of them: the part
     that CLIP's training plays in the paper.
     """
-    scale = method.encoder.logit_scale.detach().exp()  # type: ignore[attr-defined]
+    scale = method.encoder.logit_scale.detach().exp()
     logits = scale * method.coarse_vectors(text) @ method.coarse_vectors(video).T
     loss = (cross_entropy(logits, positives) + cross_entropy(logits.T, positives.T)) / 2
     return Losses({"coarse": loss}, {"coarse": 1.0})

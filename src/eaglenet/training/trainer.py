@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -21,11 +19,12 @@ import torch
 from torch import Tensor
 
 from eaglenet.data.sampler import PairSampler
-from eaglenet.errors import ConfigError, StoppedError
+from eaglenet.errors import StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
+from eaglenet.files import folder_written_whole
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
-from eaglenet.training.checkpoint import latest_checkpoint, sync_folder, write_checkpoint
+from eaglenet.training.checkpoint import latest_checkpoint, write_checkpoint
 from eaglenet.training.config import TrainingConfig
 from eaglenet.training.distributed import (
     World,
@@ -105,6 +104,9 @@ class Trainer:
             self.config.accumulate,
             self.config.accumulation,
             self.config.positives,
+            gradients=self.config.gradients,
+            augment=self.config.augment,
+            num_frames=method.frame_spec.num_frames,
         )
         self.optimizer = self._prepare_method()
         self.position = Position()
@@ -131,11 +133,8 @@ class Trainer:
     def _prepare_method(self) -> torch.optim.Optimizer:
         frozen = freeze_parameters(self.method, self.config.freeze)
         logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
-        encoder: Any = self.method.encoder
         if self.config.checkpointing:
-            if not hasattr(encoder, "set_gradient_checkpointing"):
-                raise ConfigError("training.checkpointing: this encoder has no blocks to recompute")
-            encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
+            self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
         if self.config.compile and self.world.device.type == "cuda":
@@ -149,8 +148,9 @@ class Trainer:
             lr_head=self.config.lr_head,
             weight_decay=self.config.weight_decay,
             optimizer=self.config.optimizer,
+            decay=self.config.decay,
         )
-        return build_optimizer(groups, self.config.optimizer)
+        return build_optimizer(groups, self.config.optimizer, beta=self.config.second_beta)
 
     def fit(self) -> Position:
         """Train to the end (or until patience is lost); gives where the run stands then.
@@ -339,13 +339,5 @@ def summary(result: EvaluationResult) -> dict[str, Any]:
 
 def save_model(method: Method, folder: Path) -> None:
     """Save a model folder so that the old one is whole until the new one is."""
-    fresh = folder.with_name(f".{folder.name}.partial")
-    old = folder.with_name(f".{folder.name}.old")
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    save(method, fresh)
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(fresh, folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with folder_written_whole(folder) as fresh:
+        save(method, fresh)

@@ -5,8 +5,8 @@
     video.seconds  # when each was shown
 
 A file that gives no frames raises ``VideoDecodeError``; it never becomes black frames. How frames
-are found is in ``frame_picking``, which moments are looked at in ``frame_sampling``, how pixels are
-made in ``pixels``, writing in ``video_writing``; ``video_source`` alone imports the decoder (PyAV).
+are found is in ``picking``, which moments are looked at in ``sampling``, how pixels are made in
+``pixels``, how files are written in ``writing``; ``source`` alone imports the decoder (PyAV).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Takes wanted frames out of a stream while decoding as little of it as possible.
 
-Ways to do so, over a ``PacketSource`` (see ``decoding.VideoSource``):
+Ways to do so, over a ``PacketSource`` (see ``source.VideoSource``):
 
 - ``pick_exact``: the frame on show at each time. Only packets between a keyframe and the wanted
   frame are decoded, frames that nothing refers to are dropped undecoded, and the file is sought

@@ -10,13 +10,12 @@ import os
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pixels
 from eaglenet.video.picking import decode_through
-from eaglenet.video.windows import PacketTable
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,mxf,nut,rm,"
@@ -39,6 +38,14 @@ LONG_GROUP = 2000
 
 READABLE_PART = 0.25
 """Share of a damaged file's declared length that must be readable."""
+
+
+class PacketTable(NamedTuple):
+    """Times (ticks) found by reading a file's packets without decoding them."""
+
+    times: list[int]
+    keyframes: list[int]
+    end: int
 
 
 def pyav() -> Any:

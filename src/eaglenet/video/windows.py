@@ -54,14 +54,6 @@ class DecodedVideo:
     window: Window | None = None
 
 
-class PacketTable(NamedTuple):
-    """Times (ticks) found by reading a file's packets without decoding them."""
-
-    times: list[int]
-    keyframes: list[int]
-    end: int
-
-
 class Picked(NamedTuple):
     time: int
     picture: pixels.Pixels

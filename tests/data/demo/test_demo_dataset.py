@@ -11,7 +11,7 @@ from eaglenet.data.demo.dataset import World, demo_split, render, render_batch, 
 from eaglenet.data.demo.rendering import RGB, frame_indices
 from eaglenet.data.demo.world import FAMILY, NUM_FRAMES, REVERSED
 from eaglenet.data.records import DATASETS
-from eaglenet.encoders.tokenizer import Tokenizer
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.types import FrameSpec
 
@@ -179,7 +179,7 @@ def test_the_vocabulary_is_small_and_complete(train) -> None:
 
 
 def test_the_shipped_tokenizer_knows_every_word_as_one_token() -> None:
-    tokenizer = Tokenizer.from_folder(synthetic.demo_tokenizer_folder())
+    tokenizer = ClipTokenizer.from_folder(synthetic.demo_tokenizer_folder())
     lengths = tokenizer(synthetic.vocabulary(), max_length=9).mask.sum(dim=1)
     assert set(lengths.tolist()) == {3}  # start, the word, end
 

@@ -10,7 +10,6 @@ from small_videos import colour_video, cut_short_video, damaged_video
 from synthetic_store import BagMethod
 
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
-from eaglenet.search import creation
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.indexing import decoding
@@ -18,10 +17,11 @@ from eaglenet.search.indexing import run as indexing
 from eaglenet.search.indexing.files import find_videos, read_tags
 from eaglenet.search.indexing.report import IndexReport, Progress
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.search.store.lance import LanceStore
-from eaglenet.search.store.locking import writer_lock
-from eaglenet.search.store.manifest import Manifest, Splitting
-from eaglenet.search.store.publishing import publish
+from eaglenet.search.models import DEFAULT_MODEL
+from eaglenet.search.store.base import open_store
+from eaglenet.search.store.folder import StoreFolder
+from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.store.tables import ClipStore
 from eaglenet.types import FrameSpec
 
 SPLITTING = Splitting(clip_seconds=6.0, overlap=1.0)
@@ -95,15 +95,14 @@ def test_changed_files_are_replaced_and_new_dates_cost_nothing(
     report = run(videos, bag)
     assert (report.indexed, report.unchanged, report.clips) == (1, 2, 5)
     assert dict(found(videos, bag)[::-1])["second.mkv"] > 0.99
-    store = LanceStore(videos.parent / "store", *_shape(videos))
+    store = tables_of(videos)
     row = next(row for row in store.files() if row.path.endswith("first.mp4"))
     assert row.modified_ns == 10**18
     assert len(store.clip_keys()) == 5
 
 
-def _shape(videos: Path) -> tuple[object, int]:
-    manifest = Engine.open(videos.parent / "store").manifest
-    return manifest.layout, manifest.dim
+def tables_of(videos: Path) -> ClipStore:
+    return open_store(videos.parent / "store").tables()
 
 
 def test_the_same_content_is_encoded_once_and_outlives_its_first_path(
@@ -192,18 +191,17 @@ def test_files_whose_clips_got_lost_are_encoded_again(
 ) -> None:
     run(videos, bag)
     expected = found(videos, bag)
-    folder = videos.parent / "store"
-    layout, dim = _shape(videos)
-    store = LanceStore(folder, layout, dim)
-    lost = next(row for row in store.files() if row.path.endswith("long.mp4"))
-    store.remove_contents([lost.content])
+    store = open_store(videos.parent / "store")
+    tables = store.tables()
+    lost = next(row for row in tables.files() if row.path.endswith("long.mp4"))
+    tables.remove_contents([lost.content])
     if not is_shown:
-        publish(folder, store, layout, dim, anew=True)
+        store.publish(tables, anew=True)
         assert len(found(videos, bag)) == 2
     report = run(videos, bag)
     assert (report.indexed, report.unchanged, report.clips) == (1, 2, 5)
     assert found(videos, bag) == expected
-    assert len(LanceStore(folder, layout, dim).clip_keys()) == 5
+    assert len(store.tables().clip_keys()) == 5
     assert run(videos, bag).unchanged == 3
 
 
@@ -362,23 +360,29 @@ def test_an_interrupt_keeps_what_was_decoded(
 
 def test_a_second_writer_is_told_who_the_first_is(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
-    store = videos.parent / "store"
-    with writer_lock(store), pytest.raises(StoreError, match=f"process {os.getpid()}"):
+    store = open_store(videos.parent / "store")
+    with store.hold(), pytest.raises(StoreError, match=f"process {os.getpid()}"):
         run(videos, bag)
     assert len(found(videos, bag)) == 5
     assert run(videos, bag).unchanged == 3
 
 
+LANCE_ADD = "lancedb.table.LanceTable.add"
+
+
 @pytest.mark.parametrize(
-    "error",
+    ("function", "error"),
     [
-        OSError(errno.ENOSPC, "No space left on device"),
-        RuntimeError("lance error: LanceError(IO): No space left on device (os error 28)"),
+        (LANCE_ADD, OSError(errno.ENOSPC, "No space left on device")),
+        (LANCE_ADD, RuntimeError("lance error: LanceError(IO): No space left on device")),
+        (
+            "eaglenet.search.store.publishing.write_bytes",
+            OSError(errno.ENOSPC, "No space left on device"),
+        ),
     ],
 )
-@pytest.mark.parametrize("step", ["add_clips", "publish"])
 def test_a_full_disk_is_told_and_the_store_stays_readable(
-    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch, error: Exception, step: str
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch, error: Exception, function: str
 ) -> None:
     run(videos, bag)
     before = found(videos, bag)
@@ -388,10 +392,7 @@ def test_a_full_disk_is_told_and_the_store_stays_readable(
         raise error
 
     with monkeypatch.context() as patch:
-        if step == "publish":
-            patch.setattr("eaglenet.search.store.publishing.write_atomically", fail)
-        else:
-            patch.setattr("lancedb.table.LanceTable.add", fail)
+        patch.setattr(function, fail)
         with pytest.raises(StoreError, match="full"):
             run(videos, bag)
         assert found(videos, bag) == before
@@ -440,7 +441,7 @@ def test_without_the_default_model_nothing_is_touched(
     with pytest.raises(ModelNotFoundError, match="--model demo") as caught:
         index_videos([videos], store)
     assert "--model FOLDER" in str(caught.value)
-    assert creation.DEFAULT_MODEL in str(caught.value)
+    assert DEFAULT_MODEL in str(caught.value)
     assert not store.exists()
 
 
@@ -459,7 +460,8 @@ def test_a_store_is_added_to_with_its_own_model(
 def test_a_model_folder_that_is_gone_is_told_when_adding(videos: Path, bag: BagMethod) -> None:
     store = videos.parent / "store"
     run(videos, bag)
-    dataclasses.replace(Manifest.read(store), model="/gone/model").write(store)
+    manifest = dataclasses.replace(StoreFolder.open(store).manifest, model="/gone/model")
+    StoreFolder(store, manifest).write_manifest()
     with pytest.raises(StoreError, match=r"was in /gone/model.*--model FOLDER"):
         index_videos([videos], store)
 
@@ -519,11 +521,7 @@ def test_damaged_videos_are_indexed_and_noted(
         assert all(note.reason.startswith("damaged: ") for note in report.damaged)
         assert words in report.damaged[0].reason
         assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
-    row = next(
-        row
-        for row in LanceStore(videos.parent / "store", *_shape(videos)).files()
-        if row.path == path
-    )
+    row = next(row for row in tables_of(videos).files() if row.path == path)
     assert (row.status, row.reason) == ("done", report.damaged[0].reason)
 
 

@@ -20,13 +20,12 @@ from torch.nn import functional as F
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
+from eaglenet.search.models import model_identity
 from eaglenet.search.shortlist import exact_shortlists
 from eaglenet.search.store import publishing, snapshot
-from eaglenet.search.store.lance import LanceStore
+from eaglenet.search.store.folder import StoreFolder
 from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.search.store.manifest import Manifest, Splitting, model_identity
-from eaglenet.search.store.publishing import publish
-from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.upkeep import build_index, recall, repair
 from eaglenet.types import FrameSpec, VideoFeatures
 
@@ -72,15 +71,15 @@ def test_the_identity_of_a_model_follows_its_weights_and_configuration(bag: BagM
 
 def test_a_manifest_survives_writing_and_refuses_to_mix(bag: BagMethod, tmp_path: Path) -> None:
     manifest = make_manifest(bag, roots=("/videos",))
-    manifest.write(tmp_path)
-    assert Manifest.read(tmp_path) == manifest
+    StoreFolder(tmp_path, manifest).write_manifest()
+    assert StoreFolder.open(tmp_path).manifest == manifest
     for other, words in (
         (make_manifest(BagMethod(seed=1), model="other"), "model 'bag'"),
         (dataclasses.replace(manifest, splitting=Splitting(5.0)), "clip_seconds 10.0 .now 5.0"),
         (dataclasses.replace(manifest, frame_spec=FrameSpec(num_frames=4)), "num_frames"),
     ):
         with pytest.raises(StoreError, match=words) as caught:
-            manifest.require_same(other, tmp_path)
+            manifest.require_same(other, "here")
         assert "--store" in str(caught.value)
 
 
@@ -110,10 +109,10 @@ def test_a_folder_without_a_store_says_how_to_make_one(tmp_path: Path) -> None:
 def test_the_shortlist_is_the_exact_one_with_filters_and_removed_clips(
     bag: BagMethod, tmp_path: Path
 ) -> None:
-    manifest, store = make_store(tmp_path, bag, num_files=9, clips_each=4)
-    store.remove_files(["/videos/3.mp4", "/videos/7.mp4"])
-    publish(tmp_path, store, manifest.layout, manifest.dim)
-    snapshot = Snapshot(tmp_path, manifest.layout, manifest.dim)
+    store, tables = make_store(tmp_path, bag, num_files=9, clips_each=4)
+    tables.remove_files(["/videos/3.mp4", "/videos/7.mp4"])
+    store.publish(tables)
+    snapshot = store.snapshot()
     assert len(snapshot) == 7 * 4
     assert not snapshot.is_dense
     vectors = snapshot.vectors[torch.from_numpy(snapshot.columns["slot"])]
@@ -134,16 +133,16 @@ def test_the_shortlist_is_the_exact_one_with_filters_and_removed_clips(
 
 
 def test_readers_keep_their_version_and_then_see_the_next(bag: BagMethod, tmp_path: Path) -> None:
-    manifest, store = make_store(tmp_path, bag, num_files=2)
+    store, tables = make_store(tmp_path, bag, num_files=2)
     engine = Engine.open(tmp_path, bag)
     held = engine.snapshot
     before = held.records(np.arange(len(held))).copy()
     pictures = [held.thumbnail(row) for row in range(len(held))]
-    store.remove_files(["/videos/0.mp4"])
-    add_file(store, manifest, bag, "/videos/new.mp4", content_of(11), random_frames(4, 7))
-    publish(tmp_path, store, manifest.layout, manifest.dim)
-    add_file(store, manifest, bag, "/videos/newer.mp4", content_of(12), random_frames(2, 8))
-    publish(tmp_path, store, manifest.layout, manifest.dim)
+    tables.remove_files(["/videos/0.mp4"])
+    add_file(tables, store.manifest, bag, "/videos/new.mp4", content_of(11), random_frames(4, 7))
+    store.publish(tables)
+    add_file(tables, store.manifest, bag, "/videos/newer.mp4", content_of(12), random_frames(2, 8))
+    store.publish(tables)
     assert np.array_equal(held.records(np.arange(len(held))), before)
     assert [held.thumbnail(row) for row in range(len(held))] == pictures
     assert engine.info()["clips"] == 3 + 4 + 2
@@ -153,23 +152,29 @@ def test_readers_keep_their_version_and_then_see_the_next(bag: BagMethod, tmp_pa
 
 
 def test_clips_of_unfinished_files_are_not_shown(bag: BagMethod, tmp_path: Path) -> None:
-    manifest, store = make_store(tmp_path, bag, num_files=1)
+    store, tables = make_store(tmp_path, bag, num_files=1)
     add_file(
-        store, manifest, bag, "/videos/bad.mp4", content_of(5), random_frames(2, 1), status="failed"
+        tables,
+        store.manifest,
+        bag,
+        "/videos/bad.mp4",
+        content_of(5),
+        random_frames(2, 1),
+        status="failed",
     )
-    assert publish(tmp_path, store, manifest.layout, manifest.dim) == 3
-    assert len(store.clip_keys()) == 5
+    assert store.publish(tables) == 3
+    assert len(tables.clip_keys()) == 5
 
 
 def test_files_are_written_anew_when_most_slots_are_dead(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "CHUNK", 2)
-    manifest, store = make_store(tmp_path, bag, num_files=5)
-    old = Snapshot(tmp_path, manifest.layout, manifest.dim)
-    store.remove_files([f"/videos/{number}.mp4" for number in range(4)])
-    publish(tmp_path, store, manifest.layout, manifest.dim)
-    new = Snapshot(tmp_path, manifest.layout, manifest.dim)
+    store, tables = make_store(tmp_path, bag, num_files=5)
+    old = store.snapshot()
+    tables.remove_files([f"/videos/{number}.mp4" for number in range(4)])
+    store.publish(tables)
+    new = store.snapshot()
     assert (new.num_slots, new.generation) == (3, old.generation + 1)
     assert np.array_equal(new.records(np.arange(3)), old.records(np.arange(12, 15)))
     assert [new.clip_id(row) for row in range(3)] == [old.clip_id(row) for row in range(12, 15)]
@@ -219,7 +224,7 @@ def test_repairing_from_damaged_tables_keeps_what_can_be_searched(
 def test_a_lost_table_is_told_and_not_made_anew(
     table: str, is_emptied: bool, bag: BagMethod, tmp_path: Path
 ) -> None:
-    manifest, _ = make_store(tmp_path, bag, num_files=2)
+    store, _ = make_store(tmp_path, bag, num_files=2)
     shutil.rmtree(tmp_path / f"{table}.lance")
     if is_emptied:
         (tmp_path / f"{table}.lance").mkdir()
@@ -229,22 +234,22 @@ def test_a_lost_table_is_told_and_not_made_anew(
     assert len(Engine.open(tmp_path, bag).search("red car", k=50)) == 6
     shutil.rmtree(tmp_path / "snapshot")
     with pytest.raises(StoreError, match=rf"lost {table}\.lance\. Restore"):
-        LanceStore(tmp_path, manifest.layout, manifest.dim)
+        store.tables()
 
 
 def test_a_store_that_was_hardly_begun_is_made_whole(bag: BagMethod, tmp_path: Path) -> None:
-    manifest = make_manifest(bag)
-    LanceStore(tmp_path, manifest.layout, manifest.dim)
+    store = StoreFolder(tmp_path, make_manifest(bag))
+    store.tables()
     shutil.rmtree(tmp_path / "files.lance")
-    assert LanceStore(tmp_path, manifest.layout, manifest.dim).files() == []
+    assert store.tables().files() == []
 
 
 def test_repairing_never_leaves_less_than_can_be_searched(bag: BagMethod, tmp_path: Path) -> None:
-    _, store = make_store(tmp_path, bag, num_files=2)
-    store.remove_contents([content_of(0)])
+    _, tables = make_store(tmp_path, bag, num_files=2)
+    tables.remove_contents([content_of(0)])
     with pytest.raises(StoreError, match="lack 3 clips of 1 files"):
         repair(tmp_path)
-    store.remove_files(["/videos/0.mp4"])
+    tables.remove_files(["/videos/0.mp4"])
     with pytest.raises(StoreError, match="hold 3 clips, but 6 can be searched"):
         repair(tmp_path)
     assert len(Engine.open(tmp_path, bag).search("red car", k=50)) == 6
@@ -254,10 +259,10 @@ def test_a_snapshot_written_anew_keeps_clips_that_the_table_lost(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "CHUNK", 2)
-    manifest, store = make_store(tmp_path, bag, num_files=5)
-    store.remove_contents([content_of(4)])
-    store.remove_files([f"/videos/{number}.mp4" for number in range(4)])
-    assert publish(tmp_path, store, manifest.layout, manifest.dim) == 3
+    store, tables = make_store(tmp_path, bag, num_files=5)
+    tables.remove_contents([content_of(4)])
+    tables.remove_files([f"/videos/{number}.mp4" for number in range(4)])
+    assert store.publish(tables) == 3
 
 
 def test_a_snapshot_that_may_not_be_read_says_so(
@@ -265,10 +270,10 @@ def test_a_snapshot_that_may_not_be_read_says_so(
 ) -> None:
     make_store(tmp_path, bag, num_files=2)
 
-    def refuse(folder: Path) -> tuple[int, int]:
-        raise PermissionError(13, "Permission denied", str(folder))
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(snapshot, "snapshot_stamp", refuse)
+    monkeypatch.setattr(snapshot, "open_for_reading", refuse)
     with pytest.raises(StoreError, match="Permission denied"):
         Engine.open(tmp_path, bag)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.data.annotation_files import (
-    VIDEO_SUFFIXES,
     VideoFinder,
     finder_for,
     read_csv,
@@ -31,6 +30,7 @@ from eaglenet.data.records import (
     stable_order,
 )
 from eaglenet.errors import DatasetError, UsageError
+from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglenet import foreign
 from eaglenet.data.demo.rendering import FRAME_SIZE, nearest_colour, render, render_batch
 from eaglenet.data.demo.world import (
     FRAMES_PER_SECOND,
@@ -36,6 +35,7 @@ from eaglenet.data.records import (
     make_split,
 )
 from eaglenet.errors import ConfigError, DatasetError
+from eaglenet.files import read_json, write_json, write_text, written_whole
 from eaglenet.types import Clips, FrameSpec
 
 __all__ = [
@@ -180,9 +180,8 @@ def _write_scene(folder: Path, scene: Scene, size: int) -> None:
 
     path = _video_path(folder, scene)
     # A half-written file must never carry the final name: the next call would keep it.
-    partial = path.with_name(f".{path.name}.{os.getpid()}.mp4")
-    write_video(partial, render(scene, size), FRAMES_PER_SECOND)
-    partial.replace(path)
+    with written_whole(path) as partial:
+        write_video(partial, render(scene, size), FRAMES_PER_SECOND)
 
 
 def _write_captions(folder: Path, split: str, scenes: list[Scene]) -> None:
@@ -193,25 +192,19 @@ def _write_captions(folder: Path, split: str, scenes: list[Scene]) -> None:
     for scene in scenes:
         row = {"video": f"videos/{scene.scene_id}.mp4", "captions": scene.captions, "split": split}
         kept.append(json.dumps(row))
-    _replace_text(path, "\n".join(kept) + "\n")
+    write_text(path, "\n".join(kept) + "\n")
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
     path = folder / WORLD_FILE
     if path.exists():
-        found = foreign.read_json(path)
+        found = read_json(path)
         if found != settings:
             raise DatasetError(
                 f"{folder} holds a demo world made with {found}, asked for {settings}: "
                 "choose another folder or delete this one"
             )
-    _replace_text(path, json.dumps(settings) + "\n")
-
-
-def _replace_text(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_json(path, settings, indent=None)
 
 
 DATASETS.add(

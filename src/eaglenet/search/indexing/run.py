@@ -23,8 +23,9 @@ from eaglenet.search.indexing.files import FoundFile, is_gone, tags_of, unused_t
 from eaglenet.search.indexing.inspection import Inspected, inspect_ahead
 from eaglenet.search.indexing.report import DAMAGED, IndexReport, OnProgress, Problem, Progress
 from eaglenet.search.shortlist import is_exact
-from eaglenet.search.store.manifest import Manifest, Splitting
-from eaglenet.search.store.publishing import missing_clips, publish
+from eaglenet.search.store.base import Store
+from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.store.publishing import missing_clips
 from eaglenet.search.store.tables import ClipRows, ClipStore, FileRow
 
 logger = logging.getLogger(__name__)
@@ -78,10 +79,10 @@ def _reason(work: _Work) -> str:
     return DAMAGED + "; ".join(found) if found else ""
 
 
-def _unfinished(store: ClipStore, finished: Container[str]) -> dict[str, frozenset[int]]:
+def _unfinished(tables: ClipStore, finished: Container[str]) -> dict[str, frozenset[int]]:
     """Clips that an interrupted run stored of files it did not finish."""
     numbers: dict[str, set[int]] = {}
-    for content, number in store.clip_keys():
+    for content, number in tables.clip_keys():
         if content not in finished:
             numbers.setdefault(content, set()).add(number)
     return {content: frozenset(found) for content, found in numbers.items()}
@@ -92,31 +93,30 @@ class IndexRun:
 
     def __init__(
         self,
-        folder: Path,
-        manifest: Manifest,
-        store: ClipStore,
+        store: Store,
+        tables: ClipStore,
         method: Method,
         options: IndexOptions,
         tags: Mapping[str, tuple[str, ...]],
         on_progress: OnProgress | None,
     ) -> None:
-        self.folder = folder
-        self.manifest = manifest
+        self.manifest = store.manifest
         self.store = store
+        self.tables = tables
         self.method = method
         self.options = options
         self.tags = tags
         self.on_progress = on_progress
         self.started = self.committed = time.monotonic()
-        self.known = {row.path: row for row in store.files()}
+        self.known = {row.path: row for row in tables.files()}
         self.before = {path: row.content for path, row in self.known.items()}
-        missing = missing_clips(store)
+        missing = missing_clips(tables)
         self.of_content = {
             row.content: row
             for row in self.known.values()
             if row.status == "done" and row.content not in missing
         }
-        self.unfinished = _unfinished(store, self.of_content)
+        self.unfinished = _unfinished(tables, self.of_content)
         self.planned: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
         self.hopeless: dict[str, str] = {}
         """Contents of which no clip could be decoded, and why."""
@@ -326,11 +326,11 @@ class IndexRun:
         """Make what is finished durable and visible, and only then report it."""
         rows, clips = self.finished, sum(map(len, self.encoded))
         if self.encoded:
-            self.store.add_clips(ClipRows.concatenate(self.encoded))
+            self.tables.add_clips(ClipRows.concatenate(self.encoded))
             self.encoded = []
         if rows:
-            self.store.put_files(rows)
-            publish(self.folder, self.store, self.manifest.layout, self.manifest.dim)
+            self.tables.put_files(rows)
+            self.store.publish(self.tables)
             self.finished = []
         if rows or clips:
             self.clips += clips
@@ -373,7 +373,7 @@ class IndexRun:
         if not self.options.drop_missing:
             return 0, len(missing)
         if missing:
-            self.store.remove_files(missing)
+            self.tables.remove_files(missing)
             for path in missing:
                 del self.known[path]
                 self.problems.pop(path, None)
@@ -386,21 +386,21 @@ class IndexRun:
         for row in sorted(self.known.values(), key=lambda row: row.path):
             if row.status == "done":
                 home.setdefault(row.content, row.path)
-        unused = {content for content, _ in self.store.clip_keys()} - set(home)
+        unused = {content for content, _ in self.tables.clip_keys()} - set(home)
         if unused:
-            self.store.remove_contents(sorted(unused))
+            self.tables.remove_contents(sorted(unused))
         for path, content in self.before.items():
             now = self.known.get(path)
             if content in home and (now is None or now.content != content):
                 # The path the clips were read from shows something else now; a copy stays.
-                self.store.set_path(content, home[content])
-        self.store.optimize()
-        return publish(self.folder, self.store, self.manifest.layout, self.manifest.dim)
+                self.tables.set_path(content, home[content])
+        self.tables.optimize()
+        return self.store.publish(self.tables)
 
     def _choose_index(self, clips: int) -> str:
         if is_exact(clips, self.manifest.dim):
             return "exact scan"
         logger.info("%d clips are too many to scan: building an approximate index", clips)
-        kind = self.store.build_index()
-        publish(self.folder, self.store, self.manifest.layout, self.manifest.dim)
+        kind = self.tables.build_index()
+        self.store.publish(self.tables)
         return kind

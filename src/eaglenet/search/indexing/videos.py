@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eaglenet.methods.base import Method
-from eaglenet.search.creation import describe, load_model, model_of, open_for_writing, place
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.files import find_videos
 from eaglenet.search.indexing.report import IndexReport, OnProgress
 from eaglenet.search.indexing.run import IndexOptions, IndexRun
+from eaglenet.search.models import describe, load_model, model_of, put_on
+from eaglenet.search.store.base import kind_of
 
 __all__ = ["IndexOptions", "index_videos"]
 
@@ -34,17 +35,19 @@ def index_videos(
     options = options or IndexOptions()
     check_splitting(options.splitting)
     roots = [Path(path).expanduser() for path in paths]
-    folder = Path(store).expanduser()
-    model = model if model is not None else model_of(folder)
+    model = model if model is not None else model_of(store)
     method = method if method is not None else load_model(model)
     method.eval()
     if options.device is not None:
-        place(method, options.device)
+        put_on(method, options.device)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
     from eaglenet.video.decoding import is_video
 
-    found = list(find_videos(roots, is_video, leave_out=folder))
-    with open_for_writing(folder, wanted) as (manifest, clip_store):
-        run = IndexRun(folder, manifest, clip_store, method, options, tags or {}, on_progress)
+    found = list(find_videos(roots, is_video, leave_out=Path(store).expanduser()))
+    with kind_of(store).create(str(store), wanted) as opened:
+        tables = opened.tables()
+        if not opened.is_searched:
+            opened.publish(tables)
+        run = IndexRun(opened, tables, method, options, tags or {}, on_progress)
         return run.bring_up_to_date(found, roots)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.errors import StoreError
+from eaglenet.search.store.faults import disk_errors
 from eaglenet.search.store.layout import FeatureLayout, Records
-from eaglenet.search.store.snapshot import CURRENT, FOLDER
-from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow, clip_id_of, disk_errors
+from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow, clip_id_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +30,24 @@ KEEP_VERSIONS = timedelta(hours=1)
 """Old versions that a reader of the tables may still be at; searching never is."""
 MANY = 500
 """Values in one condition."""
+REFUSALS = {
+    "No space left": errno.ENOSPC,
+    "os error 28": errno.ENOSPC,
+    "Permission denied": errno.EACCES,
+    "Read-only file system": errno.EROFS,
+}
+"""What the operating system said, as Lance's errors quote it."""
 
 
 class LanceStore:
-    """Clips and files of one store folder."""
+    """Clips and files of one store folder.
 
-    def __init__(self, folder: Path, layout: FeatureLayout, dim: int) -> None:
+    ``is_searched``: whether clips of it were published, so that its tables cannot be new.
+    """
+
+    def __init__(
+        self, folder: Path, layout: FeatureLayout, dim: int, *, is_searched: bool = False
+    ) -> None:
         try:
             import lancedb
         except ImportError as error:
@@ -44,22 +58,43 @@ class LanceStore:
         self.folder = folder
         self.layout = layout
         self.dim = dim
+        self.is_searched = is_searched
         names = [name for name in layout.dtype.names or () if name not in OWN_COLUMNS]
         self._extra = np.dtype([(name, layout.dtype[name]) for name in names]) if names else None
-        with disk_errors(folder):
+        with self._errors():
             self._database = lancedb.connect(folder)
             self._require_both_tables()
             self._clips = self._table(CLIPS, self._clip_schema())
             self._files = self._table(FILES, _file_schema())
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Lance says in words what went wrong; a disk's refusals are given their numbers back."""
+        with disk_errors(self.folder, is_searched=self.is_searched):
+            try:
+                yield
+            except StoreError:
+                raise
+            except Exception as error:
+                text = str(error)
+                for words, number in REFUSALS.items():
+                    if words in text:
+                        raise OSError(number, text.splitlines()[0]) from error
+                if "lance error" in text or "LanceError" in text:
+                    raise StoreError(
+                        f"the tables of {self.folder} are damaged ({text.splitlines()[0][:200]}); "
+                        "what can be searched now stays so. Restore the folder, or index the "
+                        "videos into a new --store"
+                    ) from error
+                raise
 
     def _require_both_tables(self) -> None:
         """A table that got lost is not made anew: that would empty what can be searched."""
         rows = {name: self._count_rows(name) for name in (CLIPS, FILES)}
         missing = [f"{name}.lance" for name, count in rows.items() if count is None]
         # Both tables are made before the first snapshot, and are empty until then.
-        is_searched = (self.folder / FOLDER / CURRENT).exists()
-        if missing and (is_searched or any(rows.values())):
-            rest = "; what can be searched now stays so" if is_searched else ""
+        if missing and (self.is_searched or any(rows.values())):
+            rest = "; what can be searched now stays so" if self.is_searched else ""
             raise StoreError(
                 f"{self.folder} has lost {' and '.join(missing)}{rest}. Restore the folder, or "
                 "index the videos into a new --store"
@@ -123,7 +158,7 @@ class LanceStore:
             value if isinstance(value, pa.Array) else pa.array(value, schema.field(name).type)
             for name, value in columns.items()
         ]
-        with disk_errors(self.folder):
+        with self._errors():
             self._clips.add(pa.Table.from_arrays(arrays, schema=schema))
 
     def clip_keys(self, contents: Sequence[str] | None = None) -> list[ClipKey]:
@@ -134,7 +169,7 @@ class LanceStore:
         return self._clip_keys(_any_of("content", contents)) if contents else []
 
     def _clip_keys(self, condition: str | None) -> list[ClipKey]:
-        with disk_errors(self.folder):
+        with self._errors():
             query = self._clips.search().select(["content", "number"])
             table = (query.where(condition) if condition else query).to_arrow()
         return list(zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True))
@@ -142,7 +177,7 @@ class LanceStore:
     def read_clips(self, keys: Sequence[ClipKey]) -> ClipRows:
         """In the order of ``keys``."""
         wanted = _any_of("clip_id", map(clip_id_of, keys))
-        with disk_errors(self.folder):
+        with self._errors():
             table = self._clips.search().where(wanted).to_arrow()
         found = zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True)
         place = {key: row for row, key in enumerate(found)}
@@ -166,15 +201,15 @@ class LanceStore:
 
     def remove_contents(self, contents: Sequence[str]) -> None:
         for part in _parts(list(contents), MANY):
-            with disk_errors(self.folder):
+            with self._errors():
                 self._clips.delete(_any_of("content", part))
 
     def set_path(self, content: str, path: str) -> None:
-        with disk_errors(self.folder):
+        with self._errors():
             self._clips.update(where=_any_of("content", [content]), values={"path": path})
 
     def files(self) -> list[FileRow]:
-        with disk_errors(self.folder):
+        with self._errors():
             rows = self._files.search().to_arrow().to_pylist()
         return [FileRow(**{**row, "tags": tuple(json.loads(row["tags"]))}) for row in rows]
 
@@ -185,23 +220,23 @@ class LanceStore:
 
         values = [{**vars(row), "tags": json.dumps(row.tags)} for row in rows]
         table = pa.Table.from_pylist(values, schema=_file_schema())
-        with disk_errors(self.folder):
+        with self._errors():
             merge = self._files.merge_insert("path")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
 
     def remove_files(self, paths: Sequence[str]) -> None:
         for part in _parts(list(paths), MANY):
-            with disk_errors(self.folder):
+            with self._errors():
                 self._files.delete(_any_of("path", part))
 
     def optimize(self) -> None:
-        with disk_errors(self.folder):
+        with self._errors():
             for table in (self._clips, self._files):
                 table.optimize(cleanup_older_than=KEEP_VERSIONS)
 
     def build_index(self) -> str:
         partitions = max(1, round(self._clips.count_rows() ** 0.5))
-        with disk_errors(self.folder):
+        with self._errors():
             self._clips.create_index(
                 metric="cosine",
                 vector_column_name="vector",

@@ -114,7 +114,8 @@ class FeatureLayout:
             if name.startswith(PREPARED)
         }
         seconds = tensors.pop("seconds")
-        return StoredClips(VideoFeatures(**tensors), seconds, prepared)
+        features = VideoFeatures(**tensors)  # type: ignore[arg-type]
+        return StoredClips(features, seconds, prepared)
 
 
 def _code(value: Tensor) -> str:

@@ -13,12 +13,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.errors import StoreError
+from eaglenet.files import write_bytes
 from eaglenet.search.store.file_table import FileTable
 from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.search.store.manifest import write_atomically
-from eaglenet.search.store.snapshot import CURRENT, FOLDER, ROW_COLUMNS, Snapshot
-from eaglenet.search.store.tables import ClipKey, ClipStore, FileRow, disk_errors
+from eaglenet.search.store.snapshot import CURRENT, ROW_COLUMNS, Snapshot
+from eaglenet.search.store.tables import ClipKey, ClipStore, FileRow
 
 CHUNK = 1024
 """Clips copied at a time."""
@@ -27,31 +26,34 @@ DEAD_FRACTION = 0.5
 
 
 def publish(
-    folder: Path, store: ClipStore, layout: FeatureLayout, dim: int, *, anew: bool = False
+    folder: Path, store: ClipStore, layout: FeatureLayout, dim: int, previous: Snapshot | None
 ) -> int:
     """Make the clips of all finished files visible to readers; returns how many there are.
 
     The only writer is the holder of the store's lock. Everything is on disk before the one
     rename that makes it visible, so a crash leaves the version before. The clips of a content
-    never change, so contents that are visible already are not read again, unless ``anew``.
+    never change, so contents that are visible in ``previous`` are not read again.
     """
-    with disk_errors(folder):
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        rows = store.files()
-        files = _file_table(rows)
-        try:
-            previous: Snapshot | None = Snapshot(folder, layout, dim)
-        except StoreError:
-            previous = None  # Missing or damaged: everything is derived from the store again.
-        previous = None if anew else previous
-        if previous is not None and previous.num_slots > 2 * CHUNK:
-            wanted = set(files.contents)
-            visible = np.array([content in wanted for content in previous.files.contents])
-            alive = int(visible[previous.columns["file_number"]].sum())
-            if alive < previous.num_slots * (1 - DEAD_FRACTION) and not missing_clips(store):
-                previous = None
-        counts = {row.content: row.num_clips for row in rows if row.status == "done"}
-        return _Writer(folder / FOLDER, layout, dim, previous).write(store, files, counts)
+    rows = store.files()
+    files = _file_table(rows)
+    if previous is not None and previous.num_slots > 2 * CHUNK:
+        wanted = set(files.contents)
+        visible = np.array([content in wanted for content in previous.files.contents])
+        alive = int(visible[previous.columns["file_number"]].sum())
+        if alive < previous.num_slots * (1 - DEAD_FRACTION) and not missing_clips(store):
+            previous = None
+    counts = {row.content: row.num_clips for row in rows if row.status == "done"}
+    return _Writer(folder, layout, dim, previous).write(store, files, counts)
+
+
+def remove_others(folder: Path, kept: Snapshot) -> None:
+    """Remove every file of a snapshot folder but those of one version."""
+    numbers = [(kept.version, "npz"), (kept.version, "json")]
+    numbers += [(kept.generation, "f32"), (kept.generation, "bin")]
+    ends = tuple(f"-{number}.{suffix}" for number, suffix in numbers)
+    for path in folder.glob("*-*"):
+        if not path.name.endswith(ends):
+            path.unlink(missing_ok=True)
 
 
 def missing_clips(store: ClipStore) -> dict[str, int]:
@@ -174,8 +176,8 @@ class _Writer:
         buffer = io.BytesIO()
         np.savez(buffer, **columns)  # type: ignore[arg-type]
         names = {"rows": f"rows-{self.version}.npz", "files": f"files-{self.version}.json"}
-        write_atomically(self.folder / names["rows"], buffer.getvalue())
-        write_atomically(self.folder / names["files"], json.dumps(files.to_json()).encode())
+        write_bytes(self.folder / names["rows"], buffer.getvalue())
+        write_bytes(self.folder / names["files"], json.dumps(files.to_json()).encode())
         current = {
             "version": self.version,
             "generation": self.generation,
@@ -184,7 +186,7 @@ class _Writer:
             "thumbnail_bytes": self.thumbnail_bytes,
             **names,
         }
-        write_atomically(self.folder / CURRENT, json.dumps(current).encode())
+        write_bytes(self.folder / CURRENT, json.dumps(current).encode())
         self._remove_old()
 
     def _remove_old(self) -> None:

@@ -30,12 +30,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.errors import StoreError, UsageError
-from eaglenet.search.filters import Filters
 from eaglenet.search.store.file_table import FileTable
 from eaglenet.search.store.layout import FeatureLayout, Records
 from eaglenet.search.store.tables import ClipKey, clip_id_of
 
-FOLDER = "snapshot"
 CURRENT = "current.json"
 ROW_COLUMNS = {
     "slot": np.int64,
@@ -49,12 +47,16 @@ ROW_COLUMNS = {
 
 
 class Snapshot:
-    """One version of the clips of a store, for reading."""
+    """One version of the clips of a store, for reading.
 
-    def __init__(self, folder: Path, layout: FeatureLayout, dim: int) -> None:
-        self.folder = folder / FOLDER
+    ``folder`` holds its files; ``location`` is the store's, for messages.
+    """
+
+    def __init__(self, folder: Path, layout: FeatureLayout, dim: int, *, location: str) -> None:
+        self.folder = folder
         self.layout = layout
         self.dim = dim
+        self.location = location
         # The writer may remove this version's files between the two reads: then there is a newer.
         for attempt in range(5):
             try:
@@ -63,21 +65,20 @@ class Snapshot:
             except FileNotFoundError as error:
                 if attempt == 4 or not (self.folder / CURRENT).exists():
                     raise StoreError(
-                        f"{folder} has no readable snapshot ({error}); rebuild it with: "
-                        f"eaglenet store repair --store {folder}"
+                        f"{location} has no readable snapshot ({error}); rebuild it with: "
+                        f"eaglenet store repair --store {location}"
                     ) from error
             except OSError as error:
                 raise StoreError(
-                    f"the snapshot in {folder} cannot be read ({error}); make it readable"
+                    f"the snapshot in {location} cannot be read ({error}); make it readable"
                 ) from error
             except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
                 raise StoreError(
-                    f"the snapshot in {folder} is damaged ({error}); rebuild it with: "
-                    f"eaglenet store repair --store {folder}"
+                    f"the snapshot in {location} is damaged ({error}); rebuild it with: "
+                    f"eaglenet store repair --store {location}"
                 ) from error
 
     def _load(self) -> None:
-        self.stamp = snapshot_stamp(self.folder.parent)
         current = json.loads((self.folder / CURRENT).read_text("utf-8"))
         self.version: int = current["version"]
         self.num_slots: int = current["slots"]
@@ -148,10 +149,10 @@ class Snapshot:
         """First and last second of a clip in its file."""
         return float(self.columns["start"][row]), float(self.columns["end"][row])
 
-    def allowed_rows(self, filters: Filters) -> NDArray[np.bool_]:
-        """Mask over rows."""
-        allowed: NDArray[np.bool_] = filters.allowed(self.files)[self.columns["file_number"]]
-        return allowed
+    def rows_of(self, files: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mask over rows from a mask over files."""
+        rows: NDArray[np.bool_] = files[self.columns["file_number"]]
+        return rows
 
     def records(self, rows: NDArray[np.int64]) -> Records:
         """Records of these rows, read in place: mapping them would count as memory for ever."""
@@ -163,7 +164,7 @@ class Snapshot:
             if os.preadv(self._records.fileno(), [part], slot * size) != size:
                 raise StoreError(
                     f"{self.folder} is damaged: a record is missing; rebuild it with: "
-                    f"eaglenet store repair --store {self.folder.parent}"
+                    f"eaglenet store repair --store {self.location}"
                 )
         return buffer
 
@@ -175,9 +176,3 @@ class Snapshot:
 
 def open_for_reading(path: Path) -> Any:
     return path.open("rb", buffering=0)
-
-
-def snapshot_stamp(folder: Path) -> tuple[int, int]:
-    """Changes whenever a writer publishes; costs one system call."""
-    status = (folder / FOLDER / CURRENT).stat()
-    return status.st_mtime_ns, status.st_ino

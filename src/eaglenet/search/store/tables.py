@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.errors import StoreError
 from eaglenet.search.store.layout import Records
-from eaglenet.search.store.manifest import NAME as MANIFEST
 
 Status = Literal["done", "failed"]
 ClipKey = tuple[str, int]
@@ -120,42 +115,3 @@ class ClipStore(Protocol):
     ) -> list[tuple[list[ClipKey], NDArray[np.float32]]]:
         """Approximate: keys and cosines, best first, for each query. ``effort`` in partitions."""
         ...
-
-
-@contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into a message that says what to do."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except Exception as error:
-        text = str(error)
-        number = error.errno if isinstance(error, OSError) else None
-        if (
-            number in (errno.ENOSPC, errno.EDQUOT)
-            or "No space left" in text
-            or "os error 28" in text
-        ):
-            raise StoreError(
-                f"the disk of {folder} is full; what was reported as done is safe and can be "
-                "searched. Free some space and run the same command to continue"
-            ) from error
-        if (
-            number in (errno.EACCES, errno.EPERM, errno.EROFS)
-            or "Permission denied" in text
-            or "Read-only file system" in text
-        ):
-            works = "; searching it still works" if (folder / MANIFEST).exists() else ""
-            raise StoreError(
-                f"{folder} cannot be written to ({text.splitlines()[0]}){works}. Make it writable "
-                "or give another --store"
-            ) from error
-        if "lance error" in text or "LanceError" in text:
-            raise StoreError(
-                f"the tables of {folder} are damaged ({text.splitlines()[0][:200]}); what can be "
-                "searched now stays so. Restore the folder, or index the videos into a new --store"
-            ) from error
-        if isinstance(error, OSError):
-            raise StoreError(f"{folder}: {text}") from error
-        raise

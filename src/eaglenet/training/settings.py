@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from eaglenet.errors import ConfigError
-from eaglenet.foreign import parse_json
 
 
 def to_plain(value: Any) -> Any:
@@ -29,9 +29,7 @@ def to_plain(value: Any) -> Any:
 def from_plain(kind: type[Any], plain: Any, *, where: str = "") -> Any:
     """The dataclass ``kind`` from what :func:`to_plain` gave; unknown names are errors."""
     if not isinstance(plain, Mapping):
-        raise ConfigError(
-            f"{where or kind.__name__}: expected a table of settings, got {plain!r:.200}"
-        )
+        raise ConfigError(f"{where or kind.__name__}: expected a table of settings, got {plain!r}")
     hints = typing.get_type_hints(kind)
     names = [spec.name for spec in dataclasses.fields(kind)]
     for name in plain:
@@ -90,8 +88,8 @@ def _unknown(full: str, name: str, names: list[str]) -> ConfigError:
 
 def _guess(text: str) -> Any:
     try:
-        return parse_json(text)
-    except ValueError:
+        return json.loads(text)
+    except json.JSONDecodeError:
         return text
 
 
@@ -131,7 +129,7 @@ def _coerce(hint: Any, plain: Any, where: str) -> Any:
         matched, value = _match(option, plain, where)
         if matched:
             return value
-    raise ConfigError(f"{where}: expected {_describe(hint)}, got {plain!r:.200}")
+    raise ConfigError(f"{where}: expected {_describe(hint)}, got {plain!r}")
 
 
 def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
@@ -141,11 +139,9 @@ def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
     if option is type(None):
         return plain is None, None
     if origin is Literal:
-        return any(plain == known and type(plain) is type(known) for known in arguments), plain
+        return plain in arguments, plain
     if option is float:
         is_number = isinstance(plain, (int, float)) and not isinstance(plain, bool)
-        if isinstance(plain, int) and abs(plain) >= 2**1000:
-            is_number = False
         return is_number, float(plain) if is_number else None
     if option is int:
         return isinstance(plain, int) and not isinstance(plain, bool), plain

@@ -1,34 +1,34 @@
-"""What made a run: versions, commit, hardware, data found, command."""
+"""What a number means nothing without: versions, commit, hardware, command."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import eaglenet
+from eaglenet.version import __version__
 
-PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "av", "triton")
+RECORDED = ("torch", "numpy", "safetensors", "tokenizers", "av", "triton")
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment(packages: Sequence[str] = RECORDED) -> dict[str, Any]:
     """Versions, commit and hardware of this process."""
-    versions = {"eaglenet": eaglenet.__version__, "python": platform.python_version()}
-    for package in PACKAGES:
+    versions = {"eaglenet": __version__, "python": platform.python_version()}
+    for package in packages:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return {
         "versions": versions,
-        "commit": git_commit(Path(eaglenet.__file__).parent),
+        "commit": git_commit(Path(__file__).parent),
         "hardware": describe_hardware(),
         "command": [Path(sys.argv[0]).name.replace("__main__.py", "eaglenet"), *sys.argv[1:]],
     }
@@ -52,7 +52,12 @@ def describe_hardware() -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit of the working tree around ``folder``, with `+` where files were changed."""
+    """The commit of the working tree around ``folder``, with `+` where files were changed.
+
+    ``EAGLENET_COMMIT`` says it where the files were copied without their history.
+    """
+    if "EAGLENET_COMMIT" in os.environ:
+        return os.environ["EAGLENET_COMMIT"]
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         return commit + ("+" if _git(folder, "status", "--porcelain", "-uno") else "")
@@ -72,15 +77,4 @@ def _processor_name() -> str:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically."""
-    temporary = path.with_name(f".{path.name}.partial")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    return platform.processor() or platform.machine()

@@ -1,0 +1,216 @@
+"""What encoders have in common: any, and those with a vision and a text tower."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from eaglenet.encoders.blocks import ResidualBlock
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.types import (
+    Abilities,
+    BlockLayers,
+    Clips,
+    PlainConfig,
+    Resize,
+    TextFeatures,
+    TextStack,
+    Tokens,
+    VideoFeatures,
+)
+
+
+class BaseEncoder(nn.Module, ABC):
+    """An encoder of :class:`eaglenet.types.Encoder` that has no blocks and reads no frames.
+
+    A subclass sets ``family``, ``config``, ``dim`` and ``logit_scale`` and implements
+    ``encode_text`` and ``encode_video``.
+    """
+
+    family: ClassVar[str]
+    abilities: ClassVar[Abilities] = Abilities()
+    resize: ClassVar[Resize] = "crop"
+
+    config: PlainConfig
+    dim: int
+    image_size: int | None = None
+    context_length: int | None = None
+    logit_scale: Tensor
+    logit_bias: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_parameter("logit_bias", None)  # a family that has one sets it
+
+    @abstractmethod
+    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures: ...
+
+    @abstractmethod
+    def encode_video(
+        self, videos: Clips | VideoFeatures, *, patches: bool = False
+    ) -> VideoFeatures: ...
+
+    def encode_frames(
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+        *,
+        patches: bool = False,
+    ) -> Float[Tensor, "videos frames tokens dim"]:
+        raise UsageError(f"an encoder of {self.family} reads no frames; use encode_video")
+
+    @property
+    def num_blocks(self) -> int:
+        return 0
+
+    def text_stack(self) -> TextStack | None:
+        return None
+
+    def set_token_shift(self, blocks: tuple[int, ...]) -> None:
+        if blocks:
+            raise ConfigError(
+                f"token shift works inside CLIP's vision tower, which {self.family} does not have; "
+                "switch it off or choose a CLIP model"
+            )
+
+    def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
+        if blocks:
+            raise ConfigError("training.checkpointing: this encoder has no blocks to recompute")
+
+    @property
+    def device(self) -> torch.device:
+        return self.logit_scale.device
+
+
+class TowerEncoder(BaseEncoder):
+    """Two towers into one space; features are projections, not normalised.
+
+    A family sets ``family``, ``abilities`` and, in its ``__init__``, ``config``, ``vision``,
+    ``text`` and the logit scale (and bias), and implements :meth:`read_tokens`.
+
+    ``vision(pixels, num_frames=, frame_mask=, patches=)`` gives [images, tokens, dim], the frame's
+    own vector first; its ``blocks`` and ``gradient_checkpointing`` (how many of them) are set here,
+    as are those of ``text``. Parameters under ``vision.`` and ``text.`` are what training freezes
+    and what gets its own rate.
+    """
+
+    image_size: int
+    context_length: int
+    vision: nn.Module
+    text: nn.Module
+
+    @abstractmethod
+    def read_tokens(
+        self,
+        ids: Int[Tensor, "texts words"],
+        mask: Bool[Tensor, "texts words"],
+        *,
+        words: bool,
+    ) -> TextFeatures:
+        """Features of token ids on this encoder's device."""
+
+    def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
+        """Sentences; with ``words`` every position and which are real."""
+        if not isinstance(texts, Tokens):
+            raise UsageError(f"a {self.family} encoder reads Tokens, got {type(texts).__name__}")
+        if words and not self.abilities.words:
+            raise UsageError(f"a {self.family} encoder gives sentences only, not their words")
+        if texts.ids.shape[1] > self.context_length:
+            limit = self.context_length
+            raise UsageError(
+                f"texts are {texts.ids.shape[1]} tokens long, this tower takes {limit}; "
+                f"tokenize with max_length={limit} or less"
+            )
+        texts = texts.to(self.device)
+        return self.read_tokens(texts.ids, texts.mask, words=words)
+
+    def encode_video(
+        self, videos: Clips | VideoFeatures, *, patches: bool = False
+    ) -> VideoFeatures:
+        """One vector a frame; with ``patches`` all tokens of a frame, its own vector first.
+
+        ``patches`` is [videos, frames, 1 + patches, dim], and ``patches[:, :, 0]`` is ``frames``.
+        """
+        if not isinstance(videos, Clips):
+            raise UsageError(f"a {self.family} encoder reads Clips, got {type(videos).__name__}")
+        if patches and not self.abilities.patches:
+            raise UsageError(f"a {self.family} encoder gives whole frames only, not their patches")
+        mask = videos.mask.to(self.device)
+        tokens = self.encode_frames(videos.frames, mask, patches=patches)
+        return VideoFeatures(
+            frames=tokens[:, :, 0],
+            mask=mask,
+            patches=tokens if patches else None,
+        )
+
+    def encode_frames(
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+        *,
+        patches: bool = False,
+    ) -> Float[Tensor, "videos frames tokens dim"]:
+        """All frames in one batch through the tower; uint8, or floats normalised already.
+
+        ``mask`` says which frames are real; only token shift looks at it.
+        """
+        num_videos, num_frames = frames.shape[:2]
+        pixels = frames.to(self.device, non_blocking=True).flatten(0, 1)
+        tokens: Tensor = self.vision(
+            pixels, num_frames=num_frames, frame_mask=mask, patches=patches
+        )
+        return tokens.reshape(num_videos, num_frames, *tokens.shape[1:])
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.vision.blocks)  # type: ignore[arg-type]
+
+    def text_stack(self) -> TextStack | None:
+        """The text tower's blocks, where they are :class:`ResidualBlock` with positions."""
+        blocks = [block for block in _blocks(self.text) if isinstance(block, ResidualBlock)]
+        positions = self.text.positional_embedding
+        if not blocks or not isinstance(positions, Tensor):
+            return None
+        layers = tuple(
+            BlockLayers(
+                ln_1=block.ln_1,
+                qkv=block.attention.qkv,
+                out=block.attention.out,
+                ln_2=block.ln_2,
+                up=block.mlp.up,
+                down=block.mlp.down,
+            )
+            for block in blocks
+        )
+        return TextStack(blocks[0].attention.heads, positions, layers)
+
+    def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
+        """Recompute blocks in the backward pass of training: less memory, up to a third slower.
+
+        A number recomputes that many of the first visual blocks only, for memory in between.
+        """
+        if blocks is True or blocks is False:
+            self.text.gradient_checkpointing = len(_blocks(self.text)) if blocks else 0  # type: ignore[assignment]
+            blocks = self.num_blocks if blocks else 0
+        self.vision.gradient_checkpointing = blocks  # type: ignore[assignment]
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile both towers in place, with ``torch.compile``'s arguments.
+
+        Use the default mode: it fuses norms, activations and pixel normalisation between the
+        matrix products, which makes ViT-B/16 about a third faster in bf16 on an H200
+        (``benchmarks/encoding.py``). ``max-autotune`` searched for minutes there and kept the
+        library's kernels for the large products; its speed was not measured. A new batch shape
+        compiles again, so keep batches of one size. Names and weights do not change.
+        """
+        self.vision.compile(*args, **kwargs)
+        self.text.compile(*args, **kwargs)
+
+
+def _blocks(tower: nn.Module) -> list[nn.Module]:
+    blocks = tower.blocks
+    return list(blocks) if isinstance(blocks, nn.ModuleList) else []

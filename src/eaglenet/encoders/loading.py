@@ -1,0 +1,49 @@
+"""Trained towers of any family, from a folder, a file or a hub id; tokenizers of model folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
+from eaglenet.encoders.hub_cache import find_hub_folder
+from eaglenet.encoders.json_tokenizer import JsonTokenizer
+from eaglenet.encoders.registry import ENCODERS, Pretrained
+from eaglenet.errors import CheckpointError, ModelNotFoundError
+from eaglenet.types import Tokenizer
+
+
+def load_pretrained(
+    name_or_folder: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tokenizer: str | Path | None = None,
+) -> Pretrained:
+    """A trained encoder in eval mode with its tokenizer, of the family its files say.
+
+    Args:
+        name_or_folder: a folder or file as the makers publish it, a hub id, or a short name.
+        tokenizer: a folder or table to take the vocabulary from, where the model has none.
+    """
+    path = Path(name_or_folder).expanduser()
+    place = path if path.exists() else find_hub_folder(str(name_or_folder))
+    for name in ENCODERS:
+        spec = ENCODERS[name]
+        if spec.load is not None and spec.recognises(place):
+            return spec.load(place, dtype=dtype, tokenizer=tokenizer)
+    families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)
+    if not (place / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"{place} has no config.json; expected a folder of a known model ({families})"
+        )
+    raise CheckpointError(f"{place}: a model of no known family (known: {families})")
+
+
+def read_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer that was saved in a model folder; None where there is none."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    if JsonTokenizer.is_saved_in(folder):
+        return JsonTokenizer.load(folder)
+    return ClipTokenizer.from_folder(folder)

@@ -1,0 +1,74 @@
+"""Files that model folders are made of: JSON, weights in one file or in shards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglenet.errors import CheckpointError, ModelNotFoundError
+
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+
+
+def model_type(folder: Path) -> str | None:
+    """``model_type`` of a folder's ``config.json``; "" where it says none, None without a file."""
+    path = folder / "config.json"
+    return str(read_json(path).get("model_type", "")) if path.is_file() else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    return values
+
+
+def read_optional_json(path: Path) -> dict[str, Any] | None:
+    return read_json(path) if path.is_file() else None
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n")
+
+
+def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[str, Tensor]:
+    """The weights in the first of these files that is there, all shards joined."""
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if not name.endswith(".index.json"):
+            return read_weight_file(path)
+        shards = sorted(set(read_json(path)["weight_map"].values()))
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing:
+            raise ModelNotFoundError(f"{folder}: {name} names files that are not there: {missing}")
+        return {k: v for shard in shards for k, v in read_weight_file(folder / shard).items()}
+    raise ModelNotFoundError(
+        f"{folder} has a config.json but no weights; looked for {', '.join(names)}"
+    )
+
+
+def read_weight_file(path: Path) -> dict[str, Tensor]:
+    import safetensors.torch
+
+    try:
+        if path.suffix == ".safetensors":
+            weights: dict[str, Tensor] = safetensors.torch.load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+        return weights
+    except Exception as error:  # a damaged file can fail in any way
+        raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error

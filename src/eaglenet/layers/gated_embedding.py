@@ -1,0 +1,117 @@
+"""Gated embedding units, and their collaborative form in which experts gate each other."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.layers.masked_norm import MaskedBatchNorm
+
+
+class GatedEmbedding(nn.Module):
+    r"""A linear map whose output gates itself (MEE; used by CE, MMT and T2VLAD).
+
+    .. math:: u = W x + c, \qquad \mathrm{out} = \mathrm{unit}(u \circ \sigma(\mathrm{BN}(W' u)))
+
+    Paper: the second map has no bias; the batch normalisation after it would take it away.
+    """
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(in_dim, dim)
+        self.gate = nn.Linear(dim, dim, bias=False)
+        self.norm = MaskedBatchNorm(dim)
+
+    def forward(
+        self, values: Float[Tensor, "rows in_dim"], mask: Bool[Tensor, "rows"] | None = None
+    ) -> Float[Tensor, "rows dim"]:
+        """``mask`` says which rows are real; the others stay out of the statistics."""
+        embedded = self.embed(values)
+        return F.normalize(embedded * torch.sigmoid(self.norm(self.gate(embedded), mask)), dim=-1)
+
+
+class PairNetwork(nn.Module):
+    """g(x, y): what expert y tells of expert x; three maps with Mish between (CE)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(2 * dim, dim, bias=False)
+        self.first_norm = MaskedBatchNorm(dim)
+        self.second = nn.Linear(dim, dim, bias=False)
+        self.second_norm = MaskedBatchNorm(dim)
+        self.last = nn.Linear(dim, dim, bias=False)
+
+    def forward(
+        self,
+        left: Float[Tensor, "*rows dim"],
+        right: Float[Tensor, "*rows dim"],
+        mask: Bool[Tensor, "*rows"],
+    ) -> Float[Tensor, "*rows dim"]:
+        hidden = self.first(torch.cat([left, right], dim=-1))
+        hidden = F.mish(self.first_norm(hidden, mask))
+        hidden = F.mish(self.second_norm(self.second(hidden), mask))
+        result: Tensor = self.last(hidden)
+        return result
+
+
+class CollaborativeGate(nn.Module):
+    r"""Every expert is gated by all experts of its video (CE, eq. 4 and 5).
+
+    .. math:: m_e = \frac{\sum_j a_e a_j g(x_e, x_j)}{\sum_j a_e a_j}, \qquad
+        v_e = \mathrm{unit}(x_e \circ \sigma(\mathrm{BN}_1(m_e) + \mathrm{BN}_2(W_e x_e)))
+
+    Args:
+        sequential: as the released code, which overwrites expert after expert: an expert sees the
+            gated vectors of those before it, and every call of g has statistics of its own.
+
+    Paper: missing experts run through the released network as zeros and enter its statistics; here
+    they do not. No biases before a batch normalisation, which would take them away.
+    """
+
+    def __init__(self, dim: int, num_experts: int, *, sequential: bool = False) -> None:
+        super().__init__()
+        self.sequential = sequential
+        self.pair = PairNetwork(dim)
+        self.maps = nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(num_experts))
+        self.pair_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
+        self.own_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
+
+    def forward(
+        self,
+        experts: Float[Tensor, "videos experts dim"],
+        present: Bool[Tensor, "videos experts"],
+    ) -> Float[Tensor, "videos experts dim"]:
+        """Gated unit vectors; zeros where an expert is missing."""
+        states = list(experts.unbind(dim=1))
+        gated: list[Tensor] = []
+        for index in range(len(states)):
+            told = self._told(index, states, present)
+            mask = present[:, index]
+            gate = self.pair_norms[index](told, mask) + self.own_norms[index](
+                self.maps[index](states[index]), mask
+            )
+            vector = F.normalize(states[index] * torch.sigmoid(gate), dim=-1)
+            gated.append(vector * mask[:, None].to(vector.dtype))
+            if self.sequential:
+                states[index] = gated[-1]
+        return torch.stack(gated, dim=1)
+
+    def _told(
+        self, index: int, states: list[Tensor], present: Bool[Tensor, "videos experts"]
+    ) -> Float[Tensor, "videos dim"]:
+        """m_e: the mean of what all experts of a video tell of expert ``index``."""
+        pairs = present & present[:, index : index + 1]
+        if self.sequential:
+            parts = [
+                self.pair(states[index], other, pairs[:, place])
+                for place, other in enumerate(states)
+            ]
+            answers = torch.stack(parts, dim=1)
+        else:
+            others = torch.stack(states, dim=1)
+            answers = self.pair(states[index][:, None].expand_as(others), others, pairs)
+        weights = pairs.to(answers.dtype)
+        total = (answers * weights[..., None]).sum(dim=1)
+        return total / weights.sum(dim=1, keepdim=True).clamp_min(1.0)

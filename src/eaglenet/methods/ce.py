@@ -1,0 +1,137 @@
+"""CE, collaborative experts: every expert is gated by the others, texts weigh the experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError
+from eaglenet.layers.gated_embedding import CollaborativeGate, GatedEmbedding
+from eaglenet.layers.masking import frame_weights
+from eaglenet.layers.vlad import Vlad
+from eaglenet.losses.margin import margin_loss
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.expert_base import (
+    ExpertMethod,
+    expert_weights,
+    weight_layer,
+    words_width,
+)
+from eaglenet.types import Clips, Encoder, Expert, Losses, TextFeatures, Tokens, VideoFeatures
+
+
+@dataclass(frozen=True)
+class CEConfig:
+    """Settings of CE; defaults are those of MSR-VTT.
+
+    text_centres, text_ghosts: of the words' VLAD.
+    centres: expert -> centres of its VLAD; an expert that is not named is averaged over time.
+    sequential: experts gated one after the other, as the released code does (see
+        :class:`~eaglenet.layers.gated_embedding.CollaborativeGate`); the paper gates all at once.
+    """
+
+    num_frames: int = 12
+    dim: int = 512
+    text_centres: int = 28
+    text_ghosts: int = 1
+    centres: Mapping[str, int] = field(default_factory=dict)
+    sequential: bool = False
+    margin: float = 0.0938
+
+
+class CE(ExpertMethod):
+    """Words and long experts by VLAD, the others by their mean; mixture of gated experts.
+
+    Paper: 768 wide over frozen GPT words. Padded words and tokens are left out of VLAD and of the
+    statistics of batch normalisation, missing experts of everything; the released code runs all of
+    them through as zeros. Where texts come without words, the sentence is the only word.
+    """
+
+    name = "ce"
+    config: CEConfig
+
+    def __init__(self, encoder: Encoder, config: CEConfig) -> None:
+        super().__init__(encoder, num_frames=config.num_frames)
+        self.config = config
+        unknown = sorted(set(config.centres) - set(self.widths))
+        if unknown or self.frames_expert in config.centres:
+            raise ConfigError(
+                f"centres of {', '.join(config.centres)}: expected experts among "
+                f"{', '.join(self.widths)}, and not {self.frames_expert}, which shows moments"
+            )
+        self.text_vlad = Vlad(
+            words_width(encoder), config.text_centres, num_ghosts=config.text_ghosts
+        )
+        self.text_heads = nn.ModuleList(
+            GatedEmbedding(self.text_vlad.width, config.dim) for _ in self.widths
+        )
+        self.weigh = weight_layer(self.text_vlad.width, len(self.widths))
+        self.vlads = nn.ModuleDict(
+            {name: Vlad(self.widths[name], count) for name, count in config.centres.items()}
+        )
+        self.maps = nn.ModuleDict(
+            {
+                name: nn.Linear(width * config.centres.get(name, 1), config.dim)
+                for name, width in self.widths.items()
+            }
+        )
+        self.gate = CollaborativeGate(config.dim, len(self.widths), sequential=config.sequential)
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        _, words, mask = self.read_text(texts)
+        sentence = self.text_vlad(words, mask)
+        vectors = torch.stack([head(sentence) for head in self.text_heads], dim=1)
+        return TextFeatures(
+            sentence=vectors[:, self.frames_place],
+            words=vectors,
+            weights=expert_weights(self.weigh, sentence),
+        )
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        video, experts = self.read_experts(videos)
+        present = torch.stack([expert.present for expert in experts.values()], dim=1)
+        raw = torch.stack([self._reduced(name, expert) for name, expert in experts.items()], dim=1)
+        shown = experts[self.frames_expert].values
+        frames = F.normalize(self.maps[self.frames_expert](shown), dim=-1)
+        return VideoFeatures(
+            frames=frames, mask=video.mask, tokens=self.gate(raw, present), tokens_mask=present
+        )
+
+    def _reduced(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
+        """x_e: the tokens of an expert as one unit vector."""
+        if name in self.vlads:
+            reduced = self.vlads[name](expert.values, expert.mask)
+        else:
+            weights = frame_weights(expert.mask, expert.values.dtype)
+            reduced = torch.einsum("vt,vtd->vd", weights, expert.values)
+        return F.normalize(self.maps[name](reduced), dim=-1)
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        scores = self.score(text, video)
+        return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
+
+
+def build(config: CEConfig, encoder: Encoder) -> CE:
+    """CE on the experts of a folder, or on the frames of a tower as its only expert."""
+    adopt_logit_scale(encoder, None)
+    return CE(encoder, config)
+
+
+METHODS.add(
+    "ce",
+    MethodSpec(
+        name="ce",
+        config_class=CEConfig,
+        build=build,
+        paper="CE (Liu et al., BMVC 2019)",
+        checked="reference loop",
+        reads_experts=True,
+    ),
+)

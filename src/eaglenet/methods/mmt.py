@@ -1,0 +1,142 @@
+"""MMT, multi-modal transformer: all experts' tokens in one sequence, a summary for each expert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.layers.expert_tokens import ExpertTokens
+from eaglenet.layers.gated_embedding import GatedEmbedding
+from eaglenet.layers.post_norm import PostNormStack
+from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.losses.margin import margin_loss
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.expert_base import (
+    ExpertMethod,
+    expert_weights,
+    sentence_width,
+    weight_layer,
+    words_width,
+)
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+
+
+@dataclass(frozen=True)
+class MMTConfig:
+    """Settings of MMT.
+
+    max_tokens: of each expert; drawn at random in training, spread evenly in evaluation.
+    keep_missing: as released, a missing expert counts with what the others predict for it; False
+        leaves it out of the score.
+    text_layers: blocks over the words, for frozen words that have seen no context; 0 takes the
+        sentence as it comes, as from a text tower.
+    """
+
+    num_frames: int = 12
+    dim: int = 512
+    num_layers: int = 4
+    num_heads: int = 4
+    hidden_dim: int = 3072
+    num_positions: int = 32
+    max_tokens: int = 30
+    dropout: float = 0.1
+    keep_missing: bool = True
+    text_layers: int = 0
+    margin: float = 0.05
+
+
+class MMT(ExpertMethod):
+    """``s = sum_e w_e <t_e, v_e>``, v_e the transformer's output at the summary of expert e.
+
+    Paper: the text is BERT's, fine-tuned; here it is the encoder's sentence, or a small transformer
+    over its words. Evaluation spreads tokens evenly; the released code draws them with a fixed
+    seed. The pre-training on HowTo100M is not here.
+    """
+
+    name = "mmt"
+    config: MMTConfig
+
+    def __init__(self, encoder: Encoder, config: MMTConfig) -> None:
+        super().__init__(encoder, num_frames=config.num_frames)
+        self.config = config
+        self.keep_missing = config.keep_missing
+        sizes = {"num_heads": config.num_heads, "hidden_dim": config.hidden_dim}
+        self.tokens = ExpertTokens(
+            self.widths,
+            config.dim,
+            num_positions=config.num_positions,
+            max_tokens=config.max_tokens,
+            dropout=config.dropout,
+        )
+        self.stack = PostNormStack(
+            config.dim, num_layers=config.num_layers, dropout=config.dropout, **sizes
+        )
+        self.words: WordTransformer | None = None
+        in_dim = sentence_width(encoder)
+        if config.text_layers:
+            in_dim = config.dim
+            self.words = WordTransformer(
+                words_width(encoder),
+                config.dim,
+                num_layers=config.text_layers,
+                dropout=config.dropout,
+                **sizes,
+            )
+        self.text_heads = nn.ModuleList(GatedEmbedding(in_dim, config.dim) for _ in self.widths)
+        self.weigh = weight_layer(in_dim, len(self.widths))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        if self.words is None:
+            sentence = self.encoder.encode_text(texts).sentence
+        else:
+            _, words, mask = self.read_text(texts)
+            sentence = self.words.layers(words, mask)[-1][:, 0]
+        vectors = torch.stack([head(sentence) for head in self.text_heads], dim=1)
+        return TextFeatures(
+            sentence=vectors[:, self.frames_place],
+            words=vectors,
+            weights=expert_weights(self.weigh, self.dropout(sentence)),
+        )
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        video, experts = self.read_experts(videos)
+        sequence = self.tokens(experts)
+        outputs: Float[Tensor, "videos length dim"] = self.stack(sequence.tokens, sequence.mask)
+        vectors = F.normalize(outputs[:, sequence.aggregates], dim=-1)
+        shown = experts[self.frames_expert].values
+        return VideoFeatures(
+            frames=self.tokens.project(self.frames_expert, shown),
+            mask=video.mask,
+            tokens=vectors,
+            tokens_mask=sequence.present,
+        )
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        scores = self.score(text, video)
+        return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
+
+
+def build(config: MMTConfig, encoder: Encoder) -> MMT:
+    """MMT on the experts of a folder, or on the frames of a tower as its only expert."""
+    adopt_logit_scale(encoder, None)
+    return MMT(encoder, config)
+
+
+METHODS.add(
+    "mmt",
+    MethodSpec(
+        name="mmt",
+        config_class=MMTConfig,
+        build=build,
+        paper="MMT (Gabeur et al., ECCV 2020)",
+        checked="reference loop",
+        reads_experts=True,
+    ),
+)

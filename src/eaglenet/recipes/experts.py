@@ -1,0 +1,73 @@
+"""Methods over several experts on the demo world that `eaglenet data demo-experts` writes.
+
+Make:      eaglenet data demo-experts --output FOLDER
+Train:     eaglenet train experts/ce --set data.root=FOLDER --output RUN
+Compare:   eaglenet compare ce mmt clip4clip --dataset experts --root FOLDER --output OUT
+
+A folder of other experts needs encoder.config.experts (name -> width), encoder.config.frames,
+encoder.config.text_dim and encoder.config.words_dim; a wrong one is an error that names the right.
+Methods that read frames alone get the expert that shows moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from eaglenet.data.demo.experts import FRAMES_EXPERT, TOKENS, WIDTHS, WORDS
+from eaglenet.encoders.experts import ExpertConfig
+from eaglenet.encoders.features import FeatureConfig
+from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.methods import METHODS
+from eaglenet.recipes.configs import method_config
+from eaglenet.recipes.features import NEED_TOWERS
+from eaglenet.recipes.registry import add_recipe
+from eaglenet.training.config import TrainingConfig
+from eaglenet.types import FrameSpec
+
+DIM = 64
+FRAMES = FrameSpec(num_frames=TOKENS[FRAMES_EXPERT])
+EXPERTS = ExpertConfig(WIDTHS, FRAMES_EXPERT, text_dim=24, words_dim=WORDS["glove"], dim=DIM)
+TRAINING = TrainingConfig(
+    epochs=12,
+    batch_size=64,
+    lr_head=2e-3,
+    lr_encoder=2e-3,
+    weight_decay=1e-3,
+    log_every=20,
+    checkpoint_every=0,
+    eval_every=2,
+    select_by="R@1",
+)
+CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "ce": {"text_centres": 8, "centres": {"colour": 2, "sound": 2}, "margin": 0.2},
+    "mmt": {"num_layers": 2, "hidden_dim": 128, "text_layers": 1, "margin": 0.2},
+}
+
+
+def expert_experiment(method: str) -> Experiment:
+    """``method`` on the demo world's experts; every method gets the same data and budget."""
+    if METHODS[method].reads_experts:
+        encoder = EncoderChoice("experts", config=EXPERTS)
+    else:
+        adapters = FeatureConfig(EXPERTS.text_dim, EXPERTS.frame_dim, DIM, scaling="layer_norm")
+        encoder = EncoderChoice("features", config=adapters, logit_scale=2.66)
+    return Experiment(
+        name=f"experts/{method}",
+        method=method,
+        method_config=method_config(
+            method, dim=DIM, num_frames=FRAMES.num_frames, **CHANGES.get(method, {})
+        ),
+        encoder=encoder,
+        data=DataChoice("features", frames=FRAMES, val_videos=100),
+        training=TRAINING,
+        notes="The demo world as five experts see it; 100 videos held out choose the epoch.",
+    )
+
+
+def register() -> None:
+    source = "Experts of the demo world (eaglenet data demo-experts), small heads."
+    for method in METHODS:
+        if method not in NEED_TOWERS:
+            add_recipe(f"experts/{method}", partial(expert_experiment, method), source)

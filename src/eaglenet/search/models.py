@@ -1,0 +1,147 @@
+"""The model of a store: which one, whether it is still the same, and what a store of it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
+from eaglenet.methods.base import Method
+from eaglenet.methods.folder import is_packaged
+from eaglenet.search.reranking import prepare_for_store
+from eaglenet.search.store.base import Store, kind_of
+from eaglenet.search.store.layout import FeatureLayout
+from eaglenet.search.store.manifest import Manifest, Splitting
+from eaglenet.types import Clips, FrameSpec
+
+DEFAULT_MODEL = "openai/clip-vit-base-patch32"
+SAMPLED_VALUES = 4096
+"""Values of each tensor that enter a model's identity; smaller tensors enter whole."""
+
+
+def model_of(location: str | Path) -> str:
+    """The model to index with where none is named: the store's own, or else the default."""
+    kind = kind_of(location)
+    if not kind.exists(str(location)):
+        return DEFAULT_MODEL
+    store = kind.open(str(location))
+    require_model(store)
+    return store.manifest.model
+
+
+def require_model(store: Store) -> None:
+    """Say so where the model folder that a store was made with is gone."""
+    name = store.manifest.model
+    if os.path.isabs(name) and not os.path.exists(name):
+        raise StoreError(
+            f"the model of {store.location} was in {name}, where nothing is now; say where it is "
+            "with --model FOLDER (in Python: model=)"
+        )
+
+
+def load_model(name: str) -> Method:
+    """The model to index with; nothing has been written yet when this fails."""
+    from eaglenet.methods.folder import load
+
+    try:
+        method = load(name)
+    except ModelNotFoundError as error:
+        if name != DEFAULT_MODEL:
+            raise
+        raise ModelNotFoundError(
+            f"the default model {name} could not be had ({error}); nothing was written. Pass a "
+            "folder with --model FOLDER, or --model demo to try the tool on the demo world"
+        ) from error
+    if method.tokenizer is None:
+        raise ModelNotFoundError(
+            f"{name} has no tokenizer, so no sentence could be searched; save the model with one"
+        )
+    return method
+
+
+def put_on(method: Method, device: torch.device | str) -> Method:
+    """The model on a device that is there."""
+    try:
+        return method.to(device)
+    # torch: an unknown name is a RuntimeError, a build without CUDA an AssertionError.
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"the model cannot be put on --device {device} ({reason}); give cpu, cuda or cuda:N "
+            "of a GPU that this machine has, or leave the option out for cpu"
+        ) from error
+
+
+def describe(
+    method: Method,
+    model: str,
+    spec: FrameSpec,
+    splitting: Splitting,
+    roots: Sequence[Path],
+    *,
+    prepare: bool = False,
+) -> Manifest:
+    """The manifest of a store made with this model; one black clip tells the layout.
+
+    ``prepare`` makes room for what the exact scorer computes of a clip alone.
+    """
+    frames = torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
+    mask = torch.ones(1, spec.num_frames, dtype=torch.bool)
+    clips = Clips(frames, mask, torch.zeros(1, spec.num_frames)).to(method.device)
+    with torch.no_grad():
+        features = method.encode_video(clips)
+        dim = method.coarse_vectors(features).shape[-1]
+        prepared = prepare_for_store(method, features) if prepare else None
+    path = Path(model).expanduser()
+    # A folder that happens to be called like a packaged model or a hub id is not a model.
+    is_model = not is_packaged(model) and any(
+        (path / part / "config.json").is_file() for part in (".", "model")
+    )
+    return Manifest(
+        model=os.path.abspath(path) if is_model or path.is_file() else model,
+        identity=model_identity(method),
+        method=method.name,
+        dim=dim,
+        frame_spec=spec,
+        splitting=splitting,
+        layout=FeatureLayout.of(features, prepared),
+        roots=tuple(os.path.abspath(root) for root in roots),
+    )
+
+
+def model_identity(method: Method) -> str:
+    """Hash of the method's name, its configuration and its weights.
+
+    Of the configuration only what differs from the defaults counts: an option that a later version
+    adds must not make every store refuse its own model.
+    Of a large tensor ``SAMPLED_VALUES`` evenly spaced values are taken: training moves them all,
+    and opening a store must not read gigabytes.
+    """
+    digest = hashlib.sha256(method.name.encode())
+    config = getattr(method, "config", None)
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        digest.update(json.dumps(_changed(config), sort_keys=True, default=str).encode())
+    for name, tensor in sorted(method.state_dict().items()):
+        flat = tensor.detach().reshape(-1)
+        step = max(1, flat.numel() // SAMPLED_VALUES)
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        # Single precision: the same weights kept in half precision are another model.
+        digest.update(flat[::step].to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _changed(config: Any) -> dict[str, Any]:
+    """The fields of a configuration that are not at their default."""
+    values = dataclasses.asdict(config)
+    return {
+        spec.name: values[spec.name]
+        for spec in dataclasses.fields(config)
+        if spec.default is dataclasses.MISSING or getattr(config, spec.name) != spec.default
+    }

@@ -1,0 +1,177 @@
+"""A store in a folder of this machine: alone knows where its parts lie and how each is opened.
+
+manifest.json               what the store was made with
+clips.lance, files.lance    the durable tables
+snapshot/                   what searching reads, derived from the tables
+writer.lock                 held by the one writer
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from eaglenet.errors import StoreError
+from eaglenet.files import write_bytes
+from eaglenet.locking import LockHeldError, hold_lock
+from eaglenet.search.store import publishing
+from eaglenet.search.store.faults import disk_errors
+from eaglenet.search.store.manifest import Manifest
+from eaglenet.search.store.snapshot import CURRENT, Snapshot
+from eaglenet.search.store.tables import ClipStore
+
+MANIFEST = "manifest.json"
+TABLES = ("clips.lance", "files.lance")
+SNAPSHOT = "snapshot"
+LOCK = "writer.lock"
+
+
+@dataclass(frozen=True)
+class StoreFolder:
+    """See :class:`eaglenet.search.store.base.Store`."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def location(self) -> str:
+        return str(self.folder)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether something was published."""
+        return (self.folder / SNAPSHOT / CURRENT).exists()
+
+    @classmethod
+    def exists(cls, location: str | Path) -> bool:
+        return (_path(location) / MANIFEST).exists()
+
+    @classmethod
+    def open(cls, location: str | Path) -> Self:
+        folder = _path(location)
+        try:
+            content = (folder / MANIFEST).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreError(
+                f"no store at {folder}; make one with: eaglenet index PATH --store {folder}"
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"{folder / MANIFEST} cannot be read ({error}); restore it or index into a new "
+                "store"
+            ) from error
+        return cls(folder, Manifest.from_bytes(content, str(folder / MANIFEST)))
+
+    @classmethod
+    @contextmanager
+    def create(cls, location: str | Path, wanted: Manifest) -> Iterator[Self]:
+        folder = _path(location)
+        _require_room(folder)
+        if cls.exists(folder):
+            # Before the lock, so that a wrong model is told even while another writer works.
+            cls.open(folder).manifest.require_same(wanted, str(folder))
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with _writer_lock(folder):
+            yield cls._with_manifest(folder, wanted)
+
+    @classmethod
+    def _with_manifest(cls, folder: Path, wanted: Manifest) -> Self:
+        """The store with the roots of both; its manifest is written where it changed."""
+        store = cls(folder, wanted)
+        if cls.exists(folder):
+            stored = cls.open(folder).manifest
+            stored.require_same(wanted, str(folder))
+            roots = tuple(dict.fromkeys([*stored.roots, *wanted.roots]))
+            changed = dataclasses.replace(wanted, roots=roots, layout=stored.layout)
+            store = cls(folder, changed)
+            if changed == stored:
+                return store
+        store.write_manifest()
+        return store
+
+    def write_manifest(self) -> None:
+        """Replace the file in one step."""
+        with disk_errors(self.folder):
+            write_bytes(self.folder / MANIFEST, self.manifest.to_bytes())
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        with _writer_lock(self.folder):
+            yield
+
+    def tables(self) -> ClipStore:
+        from eaglenet.search.store.lance import LanceStore
+
+        manifest = self.manifest
+        return LanceStore(self.folder, manifest.layout, manifest.dim, is_searched=self.is_searched)
+
+    def snapshot(self) -> Snapshot:
+        manifest = self.manifest
+        return Snapshot(
+            self.folder / SNAPSHOT, manifest.layout, manifest.dim, location=self.location
+        )
+
+    def publish(self, tables: ClipStore, *, anew: bool = False) -> int:
+        with disk_errors(self.folder, is_searched=self.is_searched):
+            target = self.folder / SNAPSHOT
+            target.mkdir(parents=True, exist_ok=True)
+            previous = None
+            # Missing or damaged: everything is derived from the tables again.
+            with suppress(StoreError):
+                previous = None if anew else self.snapshot()
+            clips = publishing.publish(
+                target, tables, self.manifest.layout, self.manifest.dim, previous
+            )
+            if anew:
+                # Only now: the tables may be what is damaged.
+                publishing.remove_others(target, self.snapshot())
+            return clips
+
+    def stamp(self) -> Hashable:
+        manifest = (self.folder / MANIFEST).stat()
+        current = (self.folder / SNAPSHOT / CURRENT).stat()
+        return (
+            (manifest.st_mtime_ns, manifest.st_ino),
+            (current.st_mtime_ns, current.st_ino),
+        )
+
+
+def _path(location: str | Path) -> Path:
+    return Path(str(location).removeprefix("file://")).expanduser()
+
+
+def _require_room(folder: Path) -> None:
+    """Refuse a folder that is something else than a store or an empty place for one."""
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file; give a folder for --store")
+    if not folder.exists() or (folder / MANIFEST).exists():
+        return
+    if (folder / TABLES[0]).exists():
+        # The manifest is written before the tables, so it did not get lost in a crash.
+        raise StoreError(
+            f"{folder} holds a store's tables but no {MANIFEST}, which says with what model and "
+            "settings they were made; restore it, or give another --store"
+        )
+    ours = {LOCK, SNAPSHOT, *TABLES}
+    if any(path.name not in ours and not path.name.startswith(".") for path in folder.iterdir()):
+        raise StoreError(f"{folder} holds other files and is no store; give another --store")
+
+
+@contextmanager
+def _writer_lock(folder: Path) -> Iterator[None]:
+    """Hold the folder for writing, or say who does."""
+    with ExitStack() as held:
+        try:
+            with disk_errors(folder, is_searched=(folder / MANIFEST).exists()):
+                held.enter_context(hold_lock(folder / LOCK))
+        except LockHeldError as holder:
+            raise StoreError(
+                f"{folder} is being written to by {holder}; wait for it to finish. "
+                "Searching works meanwhile"
+            ) from None
+        yield

@@ -1,0 +1,95 @@
+"""A file that is being written is never seen in part, and what fails leaves the old one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from eaglenet.files import (
+    folder_written_whole,
+    read_json,
+    write_bytes,
+    write_json,
+    written_whole,
+)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    write_bytes(path, b"old")
+
+    def fail() -> None:
+        with written_whole(path) as partial:
+            partial.write_bytes(b"ne")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    write_bytes(path, b"old")
+    with written_whole(path) as partial:
+        partial.write_bytes(b"new")
+        assert path.read_bytes() == b"old"
+        # Writers of videos choose the container by the ending.
+        assert partial.suffix == ".mp4"
+        assert partial.name.startswith(".")
+    assert path.read_bytes() == b"new"
+
+
+def test_file_and_folder_are_brought_to_the_disk_in_that_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content before the rename, the rename before the return: a power cut between any two
+    leaves a whole file."""
+    happened: list[str] = []
+    real_sync, real_replace = os.fsync, Path.replace
+
+    def sync(descriptor: int) -> None:
+        happened.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real_sync(descriptor)
+
+    def replace(self: Path, target: Path) -> Path:
+        happened.append("rename")
+        return real_replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", replace)
+    write_json(tmp_path / "a.json", {"b": [1]})
+    assert happened == [f".a.{os.getpid()}.partial.json", "rename", tmp_path.name]
+    assert read_json(tmp_path / "a.json") == {"b": [1]}
+
+
+def test_a_folder_takes_the_place_of_the_old_one_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for content in ("first", "second"):
+        with folder_written_whole(folder) as fresh:
+            (fresh / "inner").mkdir()
+            (fresh / "inner" / content).write_text(content)
+    assert [path.name for path in (folder / "inner").iterdir()] == ["second"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    with folder_written_whole(folder) as fresh:
+        (fresh / "old").touch()
+    with pytest.raises(RuntimeError), folder_written_whole(folder):
+        raise RuntimeError
+    assert [path.name for path in folder.iterdir()] == ["old"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    """The old folder is then found under its other name, and stands until there is a new one."""
+    (tmp_path / ".model.old").mkdir()
+    (tmp_path / ".model.old" / "weights").touch()
+    with pytest.raises(RuntimeError), folder_written_whole(tmp_path / "model"):
+        raise RuntimeError
+    assert (tmp_path / "model" / "weights").exists()

@@ -1,0 +1,49 @@
+"""One holder of a lock at a time: others are told who, or wait."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from eaglenet import locking
+from eaglenet.locking import LockHeldError, hold_lock
+
+
+def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+    with (
+        hold_lock(tmp_path / "lock"),
+        pytest.raises(LockHeldError, match=r"process \d+ on"),
+        hold_lock(tmp_path / "lock"),
+    ):
+        pass
+    with hold_lock(tmp_path / "lock"):
+        pass
+
+
+def test_one_that_waits_comes_after_the_first(tmp_path: Path) -> None:
+    order: list[str] = []
+    entered = threading.Event()
+
+    def second() -> None:
+        entered.set()
+        with hold_lock(tmp_path / "lock", wait=True):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with hold_lock(tmp_path / "lock"):
+        thread.start()
+        entered.wait()
+        thread.join(timeout=0.05)
+        order.append("first")
+    thread.join(timeout=5)
+    assert order == ["first", "second"]
+
+
+def test_a_system_without_locks_is_worked_on_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "fcntl", None)
+    with hold_lock(tmp_path / "lock"), hold_lock(tmp_path / "lock"):
+        pass
