@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig, read_config
+from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.pretrained import save_clip
 from eaglenet.encoders.vision import PatchEmbedding
 from eaglenet.errors import ConfigError, UsageError
+from eaglenet.settings import from_plain
 from eaglenet.training.optimizer import freeze_parameters
 from eaglenet.types import Clips, Tokens
 
@@ -135,8 +136,8 @@ def test_autocast_trains_full_precision_weights(encoder, clips, tokens):
 COMPILED = """
 import copy, torch
 from eaglenet.encoders.clip import ClipConfig, ClipEncoder
-from eaglenet.encoders.config import read_config
-encoder = ClipEncoder(read_config(ClipConfig, {config})).eval()
+from eaglenet.settings import from_plain
+encoder = ClipEncoder(from_plain(ClipConfig, {config})).eval()
 compiled = copy.deepcopy(encoder)
 compiled.compile(backend="aot_eager")
 encoder.set_token_shift((1,)), compiled.set_token_shift((1,))
@@ -178,10 +179,10 @@ def test_inputs_that_do_not_fit_are_refused_with_what_would(encoder, clips, toke
 
 def test_configs_survive_json_and_refuse_nonsense():
     for config in (CONFIG, *CLIP_SHAPES.values()):
-        assert read_config(ClipConfig, json.loads(json.dumps(dataclasses.asdict(config)))) == config
-    assert read_config(ClipConfig, {}) == ClipConfig()
+        assert from_plain(ClipConfig, json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert from_plain(ClipConfig, {}) == ClipConfig()
     with pytest.raises(ConfigError, match="depth"):
-        read_config(ClipConfig, {"vision": {"depth": 3}})
+        from_plain(ClipConfig, {"vision": {"depth": 3}})
     with pytest.raises(ConfigError, match="multiple of heads"):
         VisionConfig(width=50, heads=3)
     with pytest.raises(ConfigError, match="patch_size"):

@@ -6,9 +6,9 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from eaglenet.encoders.config import read_config
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UsageError
+from eaglenet.settings import from_plain
 from eaglenet.types import TextFeatures, VideoFeatures
 
 TEXTS, WORDS, VIDEOS, FRAMES, TEXT_DIM, FRAME_DIM, DIM = 3, 5, 2, 7, 10, 12, 16
@@ -99,9 +99,9 @@ def test_what_is_missing_or_of_another_width_is_named(texts, videos):
 
 def test_configs_survive_json_and_refuse_nonsense():
     config = FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, scaling="unit", dropout=0.25)
-    assert read_config(FeatureConfig, json.loads(json.dumps(asdict(config)))) == config
+    assert from_plain(FeatureConfig, json.loads(json.dumps(asdict(config)))) == config
     with pytest.raises(ConfigError, match="width_"):
-        read_config(FeatureConfig, {"text_dim": 3, "frame_dim": 4, "width_": 5})
+        from_plain(FeatureConfig, {"text_dim": 3, "frame_dim": 4, "width_": 5})
     with pytest.raises(ConfigError, match="positive"):
         FeatureConfig(0, FRAME_DIM)
     with pytest.raises(ConfigError, match="dropout"):

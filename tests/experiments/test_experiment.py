@@ -6,7 +6,7 @@ import pytest
 
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.experiments.experiment import Experiment
-from eaglenet.training.settings import differences
+from eaglenet.settings import differences
 from tiny import tiny_experiment
 
 
@@ -50,13 +50,13 @@ def test_an_override_is_read_as_the_type_of_its_field(experiment, assignment, re
     ("assignment", "message"),
     [
         ("training.epoch=3", "did you mean 'epochs'"),
-        ("training.epochs=three", "expected int"),
-        ("training.epochs=2.5", "expected int"),
-        ("training.compile=7", "expected bool"),
+        ("training.epochs=three", "expected a whole number"),
+        ("training.epochs=2.5", "expected a whole number"),
+        ("training.compile=7", "expected true or false"),
         ("training.select=train", "'val' or 'test'"),
         ("training.epochs=0", "expected 1 or more"),
         ("training.warmup=1.5", "expected a share"),
-        ("training", "section.field=value"),
+        ("training", "for example training.epochs=3"),
         ("training=3", "set one of its fields"),
         ("training.epochs.x=3", "no inner settings"),
         ("method_config.energy=quantum", "'cosine' or 'bilinear' or 'mlp' or none"),

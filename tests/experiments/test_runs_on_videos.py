@@ -199,7 +199,10 @@ def test_a_batch_that_cannot_be_filled_leaves_the_folder_free_for_another(videos
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"bogus": 3}, "demo has no option 'bogus'"), ({"train": "many"}, "train is 'many'")],
+    [
+        ({"bogus": 3}, "unknown setting 'demo.bogus'"),
+        ({"train": "many"}, "demo.train=many: expected a whole number"),
+    ],
 )
 def test_wrong_options_of_the_demo_world_are_named(tmp_path, options, message):
     experiment = experiment_on("", "demo")

@@ -77,8 +77,8 @@ def test_wrong_values_are_refused_with_the_right_ones() -> None:
         [sys.executable, "-c", WRONG_VALUES], capture_output=True, text=True, check=True
     )
     assert run.stdout.splitlines() == [
-        "energy is 'cossim'; choose one of cosine, bilinear, mlp, None",
-        "graph is 'gatv2'; choose one of rgat, gat",
+        "energy is 'cossim'; expected 'cosine' or 'bilinear' or 'mlp' or none",
+        "graph is 'gatv2'; expected 'rgat' or 'gat'",
         "num_layers is 0; it must be 1 or more",
     ]
 

@@ -7,17 +7,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from eaglenet.errors import UsageError
+from eaglenet.settings import check_choices, read_assignments
 
 if TYPE_CHECKING:
     from eaglenet.data.checks import CheckReport
     from eaglenet.data.records import Split
     from eaglenet.types import FrameSpec
 
+EXAMPLE = "train=7k"
 app = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
 
 DATASETS_WITH_VIDEOS = "msrvtt, didemo, msvd, vatex, folder (your own) or demo"
@@ -29,7 +31,7 @@ VideoFolders = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Dataset option as name=value, e.g. train=7k; repeatable."),
+    typer.Option("--set", help=f"Dataset option as name=value, e.g. {EXAMPLE}; repeatable."),
 ]
 Workers = Annotated[int, typer.Option("--workers", help="Files looked at side by side.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
@@ -74,7 +76,7 @@ def check(
             probe_files=probe,
             workers=workers,
             progress=advance,
-            **parse_settings(settings),
+            **read_assignments(settings, EXAMPLE),
         )
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))
@@ -121,19 +123,15 @@ def cache(
     Exit code 3 when some videos had to be skipped; they are listed with reasons.
     """
     from eaglenet.data import DATASETS
+    from eaglenet.data.frame_journal import Encoding
     from eaglenet.types import FrameSpec
 
-    for name, given, known in (
-        ("encoding", encoding, ("raw", "jpeg")),
-        ("sampling", sampling, ("uniform", "per_second", "whole_rate")),
-        ("resize", resize, ("crop", "stretch")),
-        ("short", short, ("repeat", "mask", "zeros")),
-    ):
-        if given not in known:
-            raise UsageError(f"--{name} {given!r}; choose one of {', '.join(known)}")
+    if encoding not in get_args(Encoding):
+        raise UsageError(f"--encoding {encoding!r}; choose one of {', '.join(get_args(Encoding))}")
     chosen: dict[str, Any] = {"sampling": sampling, "resize": resize, "short": short}
     spec = FrameSpec(num_frames=num_frames, size=size, square_pixels=square_pixels, **chosen)
-    options = parse_settings(settings)
+    check_choices(spec)
+    options = read_assignments(settings, EXAMPLE)
     loaded = [
         DATASETS[dataset].load(root, name, video_folders=videos or (), **options)
         for name in splits or ["train"]
@@ -250,20 +248,6 @@ def show(report: CheckReport) -> None:
 def printable(text: str) -> str:
     """File names need not be UTF-8; what no terminal can show becomes a question mark."""
     return text.encode(errors="replace").decode()
-
-
-def parse_settings(settings: list[str] | None) -> dict[str, Any]:
-    """``name=value`` pairs; a value that reads as JSON (a number, a list) is taken as such."""
-    options: dict[str, Any] = {}
-    for setting in settings or ():
-        name, equals, value = setting.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--set {setting!r}: expected name=value")
-        try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name] = value
-    return options
 
 
 @contextmanager

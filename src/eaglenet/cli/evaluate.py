@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from eaglenet.cli.data import EXAMPLE, VideoFolders
 from eaglenet.cli.data import Settings as DatasetSettings
-from eaglenet.cli.data import VideoFolders, parse_settings
 from eaglenet.cli.training_options import AsJson, Device, progress_bars
 from eaglenet.errors import UsageError
 from eaglenet.files import write_json
+from eaglenet.settings import read_assignments
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +70,7 @@ def evaluate(
 
     if scores is not None and scores.suffix != ".npy":
         raise UsageError(f"--scores {scores}: the file is a .npy, name it so")
-    options = parse_settings(settings)
+    options = read_assignments(settings, EXAMPLE)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
     if dataset is None and options:

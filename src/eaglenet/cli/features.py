@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from eaglenet.cli.data import AsJson, Dataset, Settings, VideoFolders
+from eaglenet.cli.data import EXAMPLE, AsJson, Dataset, Settings, VideoFolders
 from eaglenet.errors import UsageError
+from eaglenet.settings import read_assignments
 
 
 def register(app: typer.Typer) -> None:
@@ -41,11 +42,10 @@ def features(
     ``eaglenet evaluate RUN --features OUTPUT``. With --expert the folder holds what each of several
     models sees, for ``eaglenet train experts/mmt --set data.root=OUTPUT``.
     """
-    from eaglenet.cli.data import parse_settings
     from eaglenet.cli.training_options import progress_bars
     from eaglenet.experiments.feature_export import export_features
 
-    options = parse_settings(settings)
+    options = read_assignments(settings, EXAMPLE)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
     with progress_bars(quiet=as_json) as bars:

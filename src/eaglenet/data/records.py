@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eaglenet.errors import DatasetError, UsageError
 from eaglenet.registry import Registry
+from eaglenet.settings import read_options
 
 logger = logging.getLogger(__name__)
 
@@ -201,36 +201,11 @@ def check_options(
     name: str, load: Callable[..., Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The ``options`` that ``load`` takes; an unknown one, or one of another type, is an error."""
-    hints = get_type_hints(load)
-    known = [key for key in inspect.signature(load).parameters if key not in ("root", "split")]
-    for key, value in options.items():
-        if key in FILE_OPTIONS:
-            continue
-        if key not in known:
-            offered = ", ".join(key for key in known if key not in FILE_OPTIONS) or "none"
-            raise UsageError(f"dataset {name} has no option {key!r}; known: {offered}")
-        expected = unfit_for(hints[key], value)
-        if expected:
-            raise UsageError(f"dataset {name}: option {key} is {value!r}; expected {expected}")
-    return {key: options[key] for key in options if key in known}
-
-
-def unfit_for(hint: Any, value: Any) -> str:
-    """What was expected where ``value`` cannot be a whole number, a choice or numbers; else ''."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if value is None and type(None) in kinds:
-        return ""
-    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-    if choices:
-        return "" if isinstance(value, str) and value in choices else f"one of {choices}"
-    if int in kinds:
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        return "" if is_whole else "a whole number"
-    if any(get_args(kind) == (float,) for kind in kinds):
-        entries = value if isinstance(value, list | tuple) else [None]
-        is_number = [isinstance(entry, int | float) for entry in entries]
-        return "" if all(is_number) else "numbers such as [0.8, 0.1, 0.1]"
-    return ""
+    taken = [key for key in inspect.signature(load).parameters if key not in ("root", "split")]
+    files = {key: options[key] for key in FILE_OPTIONS if key in options and key in taken}
+    given = {key: value for key, value in options.items() if key not in FILE_OPTIONS}
+    known = [key for key in taken if key not in FILE_OPTIONS]
+    return {**read_options(load, given, name, known), **files}
 
 
 def make_split(

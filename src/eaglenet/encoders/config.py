@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from eaglenet.errors import ConfigError
 
@@ -92,31 +91,6 @@ def _check_tower(name: str, config: VisionConfig | TextConfig) -> None:
             f"unknown {name} activation {config.activation!r} "
             f"(known: {', '.join(get_args(Activation))})"
         )
-
-
-Config = TypeVar("Config")
-
-
-def read_config(kind: type[Config], values: Mapping[str, Any]) -> Config:
-    """A dataclass of plain values from JSON; unknown names are an error, missing ones the default.
-
-    Fields that are dataclasses themselves are read in the same way; lists become tuples.
-    """
-    hints = get_type_hints(kind)
-    unknown = sorted(set(values) - set(hints))
-    if unknown:
-        raise ConfigError(
-            f"{kind.__name__} has no option {', '.join(unknown)}; a newer eaglenet may have "
-            f"written it: upgrade, or remove it (known: {', '.join(hints)})"
-        )
-    changes: dict[str, Any] = {}
-    for name, value in values.items():
-        hint = hints[name]
-        if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
-            changes[name] = read_config(hint, value)
-        else:
-            changes[name] = tuple(value) if isinstance(value, list) else value
-    return kind(**changes)
 
 
 CLIP_SHAPES: dict[str, ClipConfig] = {

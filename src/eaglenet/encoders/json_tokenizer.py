@@ -11,9 +11,9 @@ from typing import Any
 import tokenizers
 import torch
 
-from eaglenet.encoders.config import read_config
 from eaglenet.encoders.model_files import read_json, read_optional_json
 from eaglenet.errors import CheckpointError, UsageError
+from eaglenet.settings import from_plain
 from eaglenet.types import Tokens
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -65,7 +65,7 @@ class JsonTokenizer:
     def load(cls, folder: Path) -> JsonTokenizer:
         """What :meth:`save` wrote."""
         plain = read_json(folder / SETTINGS)[OWN]
-        return cls.from_file(folder / FILE, read_config(TokenizerSettings, plain))
+        return cls.from_file(folder / FILE, from_plain(TokenizerSettings, plain))
 
     def save(self, folder: str | Path) -> None:
         folder = Path(folder)

@@ -28,6 +28,7 @@ from eaglenet.experiments.experiment import DataChoice, Experiment
 from eaglenet.experiments.runs import SELECTION_NOTES, frames_folder, load_run
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
+from eaglenet.settings import differences, override, to_plain
 from eaglenet.training.distributed import (
     World,
     join,
@@ -35,7 +36,6 @@ from eaglenet.training.distributed import (
 )
 from eaglenet.training.logbook import Progress
 from eaglenet.training.rounds import evaluate_source
-from eaglenet.training.settings import differences, override, to_plain
 from eaglenet.training.sources import Source, feature_source
 from eaglenet.types import FrameSpec
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.encoders import ENCODERS
-from eaglenet.errors import CheckpointError, ConfigError
+from eaglenet.errors import CheckpointError
 from eaglenet.files import read_json, write_json
 from eaglenet.methods import METHODS
+from eaglenet.settings import from_plain, override, split_assignment, to_plain
 from eaglenet.training.config import TrainingConfig
-from eaglenet.training.settings import from_plain, override, to_plain
 from eaglenet.types import FrameSpec
 
 PRETRAINED = "pretrained"
@@ -114,12 +114,7 @@ class Experiment:
         """
         changed = self
         for assignment in assignments:
-            path, equals, text = assignment.partition("=")
-            if not equals or not path:
-                raise ConfigError(
-                    f"cannot read the setting {assignment!r}; write it as section.field=value, "
-                    "for example training.epochs=3"
-                )
+            path, text = split_assignment(assignment, "training.epochs=3")
             if path == "method":
                 changed = dataclasses.replace(
                     changed, method=text, method_config=METHODS[text].config_class()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from eaglenet.energy.energies import EnergyPooling
 from eaglenet.energy.replay_buffer import ChainStart, FreshRows
@@ -11,15 +11,7 @@ from eaglenet.energy.sampler import NoiseScale
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.layers.stochastic_text import Prior, SupportMode
 from eaglenet.layers.text_frame_graph import EdgeDirection, EdgeWeights, GraphKind, HeadSize
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    """The values a ``Literal`` (or an optional one) allows; empty for any other type."""
-    found: list[Any] = []
-    for part in (hint, *get_args(hint)):
-        if getattr(part, "__origin__", None) is Literal:
-            found.extend(get_args(part))
-    return (*found, None) if found and type(None) in get_args(hint) else tuple(found)
+from eaglenet.settings import check_choices
 
 
 @dataclass(frozen=True)
@@ -80,11 +72,7 @@ class EagleNetConfig:
     energy_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            choices = _choices(hint)
-            if choices and getattr(self, name) not in choices:
-                known = ", ".join(str(choice) for choice in choices)
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; choose one of {known}")
+        check_choices(self)
         for name in ("dim", "num_frames", "num_candidates", "num_layers", "num_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.config import read_config
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.files import read_json, write_json, written_whole
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
+from eaglenet.settings import from_plain
 from eaglenet.types import Encoder, FrameSpec
 
 FORMAT = 1
@@ -122,13 +122,15 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
     spec = METHODS[str(description["method"])]
     weights = _read_weights(folder / WEIGHTS)
     try:
-        config = _read(spec.config_class, description["config"], path)
+        config = from_plain(spec.config_class, description["config"], where="config")
         encoder = _build_encoder(description["encoder"], weights, path)
         method = spec.build(config, encoder)
-        method.frame_spec = _read(FrameSpec, description["frame_spec"], path)
-        method.habits = _read(EvaluationHabits, description.get("habits", {}), path)
+        method.frame_spec = from_plain(FrameSpec, description["frame_spec"], where="frame_spec")
+        method.habits = from_plain(EvaluationHabits, description.get("habits", {}), where="habits")
     except (ConfigError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(
+            f"{path}: {error}; a newer eaglenet may have written it: upgrade, or save it again"
+        ) from error
     _assign(method, weights, folder)
     from eaglenet.encoders.loading import read_tokenizer
 
@@ -156,7 +158,7 @@ def _build_encoder(plain: Mapping[str, Any], weights: Mapping[str, Tensor], path
             "import the package that brings this family"
         )
     spec = ENCODERS[plain["kind"]]
-    config = read_config(spec.config_class, plain["config"])
+    config = from_plain(spec.config_class, plain["config"], where="encoder.config")
     if spec.reads_features:
         return spec.build(config)
     # Without values first: drawing random weights only to replace them takes seconds.
@@ -192,9 +194,3 @@ def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None
             )
     # Assigned, not copied: a model saved in half precision stays so.
     method.load_state_dict(weights, assign=True)
-
-
-def _read(kind: type[Any], values: Any, path: Path) -> Any:
-    if not isinstance(values, Mapping):
-        raise CheckpointError(f"{path}: {kind.__name__} should be an object, is {values!r}")
-    return read_config(kind, values)

@@ -1,16 +1,27 @@
-"""Frozen dataclasses to and from plain JSON values, and `a.b=c` overrides with type checks."""
+"""Settings by their types: dataclasses from plain JSON values, `a.b=c` overrides, options of a
+function. Whatever reads a setting reads it here, so that wrong ones are refused in one way."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import json
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from eaglenet.errors import ConfigError
+
+Settings = TypeVar("Settings")
+_WORDS = {
+    type(None): "none",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}
 
 
 def to_plain(value: Any) -> Any:
@@ -26,12 +37,12 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(kind: type[Any], plain: Any, *, where: str = "") -> Any:
+def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings:
     """The dataclass ``kind`` from what :func:`to_plain` gave; unknown names are errors."""
     if not isinstance(plain, Mapping):
         raise ConfigError(f"{where or kind.__name__}: expected a table of settings, got {plain!r}")
     hints = typing.get_type_hints(kind)
-    names = [spec.name for spec in dataclasses.fields(kind)]
+    names = [spec.name for spec in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in plain:
         if name not in names:
             raise _unknown(f"{where}.{name}".lstrip("."), name, names)
@@ -69,6 +80,55 @@ def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
     return dataclasses.replace(settings, **{name: changed})
 
 
+def split_assignment(assignment: str, example: str) -> tuple[str, str]:
+    """The two sides of `name=value`; ``example`` shows how one looks."""
+    name, equals, text = assignment.partition("=")
+    if not equals or not name:
+        raise ConfigError(
+            f"cannot read the setting {assignment!r}; write it as name=value, for example {example}"
+        )
+    return name, text
+
+
+def read_assignments(assignments: Iterable[str] | None, example: str) -> dict[str, Any]:
+    """`name=value` settings of names without types; numbers and lists are read as JSON."""
+    pairs = (split_assignment(assignment, example) for assignment in assignments or ())
+    return {name: _guess(text) for name, text in pairs}
+
+
+def read_options(
+    function: Callable[..., Any], options: Mapping[str, Any], where: str, known: Iterable[str]
+) -> dict[str, Any]:
+    """``options`` of ``function`` as the types of its arguments; only ``known`` ones are taken."""
+    hints = typing.get_type_hints(function)
+    parameters = inspect.signature(function).parameters
+    names = [name for name in known if name in parameters]
+    read = {}
+    for name, value in options.items():
+        if name not in names:
+            raise _unknown(f"{where}.{name}", name, names)
+        hint = hints.get(name, Any)
+        # Text may come from a command line, where numbers are text too.
+        reader = _parse if isinstance(value, str) else _coerce
+        read[name] = reader(hint, value, f"{where}.{name}")
+    return read
+
+
+def check_choices(settings: Any) -> None:
+    """Refuse a dataclass with a value that its field's ``Literal`` does not list."""
+    for name, hint in typing.get_type_hints(type(settings)).items():
+        choices = [entry for option in _options(hint) for entry in _listed(option)]
+        value = getattr(settings, name)
+        if any(get_origin(option) is Literal for option in _options(hint)) and value not in choices:
+            raise ConfigError(f"{name} is {value!r}; expected {_describe(hint)}")
+
+
+def _listed(option: Any) -> tuple[Any, ...]:
+    if get_origin(option) is Literal:
+        return get_args(option)
+    return (None,) if option is type(None) else ()
+
+
 def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
     """Lines `path: first -> second` for every value that differs between two plain trees."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
@@ -83,7 +143,8 @@ def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
 def _unknown(full: str, name: str, names: list[str]) -> ConfigError:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return ConfigError(f"unknown setting {full!r}{hint} (known: {', '.join(names)})")
+    listed = ", ".join(names) or "none"
+    return ConfigError(f"unknown setting {full!r}{hint} (known: {listed})")
 
 
 def _guess(text: str) -> Any:
@@ -112,7 +173,7 @@ def _parse(hint: Any, text: str, where: str) -> Any:
                 plain = _guess(text)
         elif option is bool:
             plain = {"true": True, "yes": True, "false": False, "no": False}.get(text.lower(), text)
-        elif origin is tuple and not text.startswith("["):
+        elif _is_list(origin) and not text.startswith("["):
             plain = [_guess(entry) for entry in text.split(",") if entry]
         else:
             plain = _guess(text)
@@ -147,8 +208,10 @@ def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
         return isinstance(plain, int) and not isinstance(plain, bool), plain
     if option in (bool, str):
         return isinstance(plain, option), plain
-    if origin is tuple:
-        return _match_tuple(arguments, plain, where)
+    if _is_list(origin):
+        return _match_tuple(
+            arguments if origin is tuple else (arguments[0], Ellipsis), plain, where
+        )
     if isinstance(option, type) and dataclasses.is_dataclass(option):
         if isinstance(plain, option):
             return True, plain
@@ -158,6 +221,10 @@ def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(plain, Mapping), dict(plain) if isinstance(plain, Mapping) else None
     return False, None
+
+
+def _is_list(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Sequence)
 
 
 def _match_tuple(arguments: tuple[Any, ...], plain: Any, where: str) -> tuple[bool, Any]:
@@ -176,8 +243,8 @@ def _describe(hint: Any) -> str:
     for option in _options(hint):
         if get_origin(option) is Literal:
             words += [repr(entry) for entry in get_args(option)]
+        elif _is_list(get_origin(option)):
+            words.append(f"a list of {_describe(get_args(option)[0]).removeprefix('a ')}s")
         else:
-            words.append(
-                "none" if option is type(None) else getattr(option, "__name__", str(option))
-            )
+            words.append(_WORDS.get(option, getattr(option, "__name__", str(option))))
     return " or ".join(words)
