@@ -56,17 +56,17 @@ def split(videos) -> Split:
 @pytest.fixture
 def decodings(monkeypatch) -> list[str]:
     """Ids in the order in which they were really decoded."""
-    from eaglenet.video import pool as loader
+    from eaglenet.video import many
 
     seen: list[str] = []
-    real = loader.decode_many
+    real = many.decode_many
 
     def counted(items, spec, **options):
         for result in real(items, spec, **options):
-            seen.append(result.video_id)
+            seen.append(result.request.video_id)
             yield result
 
-    monkeypatch.setattr(loader, "decode_many", counted)
+    monkeypatch.setattr(many, "decode_many", counted)
     return seen
 
 

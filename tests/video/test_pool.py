@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from videos import read_numbers, write_numbered
@@ -17,28 +19,29 @@ from videos import read_numbers, write_numbered
 from eaglenet.errors import EagleNetError
 from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import DecodedVideo, decode
-from eaglenet.video.pool import Decoded, DecodeRequest, Skipped, decode_many, decode_request
+from eaglenet.video.many import DecodeRequest, decode_many, decode_request
+from eaglenet.video.pool import Done, Failed, map_ahead
 
 SPEC = FrameSpec(num_frames=5, size=64)
 
 
-def die_on_poison(request: DecodeRequest, spec: FrameSpec) -> DecodedVideo:
+def die_on_poison(request: DecodeRequest) -> DecodedVideo:
     """As a crash in a codec: nothing can be caught."""
     if "poison" in request.video_id:
         os._exit(11)
-    return decode_request(request, spec)
+    return decode_request(request, SPEC)
 
 
-def wait_for_a_kill(request: DecodeRequest, spec: FrameSpec) -> DecodedVideo:
+def wait_for_a_kill(request: DecodeRequest) -> DecodedVideo:
     """The first attempt leaves its process number and hangs; the second decodes."""
     note = Path(request.path).with_suffix(".pid")
     if request.video_id == "killed" and not note.exists():
         note.write_text(str(os.getpid()))
         time.sleep(60)
-    return decode_request(request, spec)
+    return decode_request(request, SPEC)
 
 
-def end_at_once(request: DecodeRequest, spec: FrameSpec) -> DecodedVideo:
+def end_at_once(request: DecodeRequest) -> DecodedVideo:
     raise SystemExit(3)
 
 
@@ -66,15 +69,17 @@ def test_results_come_in_order_and_equal_direct_decoding(
     items[7] = ("reversed", film, (2.0, 1.0))
     with caplog.at_level(logging.WARNING):
         results = list(decode_many(items, SPEC, workers=workers))
-    assert [result.video_id for result in results] == [item[0] for item in items]
+    assert [result.request.video_id for result in results] == [item[0] for item in items]
     for (_, path, window), result in zip(items, results, strict=True):
-        if isinstance(result, Decoded):
+        if isinstance(result, Done):
             direct = decode(path, SPEC, window=window)
-            assert torch.equal(result.video.frames, direct.frames)
-            assert torch.equal(result.video.mask, direct.mask)
-            assert torch.equal(result.video.seconds, direct.seconds)
-            assert result.video.window == window
-    skipped = {result.video_id: result.reason for result in results if isinstance(result, Skipped)}
+            assert torch.equal(result.result.frames, direct.frames)
+            assert torch.equal(result.result.mask, direct.mask)
+            assert torch.equal(result.result.seconds, direct.seconds)
+            assert result.result.window == window
+    skipped = {
+        result.request.video_id: result.reason for result in results if isinstance(result, Failed)
+    }
     assert list(skipped) == ["broken", "outside", "reversed"]
     assert "not a video" in skipped["broken"]
     assert "outside the video" in skipped["outside"]
@@ -85,30 +90,30 @@ def test_results_come_in_order_and_equal_direct_decoding(
 
 def test_an_item_that_kills_its_worker_twice_is_skipped_and_the_rest_goes_on(film: Path) -> None:
     names = ["a", "b", "poison", "c", "d", "e"]
-    items = [(name, film, None) for name in names]
-    results = list(decode_many(items, SPEC, workers=2, decode_one=die_on_poison))
-    assert [result.video_id for result in results] == names
+    items = [DecodeRequest(name, film) for name in names]
+    results = list(map_ahead(die_on_poison, items, workers=2))
+    assert [result.request.video_id for result in results] == names
     bad = results[2]
-    assert isinstance(bad, Skipped)
+    assert isinstance(bad, Failed)
     assert "the decoder process died (exit code 11)" in bad.reason
-    assert sum(isinstance(result, Decoded) for result in results) == 5
+    assert sum(isinstance(result, Done) for result in results) == 5
 
 
 def test_an_item_whose_worker_is_killed_from_outside_is_tried_again(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "b.mp4", 40)
     note = path.with_suffix(".pid")
-    items = [("first", path, None), ("killed", path, None), ("last", path, None)]
-    results = decode_many(items, SPEC, workers=1, decode_one=wait_for_a_kill)
-    assert isinstance(next(results), Decoded)
+    items = [DecodeRequest(name, path) for name in ("first", "killed", "last")]
+    results = map_ahead(wait_for_a_kill, items, workers=1)
+    assert isinstance(next(results), Done)
     deadline = time.monotonic() + 60
     while not (note.exists() and note.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.kill(int(note.read_text()), signal.SIGKILL)
     rest = list(results)
-    assert [result.video_id for result in rest] == ["killed", "last"]
-    assert isinstance(rest[0], Decoded)
-    assert read_numbers(rest[0].video.frames) == [4, 12, 20, 28, 36]
+    assert [result.request.video_id for result in rest] == ["killed", "last"]
+    assert isinstance(rest[0], Done)
+    assert read_numbers(rest[0].result.frames) == [4, 12, 20, 28, 36]
 
 
 def test_leaving_early_ends_the_workers_at_once(film: Path) -> None:
@@ -142,10 +147,10 @@ def test_no_more_is_decoded_than_was_asked_for_ahead(film: Path) -> None:
 def test_workers_that_cannot_work_at_all_end_in_an_error_or_skips_not_in_waiting(
     film: Path,
 ) -> None:
-    results = list(decode_many([("a", film, None)], SPEC, workers=1, decode_one=end_at_once))
-    assert isinstance(results[0], Skipped)
+    results = list(map_ahead(end_at_once, [DecodeRequest("a", film)], workers=1))
+    assert isinstance(results[0], Failed)
     with pytest.raises((EagleNetError, AttributeError, TypeError)):
-        list(decode_many([("a", film, None)], SPEC, workers=1, decode_one=lambda *_: None))
+        list(map_ahead(lambda request: None, [DecodeRequest("a", film)], workers=1))
 
 
 def test_errors_of_the_items_themselves_are_raised(film: Path) -> None:
@@ -155,3 +160,50 @@ def test_errors_of_the_items_themselves_are_raised(film: Path) -> None:
 
     with pytest.raises(RuntimeError, match="the list of videos broke"):
         list(decode_many(items(), SPEC, workers=1))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A request that is no file at all."""
+
+    small: int
+    large: int
+
+
+def arrays_of(sizes: Sizes) -> dict[str, object]:
+    """Tensors and arrays below and above the size that travels in the pickle."""
+    return {
+        "small": torch.arange(sizes.small, dtype=torch.int16),
+        "large": torch.arange(sizes.large, dtype=torch.float64).view(2, -1),
+        "mask": torch.arange(sizes.small) % 2 == 0,
+        "array": np.arange(sizes.large),
+        "words": ("as", "they", "are"),
+    }
+
+
+def test_requests_and_results_are_any_objects_and_tensors_arrive_as_they_were() -> None:
+    sizes = [Sizes(3, 7000), Sizes(5, 9002)]
+    for request, outcome in zip(sizes, map_ahead(arrays_of, sizes, workers=1), strict=True):
+        assert isinstance(outcome, Done)
+        assert outcome.request is request
+        expected = arrays_of(request)
+        assert list(outcome.result) == list(expected)
+        for name in ("small", "large", "mask"):
+            assert torch.equal(outcome.result[name], expected[name])
+            assert outcome.result[name].dtype == expected[name].dtype
+        assert np.array_equal(outcome.result["array"], expected["array"])
+        assert outcome.result["words"] == expected["words"]
+        outcome.result["large"] += 1  # Not a view of memory that may not be written to.
+
+
+def unsendable(request: int) -> object:
+    """A result that cannot leave its process, and one that can."""
+    return (lambda: None) if request == 0 else request
+
+
+def test_a_result_that_cannot_be_sent_is_a_failure_of_its_request_alone() -> None:
+    first, second = map_ahead(unsendable, [0, 4], workers=1)
+    assert isinstance(first, Failed)
+    assert "pickle" in first.reason.lower()
+    assert isinstance(second, Done)
+    assert second.result == 4

@@ -46,13 +46,14 @@ def demo(
 
     from eaglenet.data.demo.dataset import render_world
     from eaglenet.methods.folder import load
+    from eaglenet.video import many
 
     started = time.perf_counter()
     # The model's tensors are small: on shared cores threads waiting for each other take longer
     # than the work (17 s with one thread, 118 s with two, under other load).
     torch.set_num_threads(1)
     # The reports below count what was left out; the loader need not say it too.
-    logging.getLogger("eaglenet.video.pool").setLevel(logging.ERROR)
+    many.logger.setLevel(logging.ERROR)
     say: Callable[[str], None] = (lambda text: None) if as_json else print
     method = load(model)
     with _bars(quiet=as_json) as announce:

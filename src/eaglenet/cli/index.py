@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -62,6 +61,9 @@ def index(
         typer.Option(min=0, help="Processes that decode; 0: none. Default: by the work."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Where to encode: cpu, cuda.")] = None,
+    executor: Annotated[
+        str, typer.Option(help="Who does the work: local, or one that another package brings.")
+    ] = "local",
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
@@ -77,9 +79,8 @@ def index(
         prepare=prepare,
         workers=workers,
         device=device,
+        executor=executor,
     )
-    # The report lists what was left out; the loader need not say it again.
-    logging.getLogger("eaglenet.video.pool").setLevel(logging.ERROR)
     given_tags = read_tags(tags) if tags is not None else {}
     with _Bar(shown=not as_json) as bar:
         report = index_videos(

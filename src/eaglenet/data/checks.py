@@ -205,12 +205,13 @@ def probe_all(
 def decode_files(
     records: Mapping[Path, VideoRecord], spec: FrameSpec, workers: int
 ) -> Iterator[tuple[Path, str | None]]:
-    from eaglenet.video.pool import Skipped, decode_many
+    from eaglenet.video.many import decode_many
+    from eaglenet.video.pool import Failed
 
     items = [(str(path), path, record.window) for path, record in records.items()]
-    for result in decode_many(items, spec, workers=workers):
-        reason = result.reason if isinstance(result, Skipped) else None
-        yield Path(result.video_id), reason
+    for outcome in decode_many(items, spec, workers=workers):
+        reason = outcome.reason if isinstance(outcome, Failed) else None
+        yield Path(outcome.request.video_id), reason
 
 
 def count_reasons(problems: Sequence[Problem]) -> list[tuple[str, int]]:

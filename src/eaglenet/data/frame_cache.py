@@ -244,7 +244,8 @@ def decode_into(
     progress: Progress | None,
 ) -> None:
     """Decode ``due`` and append a row, or the reason of a skip, for each."""
-    from eaglenet.video.pool import Decoded, decode_many
+    from eaglenet.video.many import decode_many
+    from eaglenet.video.pool import Done
 
     done = 0
     by_id = {}
@@ -256,12 +257,12 @@ def decode_into(
         else:
             by_id[video.video_id] = video
             items.append((video.video_id, video.path, video.window))
-    for result in decode_many(items, spec, workers=workers):
-        video = by_id[result.video_id]
-        if isinstance(result, Decoded):
-            journal.add(video, result.video)
+    for outcome in decode_many(items, spec, workers=workers):
+        video = by_id[outcome.request.video_id]
+        if isinstance(outcome, Done):
+            journal.add(video, outcome.result)
         else:
-            journal.skip(video.video_id, result.reason)
+            journal.skip(video.video_id, outcome.reason)
         done += 1
         if progress is not None:
             progress(done, len(due))

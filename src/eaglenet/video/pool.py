@@ -1,19 +1,22 @@
-"""Decodes ahead in worker processes, in order, and outlives a worker that dies.
+"""Does work ahead in processes of its own, in order, and outlives a process that dies.
 
-    for result in decode_many([("a", "a.mp4", None), ("b", "b.mp4", (3.0, 9.0))], spec, workers=2):
-        if isinstance(result, Decoded): ...   # result.video_id, result.video
-        else: ...                             # Skipped: result.video_id, result.reason
+    for outcome in map_ahead(decode_one, requests, workers=2):
+        if isinstance(outcome, Done): ...   # outcome.request, outcome.result
+        else: ...                           # Failed: outcome.request, outcome.reason
 
 A broken file can take the whole process with it (a crash in a codec, the system out of memory), so
-each worker is a process of its own with one decoder thread. An item whose worker dies is given to a
-fresh one once more, then reported as skipped.
+each worker is a process of its own with one thread. A request whose worker dies is given to a fresh
+one once more, then reported as failed. Requests and results are any objects that can be pickled;
+tensors and arrays in them travel without being copied into the pickle.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import logging
 import multiprocessing
+import pickle
 import queue
 import signal
 import threading
@@ -21,114 +24,98 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from eaglenet.errors import EagleNetError, VideoDecodeError
-from eaglenet.types import FrameSpec
-from eaglenet.video.decoding import DecodedVideo, Window, decode
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 2
-"""Workers an item may kill before it is skipped."""
+"""Workers a request may kill before it is given up."""
 
 FAILED_STARTS = 3
 """Workers in a row that end before they are ready, after which there is no use in going on."""
 
+SMALL = 4096
+"""Bytes up to which an array goes with the pickle rather than by itself."""
 
-class DecodeRequest(NamedTuple):
-    """What to decode; a plain tuple will do."""
-
-    video_id: str
-    path: Path | str
-    window: Window | None = None
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Decoded:
-    video_id: str
-    video: DecodedVideo
+class Done(Generic[Request, Result]):
+    """What a request gave."""
+
+    request: Request
+    result: Result
 
 
 @dataclass(frozen=True)
-class Skipped:
-    video_id: str
-    path: Path
+class Failed(Generic[Request]):
+    """Why a request gave nothing."""
+
+    request: Request
     reason: str
 
 
-Result = Decoded | Skipped
-Decode = Callable[[DecodeRequest, FrameSpec], DecodedVideo]
+_Outcome = Done[Any, Any] | Failed[Any]
 
 
-def decode_request(request: DecodeRequest, spec: FrameSpec) -> DecodedVideo:
-    """One thread each: several would only fight over the cores with the other workers."""
-    return decode(request.path, spec, window=request.window, threads=1)
-
-
-def decode_many(
-    items: Iterable[DecodeRequest | tuple[str, Path | str, Window | None]],
-    spec: FrameSpec,
+def map_ahead(
+    work: Callable[[Request], Result],
+    requests: Iterable[Request],
     *,
     workers: int = 0,
     prefetch: int = 8,
-    decode_one: Decode = decode_request,
-) -> Iterator[Result]:
-    """Decode ``items`` and give the results in their order; none is ever lost.
+) -> Iterator[Done[Request, Result] | Failed[Request]]:
+    """Do ``work`` on each request and give the outcomes in their order; none is ever lost.
 
-    ``workers`` processes decode up to ``prefetch`` items ahead of the consumer; 0 decodes here.
-    What was skipped is logged at the end, once, with every file and its reason.
+    ``workers`` processes work up to ``prefetch`` requests ahead of the consumer; ``work`` goes to
+    them by its name. 0 works here. With workers the requests are taken in another thread.
     """
-    requests = (DecodeRequest(*item) for item in items)
-    skipped: list[Skipped] = []
-    try:
-        for result in _results(requests, spec, workers, prefetch, decode_one):
-            if isinstance(result, Skipped):
-                skipped.append(result)
-            yield result
-    finally:
-        if skipped:
-            lines = "".join(f"\n  {one.path}: {one.reason}" for one in skipped)
-            logger.warning("%d of the videos were skipped:%s", len(skipped), lines)
-
-
-def _results(
-    requests: Iterator[DecodeRequest],
-    spec: FrameSpec,
-    workers: int,
-    prefetch: int,
-    decode_one: Decode,
-) -> Iterator[Result]:
     if workers <= 0:
         for request in requests:
-            yield _attempt(request, spec, decode_one)
+            yield _outcome(request, _attempt(work, request))
         return
-    pool = _Pool(requests, spec, workers, prefetch, decode_one)
+    pool = _Pool(work, iter(requests), workers, prefetch)
     try:
-        yield from pool.results()
+        yield from pool.outcomes()
     finally:
         pool.close()
 
 
-def _attempt(request: DecodeRequest, spec: FrameSpec, decode_one: Decode) -> Result:
-    path = Path(request.path)
+@dataclass(frozen=True)
+class _Answer:
+    """What comes back from a worker; it keeps to itself what was asked."""
+
+    result: Any = None
+    reason: str | None = None
+
+
+def _outcome(request: Request, answer: _Answer) -> Done[Request, Any] | Failed[Request]:
+    if answer.reason is not None:
+        return Failed(request, answer.reason)
+    return Done(request, answer.result)
+
+
+def _attempt(work: Callable[[Request], Any], request: Request) -> _Answer:
     try:
-        return Decoded(request.video_id, decode_one(request, spec))
+        return _Answer(work(request))
     except VideoDecodeError as error:
-        return Skipped(request.video_id, path, error.cause)
+        return _Answer(reason=error.cause)
     except EagleNetError as error:
-        return Skipped(request.video_id, path, str(error))
+        return _Answer(reason=str(error))
     except Exception as error:
-        # Nothing that one file does may end the run over all the others.
-        return Skipped(request.video_id, path, f"{type(error).__name__}: {error}")
+        # Nothing that one request does may end the run over all the others.
+        return _Answer(reason=f"{type(error).__name__}: {error}")
 
 
-def _work(connection: Connection, spec: FrameSpec, decode_one: Decode) -> None:
-    """Body of a worker process: requests in, results out, until the other side is gone."""
+def _work(connection: Connection, work: Callable[[Any], Any]) -> None:
+    """Body of a worker process: requests in, answers out, until the other side is gone."""
     # Ctrl-C reaches the whole group; the parent decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -136,34 +123,48 @@ def _work(connection: Connection, spec: FrameSpec, decode_one: Decode) -> None:
         connection.send("ready")
         while True:
             request = connection.recv()
-            _send(connection, _attempt(request, spec, decode_one))
+            _send(connection, _attempt(work, request))
     except (EOFError, OSError):
         return
 
 
-def _send(connection: Connection, result: Result) -> None:
-    if isinstance(result, Skipped):
-        connection.send(result)
-        return
-    video = result.video
-    frames = video.frames.numpy()
-    rest = (video.mask.tolist(), video.seconds.tolist(), video.largest_error, video.window)
-    connection.send((result.video_id, frames.shape, rest))
-    # Pixels go as they are: pickling them would copy them twice more.
-    connection.send_bytes(frames.data.cast("B"))
+class _Pickler(pickle.Pickler):
+    """Tensors as the arrays they are, which can be sent as plain bytes."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return torch.from_numpy, (value.numpy(),)
+        return NotImplemented
 
 
-def _receive(connection: Connection) -> Result:
-    header = connection.recv()
-    if isinstance(header, Skipped):
-        return header
-    video_id, shape, (mask, seconds, error, window) = header
-    frames = np.empty(shape, np.uint8)
-    connection.recv_bytes_into(frames.data.cast("B"))
-    video = DecodedVideo(
-        torch.from_numpy(frames), torch.tensor(mask), torch.tensor(seconds), error, window
-    )
-    return Decoded(video_id, video)
+def _send(connection: Connection, answer: _Answer) -> None:
+    large: list[pickle.PickleBuffer] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes <= SMALL:
+            return True
+        large.append(buffer)
+        return False
+
+    stream = io.BytesIO()
+    try:
+        _Pickler(stream, protocol=5, buffer_callback=is_small).dump(answer)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        large.clear()
+        stream = io.BytesIO(pickle.dumps(_Answer(reason=f"{type(error).__name__}: {error}")))
+    sizes = [buffer.raw().nbytes for buffer in large]
+    connection.send((stream.getvalue(), sizes))
+    for buffer in large:
+        connection.send_bytes(buffer.raw())
+
+
+def _receive(connection: Connection) -> _Answer:
+    content, sizes = connection.recv()
+    buffers = [bytearray(size) for size in sizes]
+    for buffer in buffers:
+        connection.recv_bytes_into(buffer)
+    answer: _Answer = pickle.loads(content, buffers=buffers)
+    return answer
 
 
 @dataclass
@@ -174,36 +175,36 @@ class _Worker:
     item: int | None = None
 
 
-class _Pool:
-    """A thread hands out requests and gathers results, so that decoding runs on meanwhile."""
+class _Pool(Generic[Request, Result]):
+    """A thread hands out requests and gathers answers, so that work goes on meanwhile."""
 
     def __init__(
         self,
-        requests: Iterator[DecodeRequest],
-        spec: FrameSpec,
+        work: Callable[[Request], Result],
+        requests: Iterator[Request],
         workers: int,
         prefetch: int,
-        decode_one: Decode,
     ) -> None:
+        self.work = work
         self.requests = enumerate(requests)
-        self.spec = spec
-        self.decode_one = decode_one
         self.num_workers = workers
         self.room = threading.Semaphore(workers + max(prefetch, 0))
         self.context = multiprocessing.get_context("spawn")
         self.workers: list[_Worker] = []
         self.retries: deque[int] = deque()
-        self.open: dict[int, DecodeRequest] = {}
+        self.open: dict[int, Request] = {}
         self.deaths: dict[int, int] = {}
         self.failed_starts = 0
         self.all_taken = False
-        self.ready: queue.Queue[tuple[int, Result] | BaseException | None] = queue.Queue()
+        self.ready: queue.Queue[
+            tuple[int, Done[Request, Result] | Failed[Request]] | BaseException | None
+        ] = queue.Queue()
         self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="decode-many", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="map-ahead", daemon=True)
         self.thread.start()
 
-    def results(self) -> Iterator[Result]:
-        early: dict[int, Result] = {}
+    def outcomes(self) -> Iterator[Done[Request, Result] | Failed[Request]]:
+        early: dict[int, Done[Request, Result] | Failed[Request]] = {}
         for expected in itertools.count():
             while expected not in early:
                 message = self.ready.get()
@@ -212,9 +213,9 @@ class _Pool:
                 if isinstance(message, BaseException):
                     raise message
                 early[message[0]] = message[1]
-            result = early.pop(expected)
+            outcome = early.pop(expected)
             self.room.release()
-            yield result
+            yield outcome
 
     def close(self) -> None:
         self.stopped.set()
@@ -276,20 +277,17 @@ class _Pool:
             worker.is_ready = True
             self.failed_starts = 0
             return
-        result = _receive(worker.connection)
+        answer = _receive(worker.connection)
         if worker.item is not None:
-            self._finish(worker.item, result)
+            self._finish(worker.item, answer)
         worker.item = None
 
-    def _finish(self, item: int, result: Result) -> None:
-        del self.open[item]
-        self.ready.put((item, result))
+    def _finish(self, item: int, answer: _Answer) -> None:
+        self.ready.put((item, _outcome(self.open.pop(item), answer)))
 
     def _start(self) -> _Worker:
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(
-            target=_work, args=(theirs, self.spec, self.decode_one), daemon=True
-        )
+        process = self.context.Process(target=_work, args=(theirs, self.work), daemon=True)
         process.start()
         # With our copy closed, a dead worker ends the connection instead of leaving us waiting.
         theirs.close()
@@ -310,13 +308,13 @@ class _Pool:
                 )
         if worker.item is None:
             return
-        item, request = worker.item, self.open[worker.item]
+        item = worker.item
         self.deaths[item] = self.deaths.get(item, 0) + 1
         if self.deaths[item] < ATTEMPTS:
             self.retries.append(item)
             return
         reason = f"the decoder process died (exit code {code}), {ATTEMPTS} times"
-        self._finish(item, Skipped(request.video_id, Path(request.path), reason))
+        self._finish(item, _Answer(reason=reason))
 
     def _end(self, worker: _Worker) -> None:
         worker.connection.close()

@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from synthetic_store import BagMethod
 
-from eaglenet.search.indexing import encoding, run, videos
+from eaglenet.search.indexing import commit, encoding, videos
 from eaglenet.search.indexing.report import Progress
 from eaglenet.search.store.manifest import Splitting
 
@@ -20,7 +20,7 @@ def say_what_is_done(progress: Progress) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    run.COMMIT_CLIPS = 1
+    commit.COMMIT_CLIPS = 1
     encoding.BATCH_FRAMES = 1
     options = videos.IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
     videos.index_videos(

@@ -12,8 +12,8 @@ from synthetic_store import BagMethod
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
-from eaglenet.search.indexing import decoding
-from eaglenet.search.indexing import run as indexing
+from eaglenet.search.indexing import commit, decoding, executor
+from eaglenet.search.indexing.encoding import ClipEncoding
 from eaglenet.search.indexing.files import find_videos, read_tags
 from eaglenet.search.indexing.report import IndexReport, Progress
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
@@ -259,12 +259,12 @@ def test_workers_that_would_have_nothing_to_do_are_not_started(
 ) -> None:
     started = []
 
-    class Encoding(indexing.ClipEncoding):
+    class Encoding(ClipEncoding):
         def __init__(self, method: object, manifest: object, workers: int) -> None:
             started.append(workers)
             super().__init__(method, manifest, 0)
 
-    monkeypatch.setattr(indexing, "ClipEncoding", Encoding)
+    monkeypatch.setattr(executor, "ClipEncoding", Encoding)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     run(videos, bag, workers=500)
     run(videos, bag, videos.parent / "other", workers=3)
@@ -274,7 +274,7 @@ def test_workers_that_would_have_nothing_to_do_are_not_started(
 def test_progress_counts_what_is_on_disk(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "COMMIT_CLIPS", 1)
+    monkeypatch.setattr(commit, "COMMIT_CLIPS", 1)
     store = videos.parent / "store"
     seen: list[Progress] = []
 
@@ -302,7 +302,7 @@ def test_an_interrupted_film_goes_on_where_it_was(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = []
-    original = indexing.ClipEncoding._encode
+    original = ClipEncoding._encode
 
     def encode(self: object, batch: list[object]) -> object:
         if len(decoded) == 4:
@@ -310,20 +310,20 @@ def test_an_interrupted_film_goes_on_where_it_was(
         decoded.append(batch[0].key)
         return original(self, batch)
 
-    monkeypatch.setattr(indexing.ClipEncoding, "_encode", encode)
+    monkeypatch.setattr(ClipEncoding, "_encode", encode)
     monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
     with pytest.raises(KeyboardInterrupt):
         run(videos, bag)
     assert len(set(decoded)) == 4
     done = Engine.open(videos.parent / "store", bag).info()["files"]
-    monkeypatch.setattr(indexing.ClipEncoding, "_encode", original)
+    monkeypatch.setattr(ClipEncoding, "_encode", original)
     more = []
 
     def count(self: object, batch: list[object]) -> object:
         more.extend(clip.key for clip in batch)
         return original(self, batch)
 
-    monkeypatch.setattr(indexing.ClipEncoding, "_encode", count)
+    monkeypatch.setattr(ClipEncoding, "_encode", count)
     report = run(videos, bag)
     assert report.clips == 5
     assert report.unchanged == done
@@ -338,17 +338,17 @@ def test_an_interrupt_keeps_what_was_decoded(
     calls = []
 
     def interrupted(original: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object) -> object:
+        def call(*arguments: object, **options: object) -> object:
             calls.append(arguments)
             if len(calls) == (3 if step == "decode" else 1):
                 raise KeyboardInterrupt
-            return original(*arguments)
+            return original(*arguments, **options)
 
         return call
 
     owner, name = {
         "decode": (decoding, "decode_clips"),
-        "encode": (indexing.ClipEncoding, "_encode"),
+        "encode": (ClipEncoding, "_encode"),
     }[step]
     monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
     with pytest.raises(KeyboardInterrupt):

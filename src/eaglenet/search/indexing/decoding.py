@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
-import torch
 from torch import Tensor
 
 from eaglenet.errors import VideoDecodeError
 from eaglenet.search.indexing.clips import Window
 from eaglenet.search.store.tables import ClipKey
 from eaglenet.types import FrameSpec
-from eaglenet.video.decoding import DecodedVideo, decode_windows, thumbnail
+from eaglenet.video.decoding import decode_windows, thumbnail
 from eaglenet.video.pictures import to_jpeg
-from eaglenet.video.pool import DecodeRequest, Skipped, decode_many
+from eaglenet.video.pool import Failed, map_ahead
 
 THUMBNAIL_SIZE = 160
 """Shorter side in pixels. Frames of at least this size are the thumbnail themselves."""
@@ -71,6 +70,15 @@ def split_request(content: str, path: str, windows: dict[int, Window]) -> Iterat
         yield ClipRequest(content, path, part, tuple(windows[number] for number in part))
 
 
+@dataclass(frozen=True)
+class DecodedClips:
+    """What a request gave: each of its clips as frames or as a failure, in order."""
+
+    clips: tuple[ClipFrames | ClipFailure, ...]
+    largest_error: float
+    """Seconds to the farthest frame that stands in for one that did not decode."""
+
+
 def decode_ahead(
     requests: Iterable[ClipRequest], spec: FrameSpec, workers: int
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
@@ -78,58 +86,38 @@ def decode_ahead(
 
     With workers the requests are taken in another thread, a few ahead of the results.
     """
-    items = (DecodeRequest(_to_text(request), request.path) for request in requests)
-    results = decode_many(items, spec, workers=workers, prefetch=PREFETCH, decode_one=decode_clips)
-    for result in results:
-        request = _from_text(result.video_id)
-        if isinstance(result, Skipped):
+    work = partial(decode_clips, spec=spec)
+    for outcome in map_ahead(work, requests, workers=workers, prefetch=PREFETCH):
+        request = outcome.request
+        if isinstance(outcome, Failed):
             for number in request.numbers:
-                yield ClipFailure((request.content, number), result.reason)
+                yield ClipFailure((request.content, number), outcome.reason)
             continue
-        if result.video.largest_error:
-            yield Damage(request.content, result.video.largest_error)
-        yield from _separate(request, result.video, spec.num_frames)
+        if outcome.result.largest_error:
+            yield Damage(request.content, outcome.result.largest_error)
+        yield from outcome.result.clips
 
 
-def decode_clips(item: DecodeRequest, spec: FrameSpec) -> DecodedVideo:
-    """The clips of a request end to end; one that could not be decoded has an empty mask."""
-    request = _from_text(item.video_id)
-    place = {window: number for number, window in enumerate(request.windows)}
-    count = len(place) * spec.num_frames
-    frames = torch.zeros(count, 3, spec.size, spec.size, dtype=torch.uint8)
-    mask = torch.zeros(count, dtype=torch.bool)
-    seconds = torch.zeros(count)
-    error = 0.0
-    videos = decode_windows(item.path, spec, list(place), threads=1, skip_damaged=True)
-    for video in videos:
-        if video.window is not None:
-            start = place[video.window] * spec.num_frames
-            span = slice(start, start + spec.num_frames)
-            frames[span], mask[span], seconds[span] = video.frames, video.mask, video.seconds
-            # The nearest keyframes are some way off in whole files too.
-            error = max(error, 0.0 if spec.fast else video.largest_error)
-    return DecodedVideo(frames, mask, seconds, error)
-
-
-def _separate(
-    request: ClipRequest, video: DecodedVideo, num_frames: int
-) -> Iterator[ClipFrames | ClipFailure]:
-    for place, number in enumerate(request.numbers):
-        span = slice(place * num_frames, (place + 1) * num_frames)
-        mask, seconds, frames = video.mask[span], video.seconds[span], video.frames[span]
-        if not bool(mask.any()):
-            reason = "too few of its frames could be decoded"
-            yield ClipFailure((request.content, number), reason)
-            continue
-        yield ClipFrames(
-            key=(request.content, number),
-            path=request.path,
-            window=request.windows[place],
-            frames=frames,
-            mask=mask,
-            seconds=seconds,
-            thumbnail=make_thumbnail(request.path, frames, seconds, mask),
+def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
+    """The clips of a request in one pass over the file; one that cannot be decoded is a failure."""
+    found = {
+        video.window: video
+        for video in decode_windows(
+            request.path, spec, request.windows, threads=1, skip_damaged=True
         )
+    }
+    clips: list[ClipFrames | ClipFailure] = []
+    for number, window in zip(request.numbers, request.windows, strict=True):
+        key, video = (request.content, number), found.get(window)
+        if video is None or not bool(video.mask.any()):
+            clips.append(ClipFailure(key, "too few of its frames could be decoded"))
+            continue
+        frames, mask, seconds = video.frames, video.mask, video.seconds
+        picture = make_thumbnail(request.path, frames, seconds, mask)
+        clips.append(ClipFrames(key, request.path, window, frames, mask, seconds, picture))
+    # The nearest keyframes are some way off in whole files too.
+    errors = () if spec.fast else (video.largest_error for video in found.values())
+    return DecodedClips(tuple(clips), max(errors, default=0.0))
 
 
 def make_thumbnail(path: str, frames: Tensor, seconds: Tensor, mask: Tensor) -> bytes:
@@ -142,14 +130,3 @@ def make_thumbnail(path: str, frames: Tensor, seconds: Tensor, mask: Tensor) -> 
         except VideoDecodeError:
             pass  # A small picture is better than none.
     return to_jpeg(frames[middle].numpy())
-
-
-def _to_text(request: ClipRequest) -> str:
-    """Requests travel to workers under a name; the name says it all."""
-    return json.dumps([request.content, request.path, request.numbers, request.windows])
-
-
-def _from_text(text: str) -> ClipRequest:
-    content, path, numbers, windows = json.loads(text)
-    pairs = tuple((float(start), float(end)) for start, end in windows)
-    return ClipRequest(content, path, tuple(numbers), pairs)

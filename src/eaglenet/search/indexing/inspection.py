@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +30,8 @@ class Inspected:
     is_cut_short: bool = False
 
 
-def inspect(file: FoundFile, splitting: Splitting, is_known: Callable[[str], bool]) -> Inspected:
-    """Hash, probe and split one file; content that ``is_known`` is only hashed."""
+def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Inspected:
+    """Hash, probe and split one file; content in ``known`` is only hashed."""
     from eaglenet.video.decoding import probe
 
     if file.problem:
@@ -39,7 +39,7 @@ def inspect(file: FoundFile, splitting: Splitting, is_known: Callable[[str], boo
     content = ""
     try:
         content = content_hash(file.path)
-        if is_known(content):
+        if content in known:
             return Inspected(file, content)
         info = probe(file.path)
         if not 0 < info.duration < float("inf"):
@@ -61,14 +61,14 @@ def inspect(file: FoundFile, splitting: Splitting, is_known: Callable[[str], boo
 
 
 def inspect_ahead(
-    files: Iterable[FoundFile], splitting: Splitting, is_known: Callable[[str], bool]
+    files: Iterable[FoundFile], splitting: Splitting, known: frozenset[str]
 ) -> Iterator[Inspected]:
     """:func:`inspect` in threads (hashing and probing wait for the disk), in order."""
     waiting: deque[Future[Inspected]] = deque()
     with ThreadPoolExecutor(2, thread_name_prefix="inspect") as pool:
         try:
             for file in files:
-                waiting.append(pool.submit(inspect, file, splitting, is_known))
+                waiting.append(pool.submit(inspect, file, splitting, known))
                 if len(waiting) >= LOOK_AHEAD:
                     yield waiting.popleft().result()
             while waiting:

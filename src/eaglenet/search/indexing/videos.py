@@ -8,9 +8,13 @@ from pathlib import Path
 
 from eaglenet.methods.base import Method
 from eaglenet.search.indexing.clips import check_splitting
+from eaglenet.search.indexing.commit import Commit
+from eaglenet.search.indexing.executor import EXECUTORS, Setting
 from eaglenet.search.indexing.files import find_videos
+from eaglenet.search.indexing.ledger import Ledger
 from eaglenet.search.indexing.report import IndexReport, OnProgress
 from eaglenet.search.indexing.run import IndexOptions, IndexRun
+from eaglenet.search.indexing.tally import Tally
 from eaglenet.search.models import describe, load_model, model_of, put_on
 from eaglenet.search.store.base import kind_of
 
@@ -45,9 +49,13 @@ def index_videos(
     from eaglenet.video.decoding import is_video
 
     found = list(find_videos(roots, is_video, leave_out=Path(store).expanduser()))
+    make_executor = EXECUTORS[options.executor]
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
         if not opened.is_searched:
             opened.publish(tables)
-        run = IndexRun(opened, tables, method, options, tags or {}, on_progress)
-        return run.bring_up_to_date(found, roots)
+        run = IndexRun(Ledger(tables, tags or {}), Commit(opened, tables), Tally(), on_progress)
+        todo = run.todo(found, retry=options.retry)
+        setting = Setting(method, opened.manifest, todo, options.workers)
+        run.encode(todo, make_executor(setting))
+        return run.finish(found, roots, drop_missing=options.drop_missing)

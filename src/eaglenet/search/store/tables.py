@@ -42,6 +42,19 @@ class ClipRows:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __getitem__(self, places: Sequence[int]) -> ClipRows:
+        """The clips at these places."""
+        chosen = np.asarray(places, np.int64)
+        return ClipRows(
+            keys=[self.keys[place] for place in places],
+            paths=[self.paths[place] for place in places],
+            starts=self.starts[chosen],
+            ends=self.ends[chosen],
+            coarse=self.coarse[chosen],
+            records=self.records[chosen],
+            thumbnails=[self.thumbnails[place] for place in places],
+        )
+
     @classmethod
     def concatenate(cls, parts: Sequence[ClipRows]) -> ClipRows:
         return cls(

@@ -1,0 +1,91 @@
+"""Who does the work of an index run: looking at files, decoding and encoding their clips.
+
+An executor is handed typed requests and gives typed outcomes back, in any order and at least once;
+the run alone writes to the store, and takes no clip twice. Another executor (a cluster) is one file
+with a class that meets :class:`Executor` and a line ``EXECUTORS.add(name, function)``; its workers
+can call :func:`eaglenet.search.indexing.inspection.inspect` and
+:meth:`eaglenet.search.indexing.encoding.ClipEncoding.run`, as the one here does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from eaglenet.methods.base import Method
+from eaglenet.registry import Registry
+from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
+from eaglenet.search.indexing.encoding import ClipEncoding
+from eaglenet.search.indexing.files import FoundFile
+from eaglenet.search.indexing.inspection import Inspected, inspect_ahead
+from eaglenet.search.store.manifest import Manifest
+from eaglenet.search.store.tables import ClipRows
+
+ClipOutcome = ClipRows | ClipFailure | Damage
+
+
+class Executor(Protocol):
+    """Does the work of one run with one model."""
+
+    def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
+        """Hash, probe and split every file; contents in ``known`` are only hashed."""
+        ...
+
+    def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
+        """Rows or a failure for every requested clip, and damage before the clips it is of.
+
+        ``requests`` is long, slow and lazy: it inspects files as it is read, and should be read
+        only a little ahead of the work. It may be read in another thread, but in one at a time.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an executor is made for. ``workers`` None: as many as the work is worth."""
+
+    method: Method
+    manifest: Manifest
+    files: Sequence[FoundFile]
+    """All that will be looked at."""
+    workers: int | None = None
+
+
+class MakeExecutor(Protocol):
+    """The entry of :data:`EXECUTORS`."""
+
+    def __call__(self, setting: Setting) -> Executor: ...
+
+
+EXECUTORS: Registry[MakeExecutor] = Registry("executor")
+
+
+class LocalExecutor:
+    """This machine: threads look at files, processes decode, this process encodes."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.manifest = setting.manifest
+        workers = num_workers(setting.files, setting.workers)
+        self.encoding = ClipEncoding(setting.method, setting.manifest, workers)
+
+    def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
+        return inspect_ahead(files, self.manifest.splitting, known)
+
+    def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
+        return self.encoding.run(requests)
+
+
+EXECUTORS.add("local", LocalExecutor)
+
+
+def num_workers(files: Sequence[FoundFile], wanted: int | None) -> int:
+    """Starting processes takes seconds; a few short files are done by then."""
+    cores = os.cpu_count() or 1
+    if wanted is not None:
+        # A long film keeps every core busy, but more workers need more files.
+        return min(max(0, wanted), max(cores, len(files)))
+    if sum(file.size for file in files) < 32 * 2**20 and len(files) < 64:
+        return 0
+    return min(8, cores)

@@ -1,0 +1,114 @@
+"""An executor may work in any order and more than once; what is stored is the same."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ledger_cases import found
+from small_videos import colour_video
+from synthetic_store import BagMethod
+
+from eaglenet.errors import UnknownNameError
+from eaglenet.search.indexing import encoding
+from eaglenet.search.indexing.decoding import ClipRequest
+from eaglenet.search.indexing.executor import (
+    EXECUTORS,
+    ClipOutcome,
+    LocalExecutor,
+    Setting,
+    num_workers,
+)
+from eaglenet.search.indexing.files import FoundFile
+from eaglenet.search.indexing.inspection import Inspected
+from eaglenet.search.indexing.report import IndexReport
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.store.base import open_store
+from eaglenet.search.store.manifest import Splitting
+
+
+class Cluster:
+    """Gives outcomes late, in a random order, and some of them twice, as a cluster may."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.local = LocalExecutor(setting)
+
+    def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
+        outcomes = list(self.local.inspect(files, known))
+        random.Random(3).shuffle(outcomes)
+        yield from outcomes
+
+    def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
+        outcomes = list(self.local.encode(requests))
+        outcomes += outcomes[::2]
+        random.Random(5).shuffle(outcomes)
+        yield from outcomes
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three films of several clips, a copy, and one that is broken."""
+    folder = tmp_path_factory.mktemp("videos")
+    for number, colours in enumerate((["red", "green", "blue"], ["blue"] * 4, ["green", "red"])):
+        colour_video(folder / f"{number}.mp4", colours)
+    shutil.copy(folder / "0.mp4", folder / "copy.mp4")
+    (folder / "broken.mp4").write_bytes(b"\x00\x00\x00\x18ftypmp42" + bytes(50))
+    return folder
+
+
+def run(videos: Path, store: Path, bag: BagMethod, executor: str) -> IndexReport:
+    """Index with clips of three seconds, one in a batch."""
+    options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0, executor=executor)
+    return index_videos([videos], store, "bag", method=bag, options=options)
+
+
+def test_late_shuffled_and_repeated_outcomes_give_the_same_rows(
+    videos: Path, bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "BATCH_FRAMES", 1)
+    monkeypatch.setitem(EXECUTORS._entries, "cluster", Cluster)
+    reports = {name: run(videos, tmp_path / name, bag, name) for name in ("local", "cluster")}
+    for name in ("indexed", "aliases", "unchanged", "clips"):
+        assert getattr(reports["cluster"], name) == getattr(reports["local"], name), name
+    assert reports["local"].aliases == 1
+    tables = [open_store(tmp_path / name).tables() for name in ("local", "cluster")]
+    keys = [sorted(table.clip_keys()) for table in tables]
+    assert len(keys[0]) == reports["local"].clips == 13
+    assert keys[0] == keys[1]
+    rows = [table.read_clips(keys[0]) for table in tables]
+    assert np.array_equal(rows[0].coarse, rows[1].coarse)
+    assert np.array_equal(rows[0].records, rows[1].records)
+    assert rows[0].thumbnails == rows[1].thumbnails
+    assert run(videos, tmp_path / "cluster", bag, "cluster").unchanged == 4
+
+
+def test_an_executor_that_is_not_there_is_told_before_anything_is_written(
+    videos: Path, bag: BagMethod, tmp_path: Path
+) -> None:
+    with pytest.raises(UnknownNameError, match=r"executor 'moon'.*known: local"):
+        run(videos, tmp_path / "store", bag, "moon")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "files", "size", "expected"),
+    [
+        (None, 3, 100, 0),
+        (None, 3, 2**30, 2),
+        (None, 64, 100, 2),
+        (500, 5, 100, 5),
+        (500, 1, 100, 2),
+        (0, 64, 2**30, 0),
+        (-3, 1, 100, 0),
+    ],
+)
+def test_processes_are_started_where_the_work_is_worth_it(
+    wanted: int | None, files: int, size: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    todo = [found(f"/{number}.mp4", size=size) for number in range(files)]
+    assert num_workers(todo, wanted) == expected

@@ -1,0 +1,58 @@
+"""Counts that a run tells while it works and at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from ledger_cases import done_row, found
+
+from eaglenet.search.indexing.commit import Committed
+from eaglenet.search.indexing.ledger import Settled
+from eaglenet.search.indexing.tally import Tally
+from eaglenet.search.store.tables import FileRow
+
+
+def failed_row(path: str) -> FileRow:
+    """A file of which nothing could be stored."""
+    row = done_row(path, "X", num_clips=0, reason="torn", duration=0.0)
+    return dataclasses.replace(row, status="failed")
+
+
+def test_progress_counts_files_of_this_run_that_are_stored_and_nothing_else() -> None:
+    tally = Tally()
+    tally.begin([found("/a.mp4", size=300), found("/b.mp4", size=100), found("/c.mp4", size=600)])
+    first = tally.commit(Committed([done_row("/a.mp4", "A", size=300)], clips=3))
+    assert (first.done, first.skipped, first.total, first.clips) == (1, 0, 3, 3)
+    assert (first.bytes_done, first.bytes_total) == (300, 1000)
+    assert first.path == "/a.mp4"
+    # A file that only got other tags was no work; a part of a film is clips without a file.
+    second = tally.commit(Committed([done_row("/retagged.mp4", "R")], clips=0))
+    third = tally.commit(Committed([], clips=5))
+    assert (second.done, third.done, third.clips, third.path) == (1, 1, 8, "")
+    last = tally.commit(Committed([failed_row("/b.mp4")], clips=0))
+    assert (last.done, last.skipped) == (1, 1)
+    assert last.hours == pytest.approx(14 / 3600)
+
+
+def test_the_report_counts_each_outcome_and_lists_what_is_wrong() -> None:
+    tally = Tally()
+    damaged = done_row("/cut.mp4", "C", reason="damaged: cut short")
+    partial = done_row("/part.mp4", "P", reason="1 of 3 clips: torn")
+    for row, outcome in (
+        (done_row("/a.mp4", "A"), "encoded"),
+        (damaged, "encoded"),
+        (partial, "alias"),
+        (done_row("/d.mp4", "D"), "unchanged"),
+        (failed_row("/bad.mp4"), "failed"),
+    ):
+        tally.settle(Settled(row, outcome))
+    report = tally.report(dropped=1, missing=2, clips=11, index="exact scan", unused_tags=("x",))
+    assert (report.indexed, report.aliases, report.unchanged) == (2, 1, 1)
+    assert (report.dropped, report.missing, report.clips) == (1, 2, 11)
+    assert report.hours == pytest.approx(28 / 3600)
+    assert [problem.path for problem in report.problems] == ["/part.mp4", "/bad.mp4"]
+    assert [problem.path for problem in report.damaged] == ["/cut.mp4"]
+    tally.forget(["/bad.mp4", "/cut.mp4", "/a.mp4"])
+    report = tally.report(dropped=0, missing=0, clips=0, index="exact scan", unused_tags=())
+    assert ([p.path for p in report.problems], report.damaged) == (["/part.mp4"], ())
