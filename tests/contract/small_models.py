@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from eaglenet.data.role_graphs import role_graphs
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
@@ -61,6 +62,16 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
         "default": {"num_layers": 2, "hidden_dim": 20},
         "left-out": {"num_layers": 1, "hidden_dim": 20, "keep_missing": False, "text_layers": 1},
     },
+    "t2vlad": {"default": {"num_centres": 3}, "released": {"num_centres": 2, "released": True}},
+    "hit": {
+        "default": {"num_layers": 2, "text_layers": 1, "hidden_dim": 20, "bank_size": 9},
+        "one-level": {"num_layers": 1, "hidden_dim": 20, "bank_size": 3, "feature_weight": 0.5},
+    },
+    "teachtext": {
+        "default": {"student_config": {"text_centres": 2}},
+        "mean": {"student": "clip4clip"},
+    },
+    "hgr": {"default": {"word_dropout": 0.0, "graph_dropout": 0.0, "frame_dropout": 0.0}},
     "eaglenet": {
         "paper": {"langevin_steps": 2},
         "recipe": {"langevin_steps": 2, "support": "elementwise"},
@@ -194,7 +205,8 @@ def expert_texts(count: int, generator: torch.Generator) -> TextFeatures:
     mask = torch.ones(count, WORDS, dtype=torch.bool)
     mask[0, -1] = False
     words = torch.randn(count, WORDS, 10, generator=generator) * mask[..., None]
-    return TextFeatures(torch.randn(count, 9, generator=generator), words, mask)
+    graph = role_graphs([["a", "man", "rides", "his", "horse", "quickly", "home"]] * count, WORDS)
+    return TextFeatures(torch.randn(count, 9, generator=generator), words, mask, graph=graph)
 
 
 def expert_videos(

@@ -19,7 +19,7 @@ from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.recipes import RECIPES, TABLES, build_recipe
 from eaglenet.recipes.benchmarks import DATASETS, num_frames, released_training
-from eaglenet.recipes.features import NEED_TOWERS
+from eaglenet.recipes.features import NEED_EXPERTS, NEED_TOWERS
 from eaglenet.recipes.originals import ORIGINALS, PAPER_CHANGES
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.distributed import World
@@ -109,7 +109,7 @@ def make_batch(experiment: Experiment) -> PairBatch:
     return PairBatch(Tokens(words, words > 0), clips, ids)
 
 
-CANNOT_RUN = {f"features/{method}" for method in NEED_TOWERS}
+CANNOT_RUN = {f"features/{method}" for method in NEED_TOWERS | NEED_EXPERTS}
 
 
 TAKEN: set[str] = set()
@@ -259,11 +259,19 @@ def test_two_recipes_of_one_name_are_an_error():
 
 
 def test_every_method_has_a_demo_recipe_with_one_budget():
-    budgets = {build_recipe(f"demo/{method}").training for method in METHODS}
+    budgets = {
+        build_recipe(f"demo/{method}").training for method in METHODS if method not in NEED_EXPERTS
+    }
     assert len(budgets) == 1
 
 
-@pytest.mark.parametrize("method", sorted(NEED_TOWERS))
+def test_every_method_that_reads_experts_has_a_recipe_with_one_budget():
+    readers = [method for method in METHODS if METHODS[method].reads_experts]
+    assert {"ce", "mmt", "t2vlad", "hit", "teachtext", "hgr"} <= set(readers)
+    assert len({build_recipe(f"experts/{method}").training for method in readers}) == 1
+
+
+@pytest.mark.parametrize("method", sorted(NEED_TOWERS | NEED_EXPERTS))
 def test_methods_that_need_towers_say_that_they_cannot_run_on_features(method):
     with pytest.raises(ConfigError, match="frozen features"):
         build_method(build_recipe(f"features/{method}"))

@@ -1,4 +1,4 @@
-"""`eaglenet data features` and `demo-experts`: features made once, by one model or several."""
+"""`eaglenet data features`, `demo-experts` and `teach`: features made once, by several models."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `eaglenet data`."""
     app.command("features")(features)
     app.command("demo-experts")(demo_experts)
+    app.command("teach")(teach)
 
 
 def features(
@@ -90,6 +91,25 @@ def demo_experts(
         print(json.dumps({**content, "experts": WIDTHS}, indent=2))
         return
     print(f"{len(records):,} videos, {len(records.texts):,} texts, {', '.join(WIDTHS)} in {output}")
+
+
+def teach(
+    model: Annotated[str, typer.Argument(help="The teacher: a run or a model folder.")],
+    root: Annotated[Path, typer.Option("--root", help="The features folder it teaches on.")],
+    name: Annotated[str, typer.Option("--name", help="How the teacher is called there.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained model's vectors into a features folder, for students to learn from.
+
+    Train the student with ``eaglenet train experts/teachtext --set data.root=ROOT``.
+    """
+    from eaglenet.experiments.teaching import write_teacher
+
+    texts, videos = write_teacher(model, root, name)
+    if as_json:
+        print(json.dumps({"root": str(root), "teacher": name, "texts": texts, "videos": videos}))
+        return
+    print(f"teacher {name}: {texts:,} texts and {videos:,} videos in {root}")
 
 
 def parse_experts(given: list[str] | None) -> dict[str, str]:

@@ -56,6 +56,8 @@ class Method(nn.Module, ABC):
     name: ClassVar[str]
     needs_words: ClassVar[bool] = False
     needs_patches: ClassVar[bool] = False
+    needs_ids: ClassVar[bool] = False
+    """Whether ``losses`` wants to know which video is which (``VideoFeatures.ids``)."""
 
     config: Any
     tokenizer: Tokenizer | None = None

@@ -12,6 +12,7 @@ from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.benchmarks import LITERAL
 from eaglenet.recipes.configs import HEADS, method_config, with_head
+from eaglenet.recipes.features import NEED_EXPERTS
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
@@ -70,6 +71,8 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "tmass": {"num_candidates": 4, "dropout": 0.1},
     "ce": {"text_centres": 8, "margin": 0.2},
     "mmt": {"num_layers": 2, "hidden_dim": 256, "margin": 0.2},
+    "hit": {"num_layers": 2, "text_layers": 1, "hidden_dim": 256, "bank_size": 256},
+    "teachtext": {"student_config": {"text_centres": 8, "margin": 0.2}},
     "video_colbert": {"num_query_tokens": MAX_WORDS},
 }
 
@@ -103,7 +106,8 @@ def register() -> None:
     source = "The demo world, small towers from random weights."
     add_recipe("demo", partial(demo_experiment, "eaglenet"), source)
     for method in METHODS:
-        add_recipe(f"demo/{method}", partial(demo_experiment, method), source)
+        if method not in NEED_EXPERTS:
+            add_recipe(f"demo/{method}", partial(demo_experiment, method), source)
     for name, head in HEADS.items():
         base = partial(demo_experiment, "clip4clip")
         add_recipe(f"demo/{name}", partial(with_head, base, head), source)

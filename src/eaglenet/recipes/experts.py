@@ -43,6 +43,15 @@ TRAINING = TrainingConfig(
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "ce": {"text_centres": 8, "centres": {"colour": 2, "sound": 2}, "margin": 0.2},
     "mmt": {"num_layers": 2, "hidden_dim": 128, "text_layers": 1, "margin": 0.2},
+    "t2vlad": {"num_centres": 5},
+    "hit": {
+        "num_layers": 2,
+        "text_layers": 1,
+        "hidden_dim": 128,
+        "bank_size": 256,
+        "momentum": 0.95,
+    },
+    "teachtext": {"student_config": {"text_centres": 8, "margin": 0.2}},
 }
 
 

@@ -39,6 +39,8 @@ TRAINING = TrainingConfig(
 # These read more of a tower than frames and sentences. Their recipes exist so that a comparison
 # on features can say why they cannot run on them.
 NEED_TOWERS = frozenset({"clipvip", "ts2net", "tvproxynet"})
+# These read words and graphs beside frames; the `experts` recipes give them.
+NEED_EXPERTS = frozenset({"hgr"})
 # Narrow heads, as in the released code: a quarter of the memory, so that batches can be larger.
 # The printed support text spoils training with the sigmoid loss (docs/features.md).
 METHOD_CHANGES: Mapping[str, Mapping[str, Any]] = {
@@ -111,6 +113,7 @@ def register() -> None:
     add_recipe("features", partial(feature_experiment, "eaglenet"), source)
     for method in METHODS:
         note = " Cannot run: needs a tower." if method in NEED_TOWERS else ""
+        note = " Cannot run: needs words and graphs." if method in NEED_EXPERTS else note
         add_recipe(f"features/{method}", partial(feature_experiment, method), source + note)
     for name, head in HEADS.items():
         base = partial(feature_experiment, "clip4clip")

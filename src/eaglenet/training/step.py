@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -81,6 +81,8 @@ def encode_pairs(
     with autocast(batch.video_ids.device, precision):
         text = method.encode_text(batch.texts)
         video = method.encode_video(batch.videos)
+        if method.needs_ids:
+            video = replace(video, ids=batch.video_ids)
     return _widened(text), _widened(video)
 
 

@@ -1,0 +1,190 @@
+"""HGR: a sentence as a graph of events, actions and things, each matched with frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.layers.masking import masked_softmax
+from eaglenet.layers.role_graph import AttentionPooling, RoleGraph, WordGRU
+from eaglenet.losses.margin import margin_loss
+from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.expert_base import ExpertMethod, words_width
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+
+NUM_ROLES = 16
+NUM_VERBS = 4
+
+
+@dataclass(frozen=True)
+class HGRConfig:
+    """Settings of HGR. ``sharpness``: of a node's attention over frames."""
+
+    num_frames: int = 12
+    dim: int = 512
+    word_dropout: float = 0.2
+    graph_dropout: float = 0.5
+    frame_dropout: float = 0.2
+    sharpness: float = 4.0
+    margin: float = 0.2
+
+
+def node_similarities(
+    nodes: Float[Tensor, "texts nodes dim"],
+    frames: Float[Tensor, "videos frames dim"],
+    mask: Bool[Tensor, "videos frames"],
+    *,
+    sharpness: float,
+) -> Float[Tensor, "texts videos nodes"]:
+    r"""Cosine of each node with the frames that it attends to.
+
+    .. math:: \beta_m = \mathrm{softmax}_m(4\,\mathrm{unit}_m([c_m]_+)), \quad c_m = \cos(n, f_m),
+        \qquad \cos\Big(n, \sum_m \beta_m f_m\Big)
+
+    The products of nodes and frames and the Gram matrix of the frames are all it takes: nothing is
+    as wide as a frame and as many as the pairs.
+    """
+    products = torch.einsum("tnd,vfd->tvnf", F.normalize(nodes, dim=-1), frames)
+    lengths = frames.norm(dim=-1).clamp_min(1e-10)
+    cosines = (products / lengths[None, :, None]).masked_fill(~mask[None, :, None], 0.0)
+    positive = F.normalize(cosines.clamp_min(0.0), dim=-1, eps=1e-10)
+    shares = masked_softmax(sharpness * positive, mask[None, :, None])
+    gram = frames @ frames.transpose(1, 2)
+    squared = torch.einsum("tvnf,vfg,tvng->tvn", shares, gram, shares)
+    along = (shares * products).sum(dim=-1)
+    return along / squared.clamp_min(1e-12).sqrt()
+
+
+class HGR(ExpertMethod):
+    """``s`` is the mean of three levels: sentence and video, verbs and frames, nouns and frames.
+
+    ``encode_text`` gives the sentence and in ``words`` the verbs and nouns; ``encode_video`` gives
+    in ``video`` the pooled video, in ``frames`` the frames that nouns look at, in ``tokens`` those
+    that verbs look at. Texts need graphs (`data.role_graphs`): without them two thirds of the score
+    would be nothing.
+
+    Paper: words are frozen features instead of a fine-tuned table of GloVe vectors; the frames are
+    those of the expert that shows moments. Roles come from rules, not from a labelling BERT.
+    """
+
+    name = "hgr"
+    config: HGRConfig
+
+    def __init__(self, encoder: Encoder, config: HGRConfig) -> None:
+        super().__init__(encoder, num_frames=config.num_frames)
+        self.config = config
+        dim = config.dim
+        self.words = WordGRU(words_width(encoder), dim, dropout=config.word_dropout)
+        self.graph = RoleGraph(dim, num_roles=NUM_ROLES, dropout=config.graph_dropout)
+        width = self.widths[self.frames_expert]
+        self.video_map, self.verb_map, self.noun_map = (nn.Linear(width, dim) for _ in range(3))
+        self.pooling = AttentionPooling(dim)
+        self.dropout = nn.Dropout(config.frame_dropout)
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        text, words, mask = self.read_text(texts)
+        if text.graph is None:
+            raise UsageError(
+                "HGR reads graphs of verbs and nouns and these texts have none; write graphs.npz "
+                "into the features folder (docs/experts.md)"
+            )
+        nodes, exists = self.graph(self.words(words, mask), mask, text.graph)
+        return TextFeatures(
+            sentence=nodes[:, 0],
+            words=nodes[:, 1:] * exists[:, 1:, None].to(nodes.dtype),
+            words_mask=exists[:, 1:],
+        )
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        _, experts = self.read_experts(videos)
+        shown = experts[self.frames_expert]
+        values = shown.values.masked_fill(~shown.mask[..., None], 0.0)
+        frames = self.dropout(self.noun_map(values))
+        return VideoFeatures(
+            frames=frames.masked_fill(~shown.mask[..., None], 0.0),
+            mask=shown.mask,
+            video=self.pooling(self.dropout(self.video_map(values)), shown.mask),
+            tokens=self.dropout(self.verb_map(values)).masked_fill(~shown.mask[..., None], 0.0),
+            tokens_mask=shown.mask,
+        )
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        if text.words is None or text.words_mask is None or video.tokens is None:
+            raise UsageError("features without nodes: make them with encode_text and encode_video")
+        if video.video is None:
+            raise UsageError("videos without a pooled vector: make them with encode_video")
+        total = F.normalize(text.sentence, dim=-1) @ F.normalize(video.video, dim=-1).T
+        for frames, nodes in (
+            (video.tokens, slice(0, NUM_VERBS)),
+            (video.frames, slice(NUM_VERBS, None)),
+        ):
+            exists = text.words_mask[:, nodes].to(total.dtype)[:, None]
+            found = node_similarities(
+                text.words[:, nodes], frames, video.mask, sharpness=self.config.sharpness
+            )
+            total = total + (found * exists).sum(dim=-1) / exists.sum(dim=-1).clamp_min(1.0)
+        return total / 3
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        scores = self.score(text, video)
+        return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        """Sentence and pooled video: the first of the three levels."""
+        if isinstance(features, TextFeatures):
+            return F.normalize(features.sentence, dim=-1)
+        if features.video is None:
+            raise UsageError("videos without a pooled vector: make them with encode_video")
+        return F.normalize(features.video, dim=-1)
+
+    def joint_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n joint_dim"]:
+        return self.coarse_vectors(features)
+
+    def frame_scores(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> Float[Tensor, "texts videos frames"]:
+        """The best of a sentence's nouns and itself at each frame."""
+        if text.words is None or text.words_mask is None:
+            raise UsageError("texts without nodes: make them with encode_text")
+        nouns = torch.cat([text.sentence[:, None], text.words[:, NUM_VERBS:]], dim=1)
+        exists = torch.cat(
+            [text.words_mask.new_ones(len(nouns), 1), text.words_mask[:, NUM_VERBS:]], dim=1
+        )
+        frames = F.normalize(video.frames, dim=-1)
+        found = torch.einsum("tnd,vfd->tvfn", F.normalize(nouns, dim=-1), frames)
+        best = found.masked_fill(~exists[:, None, None], float("-inf")).amax(dim=-1)
+        return best.masked_fill(~video.mask[None], float("-inf"))
+
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (64, 64)
+
+
+def build(config: HGRConfig, encoder: Encoder) -> HGR:
+    """HGR on a folder whose texts have words and graphs."""
+    if not hasattr(encoder, "experts"):
+        raise ConfigError(
+            "hgr needs words and graphs of sentences, which towers do not make; it cannot run on "
+            "frozen features of frames and sentences alone: use encoder.kind=experts"
+        )
+    return HGR(encoder, config)
+
+
+METHODS.add(
+    "hgr",
+    MethodSpec(
+        name="hgr",
+        config_class=HGRConfig,
+        build=build,
+        paper="HGR (Chen et al., CVPR 2020)",
+        checked="reference loop",
+        reads_experts=True,
+    ),
+)

@@ -1,0 +1,269 @@
+"""HiT: two levels of features, contrasted with keys of slow copies of the encoders."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.errors import UsageError
+from eaglenet.layers.expert_tokens import ExpertTokens
+from eaglenet.layers.key_bank import KeyBank
+from eaglenet.layers.post_norm import PostNormStack
+from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.expert_base import ExpertMethod, words_width
+from eaglenet.types import Clips, Encoder, Expert, Losses, TextFeatures, Tokens, VideoFeatures
+
+LEVELS = ("feature", "semantic")
+
+
+@dataclass(frozen=True)
+class HiTConfig:
+    """Settings of HiT. All numbers are our choice: the authors' code is not to be had.
+
+    text_layers: blocks over the words; the authors fine-tune BERT.
+    momentum: how slowly the copies that make keys follow. bank_size: keys kept of each kind.
+    feature_weight: of the lower level, in the loss and in the score.
+    """
+
+    num_frames: int = 12
+    dim: int = 512
+    num_layers: int = 4
+    text_layers: int = 2
+    num_heads: int = 4
+    hidden_dim: int = 3072
+    num_positions: int = 32
+    max_tokens: int = 30
+    dropout: float = 0.1
+    momentum: float = 0.995
+    bank_size: int = 4096
+    temperature: float = 0.07
+    feature_weight: float = 1.0
+
+
+def masked_mean(
+    states: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
+) -> Float[Tensor, "rows dim"]:
+    """The mean of the real tokens; 0 where there is none."""
+    counted = mask.to(states.dtype)[..., None]
+    return (states * counted).sum(dim=1) / counted.sum(dim=1).clamp_min(1.0)
+
+
+class TextNetwork(nn.Module):
+    """Words to two unit vectors: the mean after the first block, the first token after the last."""
+
+    def __init__(self, in_dim: int, config: HiTConfig) -> None:
+        super().__init__()
+        self.words = WordTransformer(
+            in_dim,
+            config.dim,
+            num_layers=config.text_layers,
+            num_heads=config.num_heads,
+            hidden_dim=config.hidden_dim,
+            dropout=config.dropout,
+        )
+        self.heads = nn.ModuleList(nn.Linear(config.dim, config.dim) for _ in LEVELS)
+
+    def forward(
+        self, words: Float[Tensor, "texts words width"], mask: Bool[Tensor, "texts words"]
+    ) -> Float[Tensor, "texts levels dim"]:
+        states = self.words.layers(words, mask)
+        levels = (masked_mean(states[0][:, 1:], mask), states[-1][:, 0])
+        vectors = [head(level) for head, level in zip(self.heads, levels, strict=True)]
+        return F.normalize(torch.stack(vectors, dim=1), dim=-1)
+
+
+class VideoNetwork(nn.Module):
+    """Experts to two unit vectors: means over the tokens after the first and the last block."""
+
+    def __init__(self, widths: dict[str, int], config: HiTConfig) -> None:
+        super().__init__()
+        self.tokens = ExpertTokens(
+            widths,
+            config.dim,
+            num_positions=config.num_positions,
+            max_tokens=config.max_tokens,
+            dropout=config.dropout,
+        )
+        self.stack = PostNormStack(
+            config.dim,
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+            hidden_dim=config.hidden_dim,
+            dropout=config.dropout,
+        )
+        self.heads = nn.ModuleList(nn.Linear(config.dim, config.dim) for _ in LEVELS)
+
+    def forward(self, experts: dict[str, Expert]) -> Float[Tensor, "videos levels dim"]:
+        sequence = self.tokens(experts)
+        states = self.stack.layers(sequence.tokens, sequence.mask)
+        levels = [masked_mean(states[place], sequence.mask) for place in (0, -1)]
+        vectors = [head(level) for head, level in zip(self.heads, levels, strict=True)]
+        return F.normalize(torch.stack(vectors, dim=1), dim=-1)
+
+
+class HiT(ExpertMethod):
+    r"""``s = <q_s, u_s> + lambda <q_f, u_f>``, semantic and feature level.
+
+    .. math:: L_l = \mathrm{CE}(\langle q^l, k_v^l \rangle / T) +
+        \mathrm{CE}(\langle u^l, k_t^l \rangle / T), \qquad L = L_s + \lambda L_f
+
+    Each query is contrasted with its own key and the keys of earlier steps in the bank of the other
+    modality and the same level, never with keys of the same video.
+
+    Paper (from its abstract and figures; everything else is uncertain and our choice): pooling,
+    widths, momentum, bank size, temperature and weights; keys come from slow copies of the networks
+    above the encoder, a tower below has no copy. ``train`` mode makes keys, evaluation does not.
+    """
+
+    name = "hit"
+    needs_ids = True
+    config: HiTConfig
+
+    def __init__(self, encoder: Encoder, config: HiTConfig) -> None:
+        super().__init__(encoder, num_frames=config.num_frames)
+        self.config = config
+        self.text_network = TextNetwork(words_width(encoder), config)
+        self.video_network = VideoNetwork(self.widths, config)
+        self.key_text = copy.deepcopy(self.text_network).requires_grad_(False)
+        self.key_video = copy.deepcopy(self.video_network).requires_grad_(False)
+        self.text_banks = nn.ModuleList(KeyBank(config.bank_size, config.dim) for _ in LEVELS)
+        self.video_banks = nn.ModuleList(KeyBank(config.bank_size, config.dim) for _ in LEVELS)
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        _, words, mask = self.read_text(texts)
+        levels = self.text_network(words, mask)
+        keys = None
+        if self.training:
+            with torch.no_grad():
+                keys = self.key_text(words, mask)
+        return TextFeatures(sentence=self._joined(levels), words=levels, keys=keys)
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        video, experts = self.read_experts(videos)
+        levels = self.video_network(experts)
+        keys = None
+        if self.training:
+            with torch.no_grad():
+                keys = self.key_video(experts)
+        return VideoFeatures(
+            frames=self._moments(experts[self.frames_expert]),
+            mask=video.mask,
+            video=self._joined(levels),
+            tokens=levels,
+            keys=keys,
+        )
+
+    def _joined(self, levels: Float[Tensor, "rows levels dim"]) -> Float[Tensor, "rows joint_dim"]:
+        """Both levels as one vector, whose products are scores."""
+        scale = levels.new_tensor([self.config.feature_weight**0.5, 1.0])
+        return (levels * scale[:, None]).flatten(1)
+
+    def _moments(self, expert: Expert) -> Float[Tensor, "videos frames dim"]:
+        """Frames by themselves, through the head of the lower level."""
+        projected = self.video_network.tokens.project(self.frames_expert, expert.values)
+        result: Tensor = self.video_network.heads[0](projected)
+        return result.detach() if self.training else result
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        if video.video is None:
+            raise UsageError("videos without vectors of two levels: make them with encode_video")
+        return text.sentence @ video.video.T
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        """The joint vectors scaled to unit length: all are equally long, so the order is exact."""
+        return F.normalize(self.joint_vectors(features), dim=-1)
+
+    def joint_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n joint_dim"]:
+        if isinstance(features, TextFeatures):
+            return features.sentence
+        if features.video is None:
+            raise UsageError("videos without vectors of two levels: make them with encode_video")
+        return features.video
+
+    def frame_scores(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> Float[Tensor, "texts videos frames"]:
+        if text.words is None:
+            raise UsageError("texts without vectors of two levels: make them with encode_text")
+        plain = TextFeatures(text.words[:, 0])
+        return super(ExpertMethod, self).frame_scores(plain, dataclasses.replace(video))
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        """Contrast with this step's and earlier keys, then keep the keys and move the copies."""
+        if text.words is None or video.tokens is None or text.keys is None or video.keys is None:
+            raise UsageError("losses need keys: encode in training mode")
+        terms = {}
+        for place, level in enumerate(LEVELS):
+            banks = (self.video_banks[place], self.text_banks[place])
+            sides = (
+                (text.words[:, place], video.keys[:, place], banks[0], positives),
+                (video.tokens[:, place], text.keys[:, place], banks[1], positives.T),
+            )
+            parts = [
+                self._contrast(query, keys, bank, right, video.ids)  # type: ignore[arg-type]
+                for query, keys, bank, right in sides
+            ]
+            terms[level] = parts[0] + parts[1]
+        if self.training:
+            self._advance(text, video)
+        return Losses(terms, {"feature": self.config.feature_weight})
+
+    def _contrast(
+        self,
+        queries: Float[Tensor, "pairs dim"],
+        keys: Float[Tensor, "pairs dim"],
+        bank: KeyBank,
+        positives: Bool[Tensor, "pairs pairs"],
+        ids: Tensor | None,
+    ) -> Float[Tensor, ""]:
+        """Cross-entropy of a query's own key against the bank."""
+        own = (queries * keys.detach()).sum(dim=-1, keepdim=True)
+        # A copy: the bank is written to before the backward pass reads it.
+        earlier = queries @ bank.keys.to(queries.dtype, copy=True).T
+        is_negative = bank.negatives(ids, len(queries))
+        earlier = earlier.masked_fill(~is_negative, torch.finfo(earlier.dtype).min)
+        # The other keys of this batch as well: without them the first steps would have none.
+        others = (queries @ keys.detach().T).masked_fill(positives, torch.finfo(own.dtype).min)
+        logits = torch.cat([own, others, earlier], dim=1) / self.config.temperature
+        return -logits.log_softmax(dim=1)[:, 0].mean()
+
+    @torch.no_grad()
+    def _advance(self, text: TextFeatures, video: VideoFeatures) -> None:
+        """Keep this step's keys; let the copies follow their networks."""
+        for banks, keys in ((self.text_banks, text.keys), (self.video_banks, video.keys)):
+            for place, bank in enumerate(banks):
+                bank.push(keys[:, place], video.ids)  # type: ignore[index,operator]
+        for slow, fast in (
+            (self.key_text, self.text_network),
+            (self.key_video, self.video_network),
+        ):
+            for own, other in zip(slow.parameters(), fast.parameters(), strict=True):
+                own.lerp_(other, 1.0 - self.config.momentum)
+
+
+def build(config: HiTConfig, encoder: Encoder) -> HiT:
+    """HiT on the experts of a folder, or on the frames of a tower as its only expert."""
+    adopt_logit_scale(encoder, None)
+    return HiT(encoder, config)
+
+
+METHODS.add(
+    "hit",
+    MethodSpec(
+        name="hit",
+        config_class=HiTConfig,
+        build=build,
+        paper="HiT (Liu et al., ICCV 2021)",
+        checked="approximate from the abstract",
+        reads_experts=True,
+    ),
+)

@@ -1,0 +1,154 @@
+"""T2VLAD: words and experts' tokens gather around shared centres; a mixture of experts beside."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.errors import UsageError
+from eaglenet.layers.gated_embedding import GatedEmbedding
+from eaglenet.layers.pre_norm import PreNormLayer
+from eaglenet.layers.vlad import Vlad
+from eaglenet.losses.margin import margin_loss
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.expert_base import ExpertMethod, expert_weights, weight_layer, words_width
+from eaglenet.types import Clips, Encoder, Expert, Losses, TextFeatures, Tokens, VideoFeatures
+
+
+@dataclass(frozen=True)
+class T2VLADConfig:
+    """Settings of T2VLAD.
+
+    num_ghosts: background centres, whose share is dropped.
+    released: no masks anywhere, as in the released port: padding and missing experts attend, gather
+        around the centres and enter maxima.
+    """
+
+    num_frames: int = 12
+    dim: int = 512
+    num_centres: int = 9
+    num_ghosts: int = 1
+    num_heads: int = 4
+    margin: float = 0.2
+    released: bool = False
+
+
+class T2VLAD(ExpertMethod):
+    r"""``s = (s_global + s_local) / 2``.
+
+    s_local is the product of two VLADs with the same centres, the mean cosine over them. The
+    assignment learns from texts alone, the centres from both. s_global is the mixture of experts
+    with t_e from the text's VLAD and v_e from the maximum over the expert's tokens.
+
+    Paper: 768 wide over a fine-tuned BERT; words of another width go through a linear map first.
+    """
+
+    name = "t2vlad"
+    config: T2VLADConfig
+
+    def __init__(self, encoder: Encoder, config: T2VLADConfig) -> None:
+        super().__init__(encoder, num_frames=config.num_frames)
+        self.config = config
+        dim = config.dim
+        in_dim = words_width(encoder)
+        self.word_map = nn.Linear(in_dim, dim) if in_dim != dim else None
+        self.vlad = Vlad(dim, config.num_centres, num_ghosts=config.num_ghosts, num_sides=2)
+        self.text_heads = nn.ModuleList(GatedEmbedding(self.vlad.width, dim) for _ in self.widths)
+        self.weigh = weight_layer(self.vlad.width, len(self.widths))
+        self.token_maps = nn.ModuleDict(
+            {name: nn.Linear(width, dim) for name, width in self.widths.items()}
+        )
+        self.mixer = PreNormLayer(dim, num_heads=config.num_heads)
+        self.video_heads = nn.ModuleDict(
+            {name: GatedEmbedding(width, dim) for name, width in self.widths.items()}
+        )
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        _, words, mask = self.read_text(texts)
+        if self.config.released:
+            mask = torch.ones_like(mask)
+        if self.word_map is not None:
+            words = self.word_map(words)
+        gathered = self.vlad(words, mask, side=0)
+        vectors = torch.stack([head(gathered) for head in self.text_heads], dim=1)
+        return TextFeatures(
+            sentence=gathered, words=vectors, weights=expert_weights(self.weigh, gathered)
+        )
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        video, experts = self.read_experts(videos)
+        present = torch.stack([expert.present for expert in experts.values()], dim=1)
+        if self.config.released:
+            experts = {
+                name: dataclasses.replace(expert, mask=torch.ones_like(expert.mask))
+                for name, expert in experts.items()
+            }
+        tokens = torch.cat(
+            [
+                F.normalize(self.token_maps[name](expert.values), dim=-1)
+                for name, expert in experts.items()
+            ],
+            dim=1,
+        )
+        mask = torch.cat([expert.mask for expert in experts.values()], dim=1)
+        gathered = self.vlad(self.mixer(tokens, mask), mask, side=1, learn_assignment=False)
+        vectors = [self._global(name, expert) for name, expert in experts.items()]
+        return VideoFeatures(
+            frames=self._shown(experts[self.frames_expert].values),
+            mask=video.mask,
+            video=gathered,
+            tokens=torch.stack(vectors, dim=1),
+            tokens_mask=present,
+        )
+
+    def _global(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
+        lowest = torch.finfo(expert.values.dtype).min
+        largest = expert.values.masked_fill(~expert.mask[..., None], lowest).amax(dim=1)
+        largest = largest.masked_fill(~expert.present[:, None], 0.0)
+        vector: Tensor = self.video_heads[name](largest, expert.present)
+        return vector * expert.present[:, None].to(vector.dtype)
+
+    def _shown(
+        self, values: Float[Tensor, "videos frames width"]
+    ) -> Float[Tensor, "videos frames dim"]:
+        """Every frame as if it were its video's maximum; in training nobody looks at moments."""
+        if self.training:
+            result: Tensor = self.token_maps[self.frames_expert](values).detach()
+            return result
+        shown: Tensor = self.video_heads[self.frames_expert](values.flatten(0, 1))
+        return shown.unflatten(0, values.shape[:2])
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        if video.video is None:
+            raise UsageError("videos without gathered vectors: make them with encode_video")
+        return (super().score(text, video) + text.sentence @ video.video.T) / 2
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        scores = self.score(text, video)
+        return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
+
+
+def build(config: T2VLADConfig, encoder: Encoder) -> T2VLAD:
+    """T2VLAD on the experts of a folder, or on the frames of a tower as its only expert."""
+    adopt_logit_scale(encoder, None)
+    return T2VLAD(encoder, config)
+
+
+METHODS.add(
+    "t2vlad",
+    MethodSpec(
+        name="t2vlad",
+        config_class=T2VLADConfig,
+        build=build,
+        paper="T2VLAD (Wang et al., CVPR 2021)",
+        checked="reference loop",
+        reads_experts=True,
+    ),
+)

@@ -1,0 +1,156 @@
+"""TeachText: a student that also learns the mean similarities of teachers who read other texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.methods.base import METHODS, Method, MethodSpec
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+
+
+@dataclass(frozen=True)
+class TeachTextConfig:
+    """Settings of TeachText.
+
+    student: the method that learns; student_config: its own settings.
+    teacher_weight: of the term that follows the teachers.
+    """
+
+    num_frames: int = 12
+    dim: int = 512
+    student: str = "ce"
+    student_config: Mapping[str, Any] = field(default_factory=dict)
+    teacher_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.student == "teachtext":
+            raise ConfigError("student teachtext: a student cannot be taught by itself")
+
+
+class TeachText(Method):
+    r"""The student's losses and, over all pairs of a batch,
+
+    .. math:: \mathrm{mean}_{ij}\, \mathrm{Huber}_1(S_{ij} - T_{ij}), \qquad
+        T_{ij} = \frac1K \sum_k \langle t^k_i, v^k_j \rangle
+
+    Teachers are earlier models; `eaglenet data teach` writes their vectors into the features
+    folder. Texts or videos without teachers leave the student alone with its own losses, and
+    scoring never sees a teacher.
+
+    Paper: students CE and MMT, here any method; the weights of the experts are part of the stored
+    text vectors (uncertain: the released training sums plain products). The variant that leaves out
+    captions which teachers rank badly is not here.
+    """
+
+    name = "teachtext"
+    config: TeachTextConfig
+
+    def __init__(self, encoder: Encoder, config: TeachTextConfig) -> None:
+        spec = METHODS[config.student]
+        if hasattr(encoder, "experts") and not spec.reads_experts:
+            raise ConfigError(
+                f"student {config.student} reads frames and sentences, not several experts; set "
+                "encoder.kind=features, or choose ce, mmt or t2vlad"
+            )
+        sizes = {"num_frames": config.num_frames, "dim": config.dim}
+        known = {entry.name for entry in dataclasses.fields(spec.config_class)}
+        settings = {name: value for name, value in sizes.items() if name in known}
+        try:
+            own = spec.config_class(**{**settings, **config.student_config})
+        except TypeError as error:
+            raise ConfigError(f"student_config of {config.student}: {error}") from error
+        student = spec.build(own, encoder)
+        super().__init__(encoder, frame_spec=student.frame_spec)
+        self.config = config
+        # One encoder, registered once: a second name for its weights would be saved twice.
+        del student._modules["encoder"]
+        student.__dict__["encoder"] = encoder
+        self.student = student
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        text = self.student.encode_text(texts)
+        return dataclasses.replace(text, teachers=_kept(self, texts, text.sentence))
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        video = self.student.encode_video(videos)
+        return dataclasses.replace(video, teachers=_kept(self, videos, video.frames))
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        return self.student.score(text, video)
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        own = self.student.losses(text, video, positives)
+        if text.teachers is None or video.teachers is None:
+            return own
+        taught = F.smooth_l1_loss(self.score(text, video), teacher_scores(text, video))
+        return Losses(
+            {**own.terms, "teachers": taught},
+            {**own.weights, "teachers": self.config.teacher_weight},
+        )
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        return self.student.coarse_vectors(features)
+
+    def joint_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n joint_dim"]:
+        return teaching_vectors(self.student, features)
+
+    def frame_scores(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> Float[Tensor, "texts videos frames"]:
+        return self.student.frame_scores(text, video)
+
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return self.student.score_tile
+
+
+def _kept(method: Method, given: object, like: Tensor) -> Tensor | None:
+    """The teachers of an input, in training only."""
+    teachers = getattr(given, "teachers", None) if method.training else None
+    return None if teachers is None else teachers.to(like)
+
+
+def teacher_scores(text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+    """T: the mean over teachers of the products of their vectors."""
+    if text.teachers is None or video.teachers is None:
+        raise UsageError("texts and videos without teachers; write them with `eaglenet data teach`")
+    products = torch.einsum("tkd,vkd->tvk", text.teachers, video.teachers)
+    return products.mean(dim=-1)
+
+
+def teaching_vectors(
+    method: Method, features: TextFeatures | VideoFeatures
+) -> Float[Tensor, "n joint_dim"]:
+    """What a method has to teach: vectors whose products are its scores, or nearly so."""
+    joint = getattr(method, "joint_vectors", method.coarse_vectors)
+    vectors: Tensor = joint(features)
+    return vectors
+
+
+def build(config: TeachTextConfig, encoder: Encoder) -> TeachText:
+    """TeachText around any other method."""
+    return TeachText(encoder, config)
+
+
+METHODS.add(
+    "teachtext",
+    MethodSpec(
+        name="teachtext",
+        config_class=TeachTextConfig,
+        build=build,
+        paper="TeachText (Croitoru et al., ICCV 2021)",
+        checked="reference loop",
+        reads_experts=True,
+    ),
+)

@@ -1,0 +1,87 @@
+"""TeachText: the student's loss plus Huber of its scores and the teachers'."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from expert_inputs import VIDEOS, build, random, texts, videos
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.data.experts import load_expert_folder
+from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
+from eaglenet.errors import ConfigError
+from eaglenet.methods import METHODS, Method
+from eaglenet.types import TextFeatures, VideoFeatures
+
+
+def taught() -> tuple[TextFeatures, VideoFeatures]:
+    """Inputs with two teachers of width 6."""
+    text = dataclasses.replace(texts(VIDEOS), teachers=random(VIDEOS, 2, 6, seed=20))
+    return text, dataclasses.replace(videos(), teachers=random(VIDEOS, 2, 6, seed=21))
+
+
+def teachtext() -> Method:
+    return build("teachtext", student_config={"text_centres": 3}, teacher_weight=0.5)
+
+
+def test_the_loss_equals_numbers_by_hand() -> None:
+    method = teachtext().train()
+    text, video = taught()
+    eye = torch.eye(VIDEOS, dtype=torch.bool)
+    encoded = method.encode_text(text), method.encode_video(video)
+    losses = method.losses(*encoded, eye)
+    scores = method.score(*encoded)
+    assert text.teachers is not None
+    assert video.teachers is not None
+    total = 0.0
+    for i in range(VIDEOS):
+        for j in range(VIDEOS):
+            given = sum(float(text.teachers[i, k] @ video.teachers[j, k]) for k in range(2)) / 2
+            away = abs(float(scores[i, j].detach()) - given)
+            total += away**2 / 2 if away < 1 else away - 0.5
+    assert losses.terms["teachers"].item() == pytest.approx(total / VIDEOS**2, abs=1e-9)
+    assert losses.total.item() == pytest.approx(
+        losses.terms["margin"].item() + 0.5 * total / VIDEOS**2, abs=1e-9
+    )
+
+
+@torch.no_grad()
+def test_teachers_are_not_seen_outside_of_training() -> None:
+    method = teachtext()
+    text, video = (method.encode_text(taught()[0]), method.encode_video(taught()[1]))
+    assert text.teachers is None
+    assert video.teachers is None
+
+
+def test_a_student_that_reads_no_experts_is_refused_there() -> None:
+    encoder = ExpertEncoder(ExpertConfig({"scene": 7}, "scene", text_dim=9, words_dim=10))
+    spec = METHODS["teachtext"]
+    with pytest.raises(ConfigError, match="not several experts"):
+        spec.build(spec.config_class(student="clip4clip"), encoder)
+    with pytest.raises(ConfigError, match="student_config of ce"):
+        spec.build(spec.config_class(student_config={"centre": 1}), encoder)
+
+
+def test_a_run_teaches_and_a_student_learns_with_the_commands(tmp_path: Path) -> None:
+    def run(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    folder = tmp_path / "experts"
+    run("data", "demo-experts", "--output", folder, "--count", 24)
+    small = ["--set", f"data.root={folder}", "--set", "data.val_videos=8", "--set",
+             "training.epochs=1", "--set", "training.batch_size=16"]  # fmt: skip
+    run("train", "experts/ce", "--output", tmp_path / "teacher", *small,
+        "--set", "encoder.config.words=gpt", "--set", "encoder.config.words_dim=32")  # fmt: skip
+    told = run("data", "teach", tmp_path / "teacher", "--root", folder, "--name", "gpt")
+    assert "96 texts and 24 videos" in told
+    assert load_expert_folder(folder).text_teachers is not None
+    run("train", "experts/teachtext", "--output", tmp_path / "student", *small)
+    log = (tmp_path / "student" / "log.jsonl").read_text()
+    assert '"teachers"' in log
+    run("evaluate", tmp_path / "student")
