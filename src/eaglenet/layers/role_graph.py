@@ -37,7 +37,8 @@ class WordGRU(nn.Module):
         turned = (mask.sum(dim=1, keepdim=True) - 1 - places).clamp_min(0)
         back, _ = self.backward_network(words.take_along_dim(turned[..., None], dim=1))
         back = back.take_along_dim(turned[..., None], dim=1)
-        return ((ahead + back) / 2).masked_fill(~mask[..., None], 0.0)
+        mean: Tensor = (ahead + back) / 2
+        return mean.masked_fill(~mask[..., None], 0.0)
 
 
 class AttentionPooling(nn.Module):

@@ -121,7 +121,7 @@ class T2VLAD(ExpertMethod):
             result: Tensor = self.token_maps[self.frames_expert](values).detach()
             return result
         shown: Tensor = self.video_heads[self.frames_expert](values.flatten(0, 1))
-        return shown.unflatten(0, values.shape[:2])
+        return shown.view(*values.shape[:2], -1)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         if video.video is None:
