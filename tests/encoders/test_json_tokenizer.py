@@ -60,15 +60,6 @@ def test_a_saved_tokenizer_gives_the_same_ids(tokenizer: JsonTokenizer, tmp_path
     assert torch.equal(again(SENTENCES).ids, tokenizer(SENTENCES).ids)
 
 
-def test_lower_casing_is_done_where_the_model_needs_it() -> None:
-    backend = word_piece()
-    backend.normalizer = normalizers.BertNormalizer(lowercase=False)
-    plain = JsonTokenizer(backend, TokenizerSettings(context_length=11))
-    lower = JsonTokenizer(backend, TokenizerSettings(context_length=11, lower=True))
-    assert not torch.equal(plain(["A RED CAR"]).ids, plain(["a red car"]).ids)
-    assert torch.equal(lower(["A RED CAR"]).ids, plain(["a red car"]).ids)
-
-
 def test_lengths_that_cannot_be_and_damaged_files_are_named(
     tokenizer: JsonTokenizer, tmp_path: Path
 ) -> None:

@@ -2,5 +2,6 @@
 
 from eaglenet.encoders import clip, experts, features
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+from eaglenet.encoders.siglip import encoder as siglip
 
-__all__ = ["ENCODERS", "EncoderSpec", "Pretrained", "clip", "experts", "features"]
+__all__ = ["ENCODERS", "EncoderSpec", "Pretrained", "clip", "experts", "features", "siglip"]

@@ -68,8 +68,7 @@ class FeedForward(nn.Module):
         if is_quick and not is_plain:
             return self._in_one_pass(tokens)
         hidden = self.up(tokens)
-        hidden = quick_gelu(hidden) if is_quick else F.gelu(hidden)
-        result: Tensor = self.down(hidden)
+        result: Tensor = self.down(activate(hidden, self.activation))
         return result
 
     def _in_one_pass(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
@@ -85,6 +84,13 @@ class FeedForward(nn.Module):
 
 
 SLOPE = 1.702
+
+
+def activate(values: Float[Tensor, "*shape"], activation: Activation) -> Float[Tensor, "*shape"]:
+    """One of CLIP's quick GELU, GELU, and GELU by tanh."""
+    if activation == "quick_gelu":
+        return quick_gelu(values)
+    return F.gelu(values, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 def quick_gelu(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

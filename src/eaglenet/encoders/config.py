@@ -4,15 +4,51 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from eaglenet.errors import ConfigError
 
-Activation = Literal["quick_gelu", "gelu"]
+Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
 
 CLIP_PIXEL_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_PIXEL_STD = (0.26862954, 0.26130258, 0.27577711)
 CLIP_LOGIT_SCALE = math.log(100.0)
+
+
+@runtime_checkable
+class TowerShape(Protocol):
+    """What every transformer of a tower has."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def activation(self) -> str: ...
+
+
+def check_tower(name: str, config: TowerShape) -> None:
+    """Refuse a width that heads do not divide, and unknown activations."""
+    if config.width % config.heads:
+        raise ConfigError(
+            f"{name} width {config.width} cannot be split into {config.heads} heads; "
+            "choose a width that is a multiple of heads"
+        )
+    if config.activation not in get_args(Activation):
+        raise ConfigError(
+            f"unknown {name} activation {config.activation!r} "
+            f"(known: {', '.join(get_args(Activation))})"
+        )
+
+
+def check_patches(image_size: int, patch_size: int) -> None:
+    if not 0 < patch_size <= image_size:
+        raise ConfigError(
+            f"patch_size {patch_size} does not fit image_size {image_size}; "
+            "it must be between 1 and image_size"
+        )
 
 
 @dataclass(frozen=True)
@@ -34,12 +70,8 @@ class VisionConfig:
     frame_positions: int = 0
 
     def __post_init__(self) -> None:
-        _check_tower("vision", self)
-        if not 0 < self.patch_size <= self.image_size:
-            raise ConfigError(
-                f"patch_size {self.patch_size} does not fit image_size {self.image_size}; "
-                "it must be between 1 and image_size"
-            )
+        check_tower("vision", self)
+        check_patches(self.image_size, self.patch_size)
 
     @property
     def grid(self) -> int:
@@ -66,7 +98,7 @@ class TextConfig:
     end_token: int | None = None
 
     def __post_init__(self) -> None:
-        _check_tower("text", self)
+        check_tower("text", self)
 
 
 @dataclass(frozen=True)
@@ -78,19 +110,6 @@ class ClipConfig:
     text: TextConfig = field(default_factory=TextConfig)
     pixel_mean: tuple[float, float, float] = CLIP_PIXEL_MEAN
     pixel_std: tuple[float, float, float] = CLIP_PIXEL_STD
-
-
-def _check_tower(name: str, config: VisionConfig | TextConfig) -> None:
-    if config.width % config.heads:
-        raise ConfigError(
-            f"{name} width {config.width} cannot be split into {config.heads} heads; "
-            "choose a width that is a multiple of heads"
-        )
-    if config.activation not in get_args(Activation):
-        raise ConfigError(
-            f"unknown {name} activation {config.activation!r} "
-            f"(known: {', '.join(get_args(Activation))})"
-        )
 
 
 CLIP_SHAPES: dict[str, ClipConfig] = {

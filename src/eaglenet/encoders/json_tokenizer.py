@@ -27,12 +27,10 @@ class TokenizerSettings:
 
     context_length: most tokens of a text, start and end included.
     pad_id: fills the columns after the end.
-    lower: the model was trained on lower-cased text and the file does not lower it.
     """
 
     context_length: int
     pad_id: int = 0
-    lower: bool = False
 
 
 class JsonTokenizer:
@@ -49,11 +47,7 @@ class JsonTokenizer:
     @classmethod
     def from_file(cls, path: Path, settings: TokenizerSettings) -> JsonTokenizer:
         """Read a ``tokenizer.json``."""
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain Exception
-            raise CheckpointError(f"{path}: not a tokenizer ({error})") from error
-        return cls(backend, settings)
+        return cls(read_backend(path), settings)
 
     @staticmethod
     def is_saved_in(folder: Path) -> bool:
@@ -93,7 +87,7 @@ class JsonTokenizer:
         if isinstance(texts, str):
             texts = [texts]
         encodings = self._backend.encode_batch_fast(
-            [self._clean(text) for text in texts], add_special_tokens=False
+            [valid_unicode(text) for text in texts], add_special_tokens=False
         )
         ids = torch.full((len(encodings), width), self.settings.pad_id, dtype=torch.int64)
         mask = torch.zeros(len(encodings), width, dtype=torch.bool)
@@ -103,9 +97,13 @@ class JsonTokenizer:
             mask[row, : len(tokens)] = True
         return Tokens(ids, mask)
 
-    def _clean(self, text: str) -> str:
-        text = valid_unicode(text)
-        return text.lower() if self.settings.lower else text
+
+def read_backend(path: Path) -> tokenizers.Tokenizer:
+    """The library's own object from a ``tokenizer.json``."""
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointError(f"{path}: not a tokenizer ({error})") from error
 
 
 def valid_unicode(text: str) -> str:

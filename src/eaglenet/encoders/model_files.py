@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 
@@ -59,6 +60,23 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
     raise ModelNotFoundError(
         f"{folder} has a config.json but no weights; looked for {', '.join(names)}"
     )
+
+
+Filled = TypeVar("Filled", bound=nn.Module)
+
+
+def fill(module: Filled, weights: Mapping[str, Tensor], place: Path, dtype: torch.dtype) -> Filled:
+    """Give a module without values these weights, in ``dtype``, and put it in eval mode."""
+    for name, value in module.state_dict().items():
+        if name not in weights:
+            raise CheckpointError(f"{place}: no weight for {name}")
+        if weights[name].shape != value.shape:
+            raise CheckpointError(
+                f"{place}: {name} is {list(weights[name].shape)}, config.json says "
+                f"{list(value.shape)}"
+            )
+    module.load_state_dict({name: w.to(dtype) for name, w in weights.items()}, assign=True)
+    return module.eval()
 
 
 def read_weight_file(path: Path) -> dict[str, Tensor]:

@@ -12,10 +12,16 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.hub_cache import find_hub_folder
 from eaglenet.encoders.hub_config import config_from_hub, config_to_hub, preprocessor_to_hub
-from eaglenet.encoders.model_files import read_json, read_optional_json, read_weights, write_json
+from eaglenet.encoders.model_files import (
+    fill,
+    read_json,
+    read_optional_json,
+    read_weights,
+    write_json,
+)
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.weight_names import from_hub, to_hub
-from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.errors import ConfigError, ModelNotFoundError
 
 
 def load_clip(
@@ -65,18 +71,9 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
         read_json(folder / "config.json"),
         read_optional_json(folder / "preprocessor_config.json"),
     )
-    weights = {name: value.to(dtype) for name, value in read_weights(folder).items()}
     with torch.device("meta"):
         encoder = ClipEncoder(config)
-    expected = {name: value.shape for name, value in encoder.state_dict().items()}
-    ours = from_hub(weights, config)
-    for name, shape in expected.items():
-        if ours[name].shape != shape:
-            raise CheckpointError(
-                f"{folder}: {name} is {list(ours[name].shape)}, config.json says {list(shape)}"
-            )
-    encoder.load_state_dict(ours, assign=True)
-    return encoder.eval()
+    return fill(encoder, from_hub(read_weights(folder), config), folder, dtype)
 
 
 def _read_tokenizer(source: str | Path) -> ClipTokenizer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -13,6 +13,23 @@ from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
 from eaglenet.encoders.config import VisionConfig
 from eaglenet.encoders.token_shift import shift_stride
 from eaglenet.errors import ConfigError, UsageError
+
+
+@runtime_checkable
+class PatchGrid(Protocol):
+    """How a tower cuts images; ``grid`` patches along one side."""
+
+    @property
+    def image_size(self) -> int: ...
+
+    @property
+    def patch_size(self) -> int: ...
+
+    @property
+    def grid(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
 
 
 class PatchEmbedding(nn.Module):
@@ -26,14 +43,19 @@ class PatchEmbedding(nn.Module):
     shift: Tensor
 
     def __init__(
-        self, config: VisionConfig, mean: tuple[float, ...], std: tuple[float, ...]
+        self,
+        config: PatchGrid,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        *,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self.patch_size = config.patch_size
         self.grid = config.grid
         self.image_size = config.image_size
         self.mean, self.std = mean, std
-        self.projection = nn.Linear(3 * config.patch_size**2, config.width, bias=False)
+        self.projection = nn.Linear(3 * config.patch_size**2, config.width, bias=bias)
         # A real device even where the model is first built on "meta".
         self._set_statistics(torch.device("cpu"))
 

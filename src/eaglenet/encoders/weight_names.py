@@ -59,27 +59,34 @@ OURS_PATCHES = "vision.patch_embedding.projection.weight"
 
 def from_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
     """Weights of transformers' ``CLIPModel`` by our names."""
-    ours = _rename(weights, HUB_NAMES)
+    ours = rename(weights, HUB_NAMES)
     for tower, depth in (("vision", config.vision.layers), ("text", config.text.layers)):
-        for index in range(depth):
-            theirs, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"
-            names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in HUB_BLOCK_NAMES.items()}
-            ours |= _rename(weights, names)
-            for kind in ("weight", "bias"):
-                parts = [_take(weights, f"{theirs}.self_attn.{p}_proj.{kind}") for p in "qkv"]
-                ours[f"{block}.attention.qkv.{kind}"] = torch.cat(parts)
-    ours[OURS_PATCHES] = _take(weights, HUB_PATCHES).flatten(1)
+        ours |= hub_blocks(weights, tower, depth)
+    ours[OURS_PATCHES] = take(weights, HUB_PATCHES).flatten(1)
+    return ours
+
+
+def hub_blocks(weights: Weights, tower: str, depth: int) -> dict[str, Tensor]:
+    """The blocks of one tower (``vision`` or ``text``) of a CLIP or SigLIP of transformers."""
+    ours: dict[str, Tensor] = {}
+    for index in range(depth):
+        theirs, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"
+        names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in HUB_BLOCK_NAMES.items()}
+        ours |= rename(weights, names)
+        for kind in ("weight", "bias"):
+            parts = [take(weights, f"{theirs}.self_attn.{p}_proj.{kind}") for p in "qkv"]
+            ours[f"{block}.attention.qkv.{kind}"] = torch.cat(parts)
     return ours
 
 
 def to_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
     """The inverse of :func:`from_hub`."""
-    theirs = _rename(weights, {b: a for a, b in HUB_NAMES.items()})
+    theirs = rename(weights, {b: a for a, b in HUB_NAMES.items()})
     for tower, depth in (("vision", config.vision.layers), ("text", config.text.layers)):
         for index in range(depth):
             layer, block = f"{tower}_model.encoder.layers.{index}", f"{tower}.blocks.{index}"
             names = {f"{layer}.{b}": f"{block}.{a}" for a, b in HUB_BLOCK_NAMES.items()}
-            theirs |= _rename(weights, names)
+            theirs |= rename(weights, names)
             for kind in ("weight", "bias"):
                 parts = weights[f"{block}.attention.qkv.{kind}"].chunk(3)
                 for letter, part in zip("qkv", parts, strict=True):
@@ -92,7 +99,7 @@ def to_hub(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
 def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
     """Weights of OpenAI's ``CLIP`` class, or of the released code's copy of it, by our names."""
     weights = {name.replace(SHIFTED, ".attn."): value for name, value in weights.items()}
-    ours = _rename(weights, OPENAI_NAMES)
+    ours = rename(weights, OPENAI_NAMES)
     for tower, prefix, depth in (
         ("vision", "visual.transformer", config.vision.layers),
         ("text", "transformer", config.text.layers),
@@ -100,42 +107,42 @@ def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
         for index in range(depth):
             theirs, block = f"{prefix}.resblocks.{index}", f"{tower}.blocks.{index}"
             names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in OPENAI_BLOCK_NAMES.items()}
-            ours |= _rename(weights, names)
+            ours |= rename(weights, names)
             for kind in ("weight", "bias"):
-                fused = _take(weights, f"{theirs}.attn.in_proj_{kind}")
+                fused = take(weights, f"{theirs}.attn.in_proj_{kind}")
                 ours[f"{block}.attention.qkv.{kind}"] = fused
-    ours[OURS_PATCHES] = _take(weights, "visual.conv1.weight").flatten(1)
+    ours[OURS_PATCHES] = take(weights, "visual.conv1.weight").flatten(1)
     # Stored as the right-hand factor of a product; a linear layer keeps the transpose.
-    ours["vision.projection.weight"] = _take(weights, "visual.proj").T
-    ours["text.projection.weight"] = _take(weights, "text_projection").T
+    ours["vision.projection.weight"] = take(weights, "visual.proj").T
+    ours["text.projection.weight"] = take(weights, "text_projection").T
     return ours
 
 
 def openai_config(weights: Weights) -> ClipConfig:
     """The shape of an OpenAI model, read off its weights: heads are 64 wide, always."""
-    patches = _take(weights, "visual.conv1.weight")
-    positions = _take(weights, "visual.positional_embedding")
+    patches = take(weights, "visual.conv1.weight")
+    positions = take(weights, "visual.positional_embedding")
     width, side = patches.shape[0], patches.shape[-1]
     grid = round((positions.shape[0] - 1) ** 0.5)
-    vocabulary_size, text_width = _take(weights, "token_embedding.weight").shape
+    vocabulary_size, text_width = take(weights, "token_embedding.weight").shape
     hidden = "resblocks.0.mlp.c_fc.weight"
     return ClipConfig(
-        dim=_take(weights, "text_projection").shape[1],
+        dim=take(weights, "text_projection").shape[1],
         vision=VisionConfig(
             image_size=grid * side,
             patch_size=side,
             width=width,
             layers=_depth(weights, "visual.transformer.resblocks."),
             heads=max(width // 64, 1),
-            mlp_width=_take(weights, f"visual.transformer.{hidden}").shape[0],
+            mlp_width=take(weights, f"visual.transformer.{hidden}").shape[0],
         ),
         text=TextConfig(
             vocabulary_size=vocabulary_size,
-            context_length=_take(weights, "positional_embedding").shape[0],
+            context_length=take(weights, "positional_embedding").shape[0],
             width=text_width,
             layers=_depth(weights, "transformer.resblocks."),
             heads=max(text_width // 64, 1),
-            mlp_width=_take(weights, f"transformer.{hidden}").shape[0],
+            mlp_width=take(weights, f"transformer.{hidden}").shape[0],
         ),
     )
 
@@ -144,23 +151,23 @@ def _depth(weights: Weights, prefix: str) -> int:
     return len({n[len(prefix) :].split(".")[0] for n in weights if n.startswith(prefix)})
 
 
-def _rename(weights: Weights, names: Mapping[str, str]) -> dict[str, Tensor]:
+def rename(weights: Weights, names: Mapping[str, str]) -> dict[str, Tensor]:
     """``names`` is new -> old; a module's name stands for its weight and its bias."""
     result = {}
     for new, old in names.items():
         if old in weights or f"{old}.weight" not in weights:
-            result[new] = _take(weights, old)
+            result[new] = take(weights, old)
         else:
             for kind in ("weight", "bias"):
-                result[f"{new}.{kind}"] = _take(weights, f"{old}.{kind}")
+                result[f"{new}.{kind}"] = take(weights, f"{old}.{kind}")
     return result
 
 
-def _take(weights: Weights, name: str) -> Tensor:
+def take(weights: Weights, name: str) -> Tensor:
     if name not in weights:
         seen = ", ".join(sorted(weights)[:3])
         raise CheckpointError(
             f"the checkpoint has no weight {name!r} (it has {len(weights)}: {seen}, ...); "
-            "expected a CLIP model with both towers"
+            "expected a model with both towers"
         )
     return weights[name]

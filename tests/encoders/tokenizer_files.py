@@ -1,0 +1,76 @@
+"""Small ``tokenizer.json`` files of the structure that the makers publish, learnt on the spot.
+
+Theirs cannot be downloaded here; normaliser, splitting, model and template are the same, the
+vocabulary is a small one of the same kind.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import string
+from pathlib import Path
+
+import tokenizers
+from multilingual_texts import generated_sentences
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+
+@functools.cache
+def _sentences() -> tuple[str, ...]:
+    return tuple(generated_sentences(300, seed=77))
+
+
+@functools.cache
+def siglip_file() -> str:
+    """SigLIP's: a Unigram over cleaned, lower-cased text without punctuation, </s> after it."""
+    backend = tokenizers.Tokenizer(models.Unigram())
+    punctuation = "[" + "".join("\\" + letter for letter in string.punctuation) + "]"
+    backend.normalizer = normalizers.Sequence(
+        [
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(punctuation), ""),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always")
+    special = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=2600, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator(_sentences(), trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    return str(backend.to_str())
+
+
+@functools.cache
+def gemma_file() -> str:
+    """Gemma's: byte-pair encoding with bytes to fall back on, spaces as U+2581, <eos> after it."""
+    backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "\u2581")
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, special_tokens=special, show_progress=False, max_token_length=8
+    )
+    lowered = [sentence.lower()[:40] for sentence in _sentences()[:150]]
+    backend.train_from_iterator(lowered, trainer)
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    content = json.loads(backend.to_str())
+    # Bytes are ordinary tokens of Gemma's vocabulary, not special ones.
+    added = content["added_tokens"]
+    content["added_tokens"] = [token for token in added if not token["content"].startswith("<0x")]
+    return json.dumps(content)
+
+
+def write_tokenizer(folder: Path, content: str, **settings: object) -> Path:
+    """``tokenizer.json`` and ``tokenizer_config.json`` in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(content, "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
