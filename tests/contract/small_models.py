@@ -62,6 +62,30 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
         "default": {"num_layers": 2, "hidden_dim": 20},
         "left-out": {"num_layers": 1, "hidden_dim": 20, "keep_missing": False, "text_layers": 1},
     },
+    # At its own temperature of 0.01 small random models choose one entry alone.
+    "ucofia": {
+        "default": {"num_layers": 2, "num_samples": 50, "temperature": 0.5},
+        "sampled": {
+            "num_layers": 1,
+            "num_tokens": 2,
+            "num_samples": 7,
+            "hard_selection": False,
+            "temperature": 1.0,
+        },
+    },
+    "prost": {
+        "default": {"num_phrases": 9, "num_objects": 5},
+        "one-layer": {"num_layers": 1, "num_events": 2, "num_objects": 3, "dropout": 0.0},
+    },
+    "glscl": {
+        "default": {"num_layers": 2, "feed_forward": 20},
+        "local": {
+            "num_layers": 1,
+            "num_concepts": 2,
+            "feed_forward": 12,
+            "local_at_inference": True,
+        },
+    },
     "t2vlad": {"default": {"num_centres": 3}, "released": {"num_centres": 2, "released": True}},
     "hit": {
         "default": {"num_layers": 2, "text_layers": 1, "hidden_dim": 20, "bank_size": 9},

@@ -201,7 +201,10 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
         (["compare", "nonsense", "--output", "x"], "unknown method"),
         (["compare", ",", "--output", "x"], "no method to compare on demo: none given"),
         (["compare", "xpool", "--dataset", "moon", "--output", "x"], "choose one of demo, didemo"),
-        (["compare", "xpool", "--dataset", "didemo-b16", "--output", "x"], "xpool given"),
+        (
+            ["compare", "xpool-original", "--dataset", "didemo-b16", "--output", "x"],
+            "original given",
+        ),
         (["evaluate", "x", "--features", "f", "--split", "test"], "leave out --split"),
         (["evaluate", "x", "--root", "f"], "--root belongs to --dataset"),
         (["evaluate", "nowhere"], "not a run folder.*--dataset"),

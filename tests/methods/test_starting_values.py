@@ -51,6 +51,32 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "video_weight": 1.0,
     },
     "drl": {"num_layers": 4, "decorrelation": 0.001},
+    "ucofia": {
+        "num_words": 32,
+        "num_tokens": 3,
+        "num_shifted_blocks": 2,
+        "temperature": 0.01,
+        "num_layers": 4,
+    },
+    "prost": {
+        "num_phrases": 28,
+        "num_objects": 12,
+        "num_events": 3,
+        "num_layers": 2,
+        "reach": 0.2,
+        "num_shifted_blocks": 2,
+    },
+    "glscl": {
+        "num_concepts": 8,
+        "num_decoder_layers": 3,
+        "feed_forward": 2048,
+        "temperature": 3.0,
+        "local_weight": 0.5,
+        "local_at_inference": False,
+        "consistency": 0.02,
+        "diversity": 1e-4,
+        "margin": 0.1,
+    },
 }
 
 

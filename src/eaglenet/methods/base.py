@@ -154,9 +154,20 @@ def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
         raise ConfigError(
             f"{name} works inside CLIP's vision tower and cannot run on "
             f"{ENCODERS[encoder.family].title}; give it a CLIP model, or choose clip4clip, xpool, "
-            "tmass, video_colbert, drl or eaglenet"
+            "tmass, video_colbert, drl, glscl or eaglenet"
         )
     return encoder
+
+
+def shift_last_blocks(encoder: ClipEncoder, count: int) -> None:
+    """Token shift in the last ``count`` blocks of the vision tower, as TS2-Net has it."""
+    num_blocks = len(encoder.vision.blocks)
+    if count > num_blocks:
+        raise ConfigError(
+            f"num_shifted_blocks is {count}, but the vision tower has {num_blocks} blocks; "
+            "choose at most that"
+        )
+    encoder.set_token_shift(tuple(range(num_blocks - count, num_blocks)))
 
 
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:

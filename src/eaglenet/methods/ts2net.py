@@ -26,6 +26,7 @@ from eaglenet.methods.base import (
     adopt_logit_scale,
     frame_spec_for,
     need_tower,
+    shift_last_blocks,
 )
 from eaglenet.types import (
     Clips,
@@ -158,19 +159,13 @@ def frame_weighted_similarity(
 def build(config: TS2NetConfig, encoder: Encoder) -> TS2Net:
     """Switch on the token shift in the encoder's last blocks; start the temporal head from CLIP."""
     encoder = need_tower(encoder, "ts2net")
-    num_blocks = len(encoder.vision.blocks)
-    if config.num_shifted_blocks > num_blocks:
-        raise ConfigError(
-            f"num_shifted_blocks is {config.num_shifted_blocks}, "
-            f"but the vision tower has {num_blocks} blocks; choose at most that"
-        )
     num_patches = encoder.vision.config.num_tokens - 1
     if not 1 <= config.num_tokens <= num_patches:
         raise ConfigError(
             f"num_tokens is {config.num_tokens}, but a frame has {num_patches} patches; "
             f"choose 1 to {num_patches}"
         )
-    encoder.set_token_shift(tuple(range(num_blocks - config.num_shifted_blocks, num_blocks)))
+    shift_last_blocks(encoder, config.num_shifted_blocks)
     method = TS2Net(encoder, config)
     adopt_logit_scale(encoder, method.loss)
     copy_text_tower(encoder, method.temporal.stack)

@@ -38,7 +38,7 @@ TRAINING = TrainingConfig(
 )
 # These read more of a tower than frames and sentences. Their recipes exist so that a comparison
 # on features can say why they cannot run on them.
-NEED_TOWERS = frozenset({"clipvip", "ts2net", "tvproxynet"})
+NEED_TOWERS = frozenset({"clipvip", "prost", "ts2net", "tvproxynet", "ucofia"})
 # These read words and graphs beside frames; the `experts` recipes give them.
 NEED_EXPERTS = frozenset({"hgr"})
 # Narrow heads, as in the released code: a quarter of the memory, so that batches can be larger.

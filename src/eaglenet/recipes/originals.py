@@ -93,10 +93,18 @@ ORIGINALS: dict[str, Original] = {
         },
     ),
     "video_colbert": Original(FIELD_TRAINING, frames=FIELD_FRAMES),
+    "ucofia": Original({**FIELD_TRAINING, "epochs": 15}, frames=FIELD_FRAMES),
+    "prost": Original(FIELD_TRAINING, datasets=("msrvtt", "didemo"), frames=FIELD_FRAMES),
+    "glscl": Original(
+        FIELD_TRAINING,
+        datasets=("msrvtt", "didemo"),
+        frames=FIELD_FRAMES,
+        changes={"didemo": Change(training={"batch_size": 32}, num_frames=64, max_words=64)},
+    ),
     "drl": Original(FIELD_TRAINING, datasets=("msrvtt", "didemo", "msvd"), frames=FIELD_FRAMES),
 }
 
 PAPER_CHANGES: dict[str, Change] = {
-    # Positions for every token of 64 frames.
+    "ucofia": Change(by_frames={64: {"num_words": 64}}),
 }
 """What a method needs in the paper's protocol besides EagleNet's data and training."""

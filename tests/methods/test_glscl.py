@@ -1,0 +1,83 @@
+"""GLSCL equals its loops; the Gram matrix changes nothing."""
+
+from __future__ import annotations
+
+import torch
+from double_precision import (
+    EXACT,
+    VIDEOS,
+    build,
+    frames_of,
+    matrix,
+    sentences_of,
+    texts,
+    videos,
+    words_of,
+)
+
+from eaglenet.methods.glscl import GLSCL
+from reference import glscl as reference
+from reference.arithmetic import contrastive, part, temporal, weights_of
+
+SHAPE = {"num_heads": 2, "num_layers": 2}
+
+
+def make(**changes: object) -> GLSCL:
+    method = build("glscl", num_concepts=3, feed_forward=10, **SHAPE, **changes)
+    assert isinstance(method, GLSCL)
+    return method
+
+
+@torch.no_grad()
+def test_scores_and_losses_equal_the_loops() -> None:
+    method = make(local_at_inference=True)
+    text, video = texts(VIDEOS), videos()
+    stack = part(weights_of(method), "temporal.stack")
+    frames = [temporal(rows, stack, **SHAPE) for rows in frames_of(video)]
+    of_video, of_text = (
+        [
+            # One set at a time and without padding: what a mask must equal.
+            [
+                vector.numpy()
+                for vector in method.concepts(
+                    matrix([list(token) for token in rows])[None],
+                    torch.ones(1, len(rows), dtype=torch.bool),
+                )[0]
+            ]
+            for rows in sets
+        ]
+        for sets in (frames, words_of(text))
+    )
+    plain = matrix(
+        [
+            [reference.global_score(sentence, rows, 3.0) for rows in frames]
+            for sentence in sentences_of(text)
+        ]
+    )
+    local = matrix([[reference.local_score(a, b) for b in of_video] for a in of_text])
+    encoded = method.encode_video(video)
+    torch.testing.assert_close(method.score(text, encoded), plain + 0.5 * local, **EXACT)
+    torch.testing.assert_close(make().score(text, encoded), plain, **EXACT)
+    losses = method.losses(text, encoded, torch.eye(VIDEOS, dtype=torch.bool))
+    scale = float(method.loss.scale())
+    expected = {
+        "contrastive": contrastive((plain + 0.5 * local).numpy(), scale),
+        "consistency": reference.consistency(of_text, of_video, weight=0.02, target=0.75),
+        "diversity": reference.diversity(of_video, margin=0.1),
+    }
+    for name, value in expected.items():
+        torch.testing.assert_close(losses.terms[name].item(), value)
+    assert losses.weights == {"diversity": 1e-4}
+
+
+def test_the_queries_start_between_nought_and_one() -> None:
+    torch.manual_seed(0)
+    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+    from eaglenet.methods import METHODS
+
+    encoder = FeatureEncoder(FeatureConfig(9, 11, 64))
+    method = METHODS["glscl"].build(METHODS["glscl"].config_class(), encoder)
+    queries = method.get_parameter("queries")
+    assert queries.shape == (8, 64)
+    assert queries.min() >= 0
+    assert 0.45 < queries.mean() < 0.55
