@@ -155,3 +155,14 @@ def test_missing_or_disordered_tiles_raise() -> None:
 def test_a_correspondence_that_is_too_short_is_refused() -> None:
     with pytest.raises(UsageError, match="scores have 3 texts but video_of_text has 2"):
         retrieval_metrics(torch.rand(3, 5), torch.tensor([0, 1]))
+
+
+def test_ties_count_for_the_model_where_that_is_asked() -> None:
+    """Two identical captions tie for both videos: against the model both are second."""
+    scores = torch.tensor([[0.9, 0.4], [0.9, 0.4]])
+    owners = torch.tensor([0, 1])
+    against, lenient = (retrieval_metrics(scores, owners, ties) for ties in ("against", "for"))
+    assert (against.v2t.recall_at_1, lenient.v2t.recall_at_1) == (0.0, 100.0)
+    assert (against.t2v.recall_at_1, lenient.t2v.recall_at_1) == (50.0, 50.0)
+    distinct = torch.tensor([[0.9, 0.4], [0.8, 0.5]])
+    assert retrieval_metrics(distinct, owners) == retrieval_metrics(distinct, owners, "for")

@@ -88,3 +88,19 @@ def test_wrong_files_are_answered_with_what_was_expected(tmp_path, square) -> No
     mapping.write_text("0 1 3\n")
     with pytest.raises(DatasetError, match="not there"):
         run(square, "--video-of-text", mapping)
+
+
+def test_ties_for_the_model_stand_beside_only_where_they_differ(square, tmp_path) -> None:
+    assert "ties_for_the_model" not in run(square)
+    path = tmp_path / "twins.npy"
+    np.save(path, np.array([[0.9, 0.4], [0.9, 0.4]]))
+    record = run(path)
+    assert record["v2t"]["R@1"] == 0.0
+    assert record["ties_for_the_model"]["v2t"]["R@1"] == 100.0
+    shown = CliRunner().invoke(app, ["metrics", str(path)]).stdout
+    assert "ties for it, video-to-text" in shown
+
+
+def test_sinkhorn_is_shown_beside_the_plain_scores(square) -> None:
+    record = run(square, "--sinkhorn", square)
+    assert set(record["sinkhorn"]) == {"t2v"}

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from eaglenet.errors import UsageError
-from eaglenet.evaluation.postprocessing import dual_softmax, dual_softmax_both, querybank_norm
+from eaglenet.evaluation.postprocessing import (
+    dual_softmax,
+    dual_softmax_both,
+    querybank_norm,
+    sinkhorn_norm,
+)
 
 
 def test_dual_softmax_by_hand() -> None:
@@ -41,3 +46,22 @@ def test_querybank_norm_survives_large_scores() -> None:
 def test_a_bank_of_other_videos_is_refused() -> None:
     with pytest.raises(UsageError, match="bank scores 4 videos but the matrix has 5"):
         querybank_norm(torch.rand(3, 5), torch.rand(7, 4))
+
+
+def test_sinkhorn_takes_from_videos_that_training_queries_crowd_at() -> None:
+    """The bank finds video 0 for every query: its bias falls below that of the others."""
+    bank = torch.tensor([[0.9, 0.2, 0.1], [0.8, 0.3, 0.2]], dtype=torch.float64)
+    scores = torch.tensor([[0.5, 0.49, 0.1]], dtype=torch.float64)
+    normalised = sinkhorn_norm(scores, bank, temperature=10.0)
+    assert scores.argmax() == 0
+    assert normalised.argmax() == 1
+    columns = torch.exp(10.0 * bank)
+    for _ in range(4):  # the same by plain normalisations of the matrix
+        columns = columns / columns.sum(dim=1, keepdim=True)
+        columns = columns / columns.sum(dim=0, keepdim=True)
+    scaling = (columns / torch.exp(10.0 * bank)).log()
+    # A row's scaling is the same for all columns and leaves in the log-softmax.
+    expected = 10.0 * scores + scaling[0].log_softmax(dim=0)
+    torch.testing.assert_close(normalised, expected)
+    with pytest.raises(UsageError, match="against 2 videos"):
+        sinkhorn_norm(scores, bank[:, :2])

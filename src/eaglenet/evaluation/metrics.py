@@ -1,7 +1,8 @@
 """Recall, median and mean rank of any scores ``[texts, videos]``, in bounded memory.
 
 - A rank is ``1 + number of other candidates with a score >= the right one``: a tie counts against
-  the model, whatever order a sort would have given.
+  the model, whatever order a sort would have given. ``ties="for"`` counts the other way, as much
+  of the field does: two identical captions are then both the right one.
 - ``video_of_text`` says which video each text belongs to; one path serves one-caption and
   many-caption data. A video without a text is a distractor: it is found, never asked for.
 - Text to video: every sentence is a query against all videos.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from eaglenet.errors import DatasetError, NonFiniteError, UsageError
 
+Ties = Literal["against", "for"]
 RECALL_AT = (1, 5, 10)
 STRIP_ENTRIES = 1 << 24  # scores compared at once: bounds the temporaries at about 200 MB
 
@@ -98,8 +100,11 @@ class StreamingRanks:
     one flag a column tells whether the group under way has already beaten the right one.
     """
 
-    def __init__(self, video_of_text: Int[Tensor, "texts"], num_videos: int) -> None:
+    def __init__(
+        self, video_of_text: Int[Tensor, "texts"], num_videos: int, ties: Ties = "against"
+    ) -> None:
         check_video_of_text(video_of_text, num_videos)
+        self._beats = torch.ge if ties == "against" else torch.gt
         self.video_of_text = video_of_text.cpu().long()
         if bool((self.video_of_text.diff() < 0).any()):
             raise UsageError("StreamingRanks needs texts sorted by video: sort them, then stream")
@@ -151,10 +156,10 @@ class StreamingRanks:
             raise UsageError(f"text {missing} has no target yet: call add_targets before add")
         own = ((group >= columns.start) & (group < columns.stop)).nonzero()[:, 0]
         own_column = group[own] - columns.start
-        beats_text = tile >= target.to(tile.dtype)[:, None]
+        beats_text = self._beats(tile, target.to(tile.dtype)[:, None])
         beats_text[own, own_column] = False  # a target does not compete with itself
         self.text_rank[rows] += beats_text.sum(dim=1)
-        beats_video = tile >= self.video_target[columns].to(tile.dtype)[None, :]
+        beats_video = self._beats(tile, self.video_target[columns].to(tile.dtype)[None, :])
         beats_video[own, own_column] = False
         self._count_groups(beats_video, group, columns)
 
@@ -209,9 +214,11 @@ class StreamingRanks:
 
 
 def retrieval_metrics(
-    scores: Float[Tensor, "texts videos"], video_of_text: Int[Tensor, "labels"]
+    scores: Float[Tensor, "texts videos"],
+    video_of_text: Int[Tensor, "labels"],
+    ties: Ties = "against",
 ) -> Metrics:
-    """Metrics of a whole score matrix.
+    """Metrics of a whole score matrix; ``ties`` with the right one count against or for the model.
 
     >>> scores = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.8]])
     >>> retrieval_metrics(scores, torch.tensor([0, 1])).t2v.mean_rank
@@ -226,7 +233,7 @@ def retrieval_metrics(
     check_video_of_text(video_of_text, scores.shape[1])
     order = video_of_text.argsort(stable=True)
     sorted_scores = scores if _is_sorted(order) else scores[order.to(scores.device)]
-    ranks = StreamingRanks(video_of_text[order], scores.shape[1])
+    ranks = StreamingRanks(video_of_text[order], scores.shape[1], ties)
     ranks.add_targets(sorted_scores)
     ranks.add(sorted_scores)
     return ranks.metrics()

@@ -1,6 +1,6 @@
 """Changes of scores that use the other queries. Never a default, and labelled wherever shown.
 
-Both assume that a query may look at other queries (or at training queries), which a search engine
+All assume that a query may look at other queries (or at training queries), which a search engine
 answering one sentence cannot; a number made with them is not comparable with one made without.
 """
 
@@ -31,6 +31,32 @@ def dual_softmax_both(
     """Scores for text-to-video and for video-to-text, each with its own prior."""
     other = dual_softmax(scores.T, temperature=temperature).T
     return dual_softmax(scores, temperature=temperature), other
+
+
+def sinkhorn_norm(
+    scores: Float[Tensor, "texts videos"],
+    bank: Float[Tensor, "bank bank_videos"],
+    *,
+    temperature: float = 100.0,
+    iterations: int = 4,
+) -> Float[Tensor, "texts videos"]:
+    """UCoFiA's SK-norm: a bias of each video, so that training queries spread evenly over them.
+
+    ``exp(b bank)`` is normalised over rows and columns in turn; the logarithm of the columns'
+    scaling, a log-softmax over the videos, is added to ``b s``. For text-to-video; the other
+    direction needs training videos against these texts.
+    """
+    if bank.shape[1] != scores.shape[1]:
+        raise UsageError(
+            f"the training texts are scored against {bank.shape[1]} videos but the matrix has "
+            f"{scores.shape[1]}: score them against the same videos, in the same order"
+        )
+    logits = temperature * bank
+    columns = torch.zeros(bank.shape[1], dtype=bank.dtype, device=bank.device)
+    for _ in range(iterations):
+        rows = -torch.logsumexp(logits + columns[None, :], dim=1)
+        columns = -torch.logsumexp(logits + rows[:, None], dim=0)
+    return temperature * scores + columns.log_softmax(dim=0)[None, :]
 
 
 def querybank_norm(
