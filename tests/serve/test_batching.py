@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from eaglenet.search.filters import Filters
-from eaglenet.serve.batching import Batcher, SearchOptions
+from eaglenet.search.options import SearchOptions
+from eaglenet.serve.batching import Batcher
 from eaglenet.types import Hit, Moment
 
 
@@ -14,11 +15,13 @@ class SlowEngine:
     """Answers each query with hits named after it; holds the first call until told."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[list[str], int, dict[str, Any]]] = []
+        self.calls: list[tuple[list[str], int, SearchOptions | None]] = []
         self.go = threading.Event()
         self.threads: set[int] = set()
 
-    def search_many(self, queries: Sequence[str], k: int = 10, **options: Any) -> list[list[Hit]]:
+    def search_many(
+        self, queries: Sequence[str], k: int = 10, *, options: SearchOptions | None = None
+    ) -> list[list[Hit]]:
         self.calls.append((list(queries), k, options))
         self.threads.add(threading.get_ident())
         assert self.go.wait(10)
@@ -93,10 +96,8 @@ def test_only_queries_with_the_same_options_go_together() -> None:
             (["c"], 150),
             (["f"], 7),
         ]
-        assert calls[1][2]["filters"] == Filters(tags=("odd",))
-        assert calls[1][2]["negatives"] == ("dog",)
-        assert calls[1][2]["group_files"] is True
-        assert calls[0][2]["filters"] is None
+        assert calls[1][2] == odd
+        assert calls[0][2] == SearchOptions()
         assert [len(each.hits[0]) for each in found] == [5, 5, 150, 7, 7]
         assert found[3].hits[1][0].clip_id == "e 1"
         await batcher.close()
@@ -159,7 +160,7 @@ def test_a_long_line_cuts_the_shortlists_and_says_so() -> None:
         options = SearchOptions()
         asked = [batcher.search([f"q{number}"], 30, options) for number in range(24)]
         found = await asyncio.gather(*asked, batcher.search(["wide"], 60, options))
-        widths = [call[2]["shortlist"] for call in engine.calls]
+        widths = [call[2].shortlist for call in engine.calls]
         # 25 queries of 0.1 s make more than 2 s of work; the engine proves faster than that.
         assert widths[0] == 30
         assert widths[-1] == 100

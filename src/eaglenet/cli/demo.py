@@ -166,14 +166,16 @@ def _search(
     from eaglenet.search.engine import Engine
     from eaglenet.search.pictures.contact_sheet import write_contact_sheet
     from eaglenet.search.pictures.page import write_page
+    from eaglenet.search.results import Answer
 
     engine = Engine.open(output / "store", method)
     sentences = [sentence for sentence, _ in asked]
     # Few clips: rank them all exactly.
     found = engine.search_many(sentences, RESULTS, shortlist=num_clips)
     right = {number: name for number, (_, name) in enumerate(asked)}
-    write_contact_sheet(output / "results.png", engine, sentences, found, right)
-    write_page(output / "results.html", engine, sentences, found)
+    answers = [Answer(*pair) for pair in zip(sentences, found, strict=True)]
+    write_contact_sheet(output / "results.png", engine, answers, right)
+    write_page(output / "results.html", engine, answers)
     return found
 
 

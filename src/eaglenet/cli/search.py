@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,11 +14,12 @@ from eaglenet.errors import UsageError, VideoDecodeError
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
-    from eaglenet.search.results import CaptionHit
-    from eaglenet.types import Hit
+    from eaglenet.search.options import SearchOptions
+    from eaglenet.search.results import Answer, CaptionHit
 
 LONGEST_TITLE = 200
 """Characters of a query above its table."""
+_IN = Path("-")
 
 
 def register(app: typer.Typer) -> None:
@@ -63,12 +64,10 @@ def search(
     """Find moments with words, a picture or a video."""
     from eaglenet.search.engine import Engine
     from eaglenet.search.filters import make_filters
+    from eaglenet.search.options import SearchOptions
 
-    asked = [name for name in (query, queries, image, video, similar) if name is not None]
-    if len(asked) != 1:
-        raise UsageError("give exactly one of: QUERY, --queries, --image, --video, --similar")
-    if captions is not None and video is None and similar is None:
-        raise UsageError("--captions ranks captions for a video: give --video FILE or --similar ID")
+    asked = Asked(query, queries, image, video, similar)
+    asked.check(captions, negatives or [])
     filters = make_filters(
         path=path,
         after=after,
@@ -77,60 +76,31 @@ def search(
         max_duration=max_duration,
         tags=tag or (),
     )
+    options = SearchOptions(filters, tuple(negatives or ()), group, shortlist)
     engine = Engine.open(store, model)
     if captions is not None:
         ranked = engine.best_captions(similar or video or "", read_lines(captions), k)
         _show_captions(ranked, as_json)
         return
-    options: dict[str, Any] = {"shortlist": shortlist, "filters": filters, "group_files": group}
-    if query is not None or queries is not None:
-        titles = [query] if query is not None else read_lines(queries or Path("-"))
-        found = engine.search_many(titles, k, negatives=negatives or (), **options)
-    else:
-        if negatives:
-            raise UsageError("--not works with words only, not with a picture or a video")
-        titles = [str(asked[0])]
-        if image is not None:
-            found = [engine.search_image(image, k, **options)]
-        elif video is not None:
-            found = [engine.search_video(video, k, **options)]
-        else:
-            found = [engine.similar(similar or "", k, **options)]
+    answers = asked.ask(engine, k, options)
     saved: dict[str, str] = {}
     left_out: list[str] = []
     if save_clips is not None:
-        saved, left_out = _save_clips(engine, found, save_clips)
-    if html is not None:
-        from eaglenet.search.pictures.page import write_page
-
-        write_page(html, engine, titles, found)
-    if picture is not None:
-        from eaglenet.search.pictures.contact_sheet import write_contact_sheet
-
-        write_contact_sheet(picture, engine, titles, found)
+        saved, left_out = _save_clips(engine, answers, save_clips)
+    written = _draw(engine, answers, html, picture)
     if as_json:
-        rows = [
-            {
-                "query": title,
-                "hits": [{**asdict(hit), "saved": saved.get(hit.clip_id)} for hit in hits],
-            }
-            for title, hits in zip(titles, found, strict=True)
-        ]
-        print(json.dumps(rows if queries is not None else rows[0], ensure_ascii=False))
+        _show_json(answers, saved, one=queries is None)
     else:
-        for title, hits in zip(titles, found, strict=True):
-            _show_table(title, hits)
-        for name in saved.values():
-            print(f"saved {name}")
-        for written in (html, picture):
-            if written is not None:
-                print(f"wrote {written}")
+        for answer in answers:
+            _show_table(answer)
+        for line in (*(f"saved {name}" for name in saved.values()), *written):
+            print(line)
     if not len(engine.snapshot):
         print(
             f"{store} holds no clips yet; add videos with: eaglenet index PATH --store {store}",
             file=sys.stderr,
         )
-    _tell_what_is_gone(found, store)
+    _tell_what_is_gone(answers, store)
     if left_out:
         print(f"{len(left_out)} results were not saved:", file=sys.stderr)
         for reason in left_out:
@@ -138,10 +108,74 @@ def search(
         raise typer.Exit(VideoDecodeError.exit_code)
 
 
-def _tell_what_is_gone(found: list[list[Hit]], store: str) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """What to search with; exactly one is given."""
+
+    query: str | None
+    queries: Path | None
+    image: Path | None
+    video: Path | None
+    similar: str | None
+
+    def check(self, captions: Path | None, negatives: list[str]) -> None:
+        """Refuse what does not go together."""
+        given = [name for name, value in vars(self).items() if value is not None]
+        if len(given) != 1:
+            raise UsageError("give exactly one of: QUERY, --queries, --image, --video, --similar")
+        if captions is not None and given[0] not in ("video", "similar"):
+            raise UsageError(
+                "--captions ranks captions for a video: give --video FILE or --similar ID"
+            )
+        if negatives and given[0] not in ("query", "queries"):
+            raise UsageError("--not works with words only, not with a picture or a video")
+
+    def ask(self, engine: Engine, k: int, options: SearchOptions) -> list[Answer]:
+        """Search, for each query if there are several."""
+        from eaglenet.search.results import Answer
+
+        if self.query is not None or self.queries is not None:
+            sentences = [self.query] if self.query is not None else read_lines(self.queries or _IN)
+            found = engine.search_many(sentences, k, options=options)
+            return [Answer(*pair) for pair in zip(sentences, found, strict=True)]
+        if self.image is not None:
+            return [Answer(str(self.image), engine.search_image(self.image, k, options=options))]
+        if self.video is not None:
+            return [Answer(str(self.video), engine.search_video(self.video, k, options=options))]
+        clip_id = self.similar or ""
+        return [Answer(clip_id, engine.similar(clip_id, k, options=options))]
+
+
+def _draw(
+    engine: Engine, answers: list[Answer], html: Path | None, picture: Path | None
+) -> list[str]:
+    """Write the results as a page and as a picture, where that is asked for; says what."""
+    if html is not None:
+        from eaglenet.search.pictures.page import write_page
+
+        write_page(html, engine, answers)
+    if picture is not None:
+        from eaglenet.search.pictures.contact_sheet import write_contact_sheet
+
+        write_contact_sheet(picture, engine, answers)
+    return [f"wrote {path}" for path in (html, picture) if path is not None]
+
+
+def _show_json(answers: list[Answer], saved: dict[str, str], *, one: bool) -> None:
+    rows = [
+        {
+            "query": answer.query,
+            "hits": [{**asdict(hit), "saved": saved.get(hit.clip_id)} for hit in answer.hits],
+        }
+        for answer in answers
+    ]
+    print(json.dumps(rows[0] if one else rows, ensure_ascii=False))
+
+
+def _tell_what_is_gone(answers: list[Answer], store: str) -> None:
     from eaglenet.search.indexing.files import is_gone
 
-    paths = dict.fromkeys(hit.path for hits in found for hit in hits)
+    paths = dict.fromkeys(hit.path for answer in answers for hit in answer.hits)
     gone = [path for path in paths if is_gone(path)]
     if gone:
         print(
@@ -176,19 +210,20 @@ def clock(seconds: float) -> str:
     return f"{hours}:{text}" if hours else text
 
 
-def _show_table(title: str, hits: list[Hit]) -> None:
+def _show_table(answer: Answer) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    if not hits:
+    title = answer.query
+    if not answer.hits:
         print(f"nothing found for {title!r}")
         return
     shown = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 3]}..."
     table = Table(title=Text(shown), title_justify="left", box=None, pad_edge=False)
     for name in ("#", "score", "moment", "best", "file", "clip"):
         table.add_column(name, justify="right" if name in ("#", "score") else "left", no_wrap=True)
-    for hit in hits:
+    for hit in answer.hits:
         # Terminals that know OSC 8 open the file; players that know media fragments seek.
         link = f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}"
         table.add_row(
@@ -213,7 +248,7 @@ def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:
 
 
 def _save_clips(
-    engine: Engine, found: list[list[Hit]], folder: Path
+    engine: Engine, answers: list[Answer], folder: Path
 ) -> tuple[dict[str, str], list[str]]:
     """Cut each hit's moment out of its file; a hit of several queries is cut once.
 
@@ -227,11 +262,11 @@ def _save_clips(
         raise UsageError(f"{folder}: cannot be made: {error.strerror}") from error
     saved: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    for number, hits in enumerate(found, 1):
-        for hit in hits:
+    for number, answer in enumerate(answers, 1):
+        for hit in answer.hits:
             if hit.clip_id in saved or hit.clip_id in left_out:
                 continue
-            name = f"{number:02}-" if len(found) > 1 else ""
+            name = f"{number:02}-" if len(answers) > 1 else ""
             target = folder / f"{name}{hit.rank:03}-{hit.clip_id}.mp4"
             try:
                 write_clip(engine.file_of(hit.clip_id), target, hit.moment.start, hit.moment.end)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods.base import Method
 from eaglenet.search.filters import Filters
 from eaglenet.search.models import model_identity, put_on, require_model
+from eaglenet.search.options import SearchOptions, checked_count
 from eaglenet.search.queries import (
     FrameQuery,
     Query,
@@ -27,6 +28,7 @@ from eaglenet.search.queries import (
 from eaglenet.search.query_files import clips_of_image, clips_of_video
 from eaglenet.search.reranking import Reranker
 from eaglenet.search.results import (
+    Candidates,
     CaptionHit,
     Explanation,
     explain_clip,
@@ -41,8 +43,6 @@ from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.view import View
 from eaglenet.types import Clips, Hit, VideoFeatures
-
-MAX_RESULTS = 10_000
 
 
 class Engine:
@@ -147,47 +147,26 @@ class Engine:
             self.search("warm up", k=1)
 
     def search(
-        self,
-        query: str,
-        k: int = 10,
-        *,
-        shortlist: int = 100,
-        filters: Filters | None = None,
-        negatives: Sequence[str] = (),
-        group_files: bool = False,
-        rerank: bool = True,
+        self, query: str, k: int = 10, *, options: SearchOptions | None = None, **changes: Any
     ) -> list[Hit]:
         """The k best moments for a sentence, best first.
 
-        Args:
-            shortlist: clips that are re-ranked with the exact score; at least ``k`` are.
-            negatives: phrases to keep away from; see :class:`TextQuery` for the arithmetic.
-            group_files: one hit a file; the others are in ``metadata["more"]``.
-            rerank: False ranks by the coarse vector alone.
+        ``changes`` are options by name, those of filters too: ``shortlist=50, path="*.mp4"``; see
+        :class:`SearchOptions` and :class:`Filters`.
         """
-        return self.search_many(
-            [query],
-            k,
-            shortlist=shortlist,
-            filters=filters,
-            negatives=negatives,
-            group_files=group_files,
-            rerank=rerank,
-        )[0]
+        return self.search_many([query], k, options=options, **changes)[0]
 
     def search_many(
         self,
         queries: Sequence[str],
         k: int = 10,
         *,
-        shortlist: int = 100,
-        filters: Filters | None = None,
-        negatives: Sequence[str] = (),
-        group_files: bool = False,
-        rerank: bool = True,
+        options: SearchOptions | None = None,
+        **changes: Any,
     ) -> list[list[Hit]]:
         """:meth:`search` for several sentences: encoded and shortlisted together."""
-        sentences, away = clean_queries(queries), clean_queries(negatives)
+        options = (options or SearchOptions()).changed(changes)
+        sentences, away = clean_queries(queries), options.negatives
         if not sentences:
             return []
         view = self._now()
@@ -196,7 +175,7 @@ class Engine:
         first_away = len(sentences)
         rows = list(range(first_away, first_away + len(away)))
         asked = [TextQuery(reranker, features[[number, *rows]]) for number in range(first_away)]
-        return self._find(view, asked, k, shortlist, filters, group_files, rerank)
+        return self._find(view, asked, k, options)
 
     def search_video(
         self,
@@ -204,40 +183,43 @@ class Engine:
         k: int = 10,
         *,
         window: tuple[float, float] | None = None,
-        **options: Any,
+        options: SearchOptions | None = None,
+        **changes: Any,
     ) -> list[Hit]:
         """Clips that look like a video file (or its ``window`` in seconds), or like a clip id."""
         if isinstance(video, str) and video in self:
-            return self.similar(video, k, **options)
+            return self.similar(video, k, options=options, **changes)
+        options = _of_frames(options, changes)
         view = self._now()
         clips = clips_of_video(Path(video), view.manifest.frame_spec, window)
-        return self._search_frames(view, self._encode(view, clips), k, **options)
+        return self._find(view, [self._frame_query(view, clips)], k, options)[0]
 
-    def search_image(self, image: str | Path, k: int = 10, **options: Any) -> list[Hit]:
+    def search_image(
+        self,
+        image: str | Path,
+        k: int = 10,
+        *,
+        options: SearchOptions | None = None,
+        **changes: Any,
+    ) -> list[Hit]:
         """Clips that show what an image shows."""
+        options = _of_frames(options, changes)
         view = self._now()
         clips = clips_of_image(Path(image), view.manifest.frame_spec)
-        return self._search_frames(view, self._encode(view, clips), k, **options)
+        return self._find(view, [self._frame_query(view, clips)], k, options)[0]
 
-    def similar(self, clip_id: str, k: int = 10, **options: Any) -> list[Hit]:
+    def similar(
+        self, clip_id: str, k: int = 10, *, options: SearchOptions | None = None, **changes: Any
+    ) -> list[Hit]:
         """Clips that look like a clip of the store, without that clip itself."""
+        options = _of_frames(options, changes)
         view = self._now()
         clips = self._stored(view, np.array([view.snapshot.row(clip_id)]))
-        return self._search_frames(view, clips.features, k, without=clip_id, **options)
+        query = FrameQuery(self._model_of(view)[0], clips.features)
+        return self._find(view, [query], k, options, without=clip_id)[0]
 
-    def _search_frames(
-        self,
-        view: View,
-        features: VideoFeatures,
-        k: int,
-        *,
-        shortlist: int = 100,
-        filters: Filters | None = None,
-        group_files: bool = False,
-        without: str | None = None,
-    ) -> list[Hit]:
-        query = FrameQuery(self._model_of(view)[0], features)
-        return self._find(view, [query], k, shortlist, filters, group_files, True, without)[0]
+    def _frame_query(self, view: View, clips: Clips) -> FrameQuery:
+        return FrameQuery(self._model_of(view)[0], self._encode(view, clips))
 
     @torch.no_grad()
     def best_captions(
@@ -246,7 +228,7 @@ class Engine:
         """The captions that fit a video file or a clip id best (video-to-text)."""
         if not captions:
             raise UsageError("no captions were given; give at least one")
-        k = _checked_count(k)
+        k = checked_count(k)
         view = self._now()
         if isinstance(video, str) and video in view.snapshot:
             row = view.snapshot.row(video)
@@ -335,30 +317,23 @@ class Engine:
         view: View,
         queries: Sequence[Query],
         k: int,
-        shortlist: int,
-        filters: Filters | None,
-        group_files: bool,
-        rerank: bool,
+        options: SearchOptions,
         without: str | None = None,
     ) -> list[list[Hit]]:
-        k = _checked_count(k)
-        if not isinstance(shortlist, SupportsIndex) or shortlist.__index__() < 1:
-            raise UsageError(f"shortlist must be 1 or more clips to rank exactly, not {shortlist}")
+        k = checked_count(k)
         # One more, because the clip that was asked with is taken out again.
-        width = max(k, min(shortlist, MAX_RESULTS)) + (without is not None)
+        width = options.width(k) + (without is not None)
         vectors = torch.stack([query.coarse.float().cpu() for query in queries])
         snapshot = view.snapshot
-        found = self._shortlists(view, vectors, width, filters)
+        found = self._shortlists(view, vectors, width, options.filters)
         if without is not None:
             found = [each.without(snapshot.row(without)) for each in found]
         results = []
         for query, each in zip(queries, found, strict=True):
-            if not rerank and not group_files:
+            if not options.rerank and not options.group_files:
                 each = each.first(k)
-            clips = self._stored(view, each.rows)
-            path = filters.path if filters is not None else None
-            hits = make_hits(snapshot, query, each, clips, k, group_files, rerank, path)
-            results.append(hits)
+            candidates = Candidates(snapshot, each, self._stored(view, each.rows))
+            results.append(make_hits(candidates, query, k, options))
         return results
 
     def _stored(self, view: View, rows: NDArray[np.int64]) -> StoredClips:
@@ -371,10 +346,11 @@ class Engine:
         return method.encode_video(clips.to(method.device))
 
 
-def _checked_count(k: int) -> int:
-    if not isinstance(k, SupportsIndex) or not 1 <= k.__index__() <= MAX_RESULTS:
-        raise UsageError(f"k must be a whole number between 1 and {MAX_RESULTS}, not {k!r:.60}")
-    return k
+def _of_frames(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:
+    options = (options or SearchOptions()).changed(changes)
+    if options.negatives:
+        raise UsageError("phrases to keep away from go with sentences, not with a picture or video")
+    return options
 
 
 def open(

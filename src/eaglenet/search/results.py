@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.errors import StoreError
@@ -17,6 +15,7 @@ from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
 from eaglenet.search.filters import path_matcher
 from eaglenet.search.moments import find_moment
+from eaglenet.search.options import SearchOptions
 from eaglenet.search.queries import Query, clean_queries, encode_sentences
 from eaglenet.search.shortlist import Shortlist
 from eaglenet.search.store.layout import StoredClips
@@ -24,6 +23,14 @@ from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.types import Hit, Moment, VideoFeatures
 
 CAPTIONS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query, as a person wrote it, and what was found for it."""
+
+    query: str
+    hits: list[Hit]
 
 
 @dataclass(frozen=True)
@@ -48,24 +55,22 @@ class Explanation:
     """Seconds in the file and score of each real frame, in order of time."""
 
 
-@torch.no_grad()
-def make_hits(
-    snapshot: Snapshot,
-    query: Query,
-    found: Shortlist,
-    clips: StoredClips,
-    k: int,
-    group_files: bool,
-    rerank: bool,
-    path: str | None = None,
-) -> list[Hit]:
-    """The k best of a shortlist whose stored features are ``clips``, in the same order.
+@dataclass(frozen=True)
+class Candidates:
+    """A shortlist and the stored features of its clips, in the same order."""
 
-    Of a file's places one that matches ``path``, the filter, is shown.
-    """
+    snapshot: Snapshot
+    found: Shortlist
+    clips: StoredClips
+
+
+@torch.no_grad()
+def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptions) -> list[Hit]:
+    """The k best candidates. Of a file's places one that matches the filter is shown."""
+    snapshot, found, clips = candidates.snapshot, candidates.found, candidates.clips
     if not len(found.rows):
         return []
-    scores = query.score(clips).float().cpu() if rerank else torch.from_numpy(found.cosines)
+    scores = query.score(clips).float().cpu() if options.rerank else torch.from_numpy(found.cosines)
     if not scores.isfinite().all():
         raise StoreError(
             f"clips of {snapshot.location} have scores that are no numbers: its features are "
@@ -73,25 +78,24 @@ def make_hits(
         )
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = scores.sort(descending=True, stable=True).indices.tolist()
-    chosen, more = _group(snapshot, found.rows, order, k, group_files)
+    chosen, more = _group(candidates, order, k, options.group_files)
     frames = query.frame_scores(clips[chosen]).cpu()
     seconds = clips.seconds.cpu()
-    matches = path_matcher(path)
+    matches = path_matcher(options.filters.path)
     hits = []
-    for rank, (place, frame_scores) in enumerate(zip(chosen, frames, strict=True), 1):
-        row = int(found.rows[place])
+    for rank, (number, frame_scores) in enumerate(zip(chosen, frames, strict=True), 1):
+        row = int(found.rows[number])
         file = int(snapshot.columns["file_number"][row])
-        places = snapshot.files.paths[file]
-        shown = first_existing([place for place in places if matches(place)])
-        others = [int(found.rows[other]) for other in more.get(place, [])]
+        shown = first_existing([path for path in snapshot.files.paths[file] if matches(path)])
+        others = [int(found.rows[other]) for other in more.get(number, [])]
         hits.append(
             Hit(
                 rank=rank,
                 clip_id=snapshot.clip_id(row),
                 path=shown,
-                score=float(scores[place]),
-                coarse_score=float(found.cosines[place]),
-                moment=find_moment(frame_scores, seconds[place], *snapshot.span(row)),
+                score=float(scores[number]),
+                coarse_score=float(found.cosines[number]),
+                moment=find_moment(frame_scores, seconds[number], *snapshot.span(row)),
                 duration=float(snapshot.files.durations[file]),
                 metadata=_metadata(snapshot, row, file, others, shown),
             )
@@ -100,7 +104,7 @@ def make_hits(
 
 
 def first_existing(paths: Sequence[str]) -> str:
-    """Of the places of one content the first that is still there, or else the first."""
+    """Of the paths of one content the first that is still there, or else the first."""
     if len(paths) == 1:
         return paths[0]
     return next((path for path in paths if os.path.exists(path)), paths[0])
@@ -127,19 +131,20 @@ def _metadata(
 
 
 def _group(
-    snapshot: Snapshot, rows: NDArray[np.int64], order: list[int], k: int, group_files: bool
+    candidates: Candidates, order: list[int], k: int, group_files: bool
 ) -> tuple[list[int], dict[int, list[int]]]:
-    """The first k places of ``order``; grouped: the best of each file, and what it stands for."""
+    """The first k of ``order``; grouped: the best of each file, and what it stands for."""
     if not group_files:
         return order[:k], {}
+    files = candidates.snapshot.columns["file_number"][candidates.found.rows].tolist()
     leader: dict[int, int] = {}
     more: dict[int, list[int]] = {}
-    for place in order:
-        file = int(snapshot.columns["file_number"][rows[place]])
+    for number in order:
+        file = files[number]
         if file in leader:
-            more.setdefault(leader[file], []).append(place)
+            more.setdefault(leader[file], []).append(number)
         else:
-            leader[file] = place
+            leader[file] = number
     return list(leader.values())[:k], more
 
 

@@ -75,17 +75,10 @@ async def similar(
     state = state_of(request)
     _require(state.engine, clip_id)
     options = asked.options()
-    find = partial(
-        state.engine.similar,
-        clip_id,
-        asked.k,
-        shortlist=options.shortlist,
-        filters=options.filters or None,
-        group_files=options.group_files,
-    )
+    find = partial(state.engine.similar, clip_id, asked.k, options=options)
     hits = await state.batcher.call(find)
     bodies = [hit_body(state, hit) for hit in hits]
-    shortlist = max(asked.k, options.shortlist)
+    shortlist = options.width(asked.k)
     return SearchBody(query=clip_id, hits=bodies, shortlist=shortlist, milliseconds=since(begun))
 
 
@@ -178,7 +171,7 @@ async def _search(
     cleaned = [_clean(sentence) for sentence in sentences]
     options = asked.options(tuple(filter(None, map(_clean, negatives))))
     visible = [sentence for sentence in cleaned if sentence]
-    found = Found([], max(asked.k, options.shortlist))
+    found = Found([], options.width(asked.k))
     if visible:
         found = await state.batcher.search(visible, asked.k, options)
     lists = iter(found.hits)

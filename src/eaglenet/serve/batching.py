@@ -15,11 +15,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from eaglenet.search.filters import Filters
-from eaglenet.serve.settings import SHORTLIST
+from eaglenet.search.options import SearchOptions
 from eaglenet.types import Hit
 
 logger = logging.getLogger(__name__)
@@ -35,25 +34,8 @@ class Searcher(Protocol):
     """What is asked of an engine."""
 
     def search_many(
-        self,
-        queries: Sequence[str],
-        k: int = 10,
-        *,
-        shortlist: int = 100,
-        filters: Filters | None = None,
-        negatives: Sequence[str] = (),
-        group_files: bool = False,
+        self, queries: Sequence[str], k: int = 10, *, options: SearchOptions | None = None
     ) -> list[list[Hit]]: ...
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """What queries must have in common to be answered together."""
-
-    filters: Filters = field(default_factory=Filters)
-    negatives: tuple[str, ...] = ()
-    group_files: bool = False
-    shortlist: int = SHORTLIST
 
 
 @dataclass(frozen=True)
@@ -177,15 +159,9 @@ class Batcher:
         return next((divisor for seconds, divisor in CUTS if work > seconds), 1)
 
     def _search(self, batch: list[_Asked], k: int, shortlist: int) -> list[list[Hit]]:
-        options = batch[0].options
-        return self.engine.search_many(
-            [query for asked in batch for query in asked.queries],
-            k,
-            shortlist=shortlist,
-            filters=options.filters or None,
-            negatives=options.negatives,
-            group_files=options.group_files,
-        )
+        queries = [query for asked in batch for query in asked.queries]
+        options = replace(batch[0].options, shortlist=shortlist)
+        return self.engine.search_many(queries, k, options=options)
 
 
 def _settle(asked: _Asked, result: Found | Exception) -> None:

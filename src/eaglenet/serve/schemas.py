@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 from eaglenet.search.filters import Filters
-from eaglenet.serve.batching import SearchOptions
+from eaglenet.search.options import SearchOptions
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
@@ -18,6 +18,7 @@ from eaglenet.serve.settings import (
     MAX_QUERY_CHARACTERS,
     MAX_RESULTS,
     MAX_TAGS,
+    SHORTLIST,
 )
 
 # Control characters and spaces, spelled out because dialects of patterns do not agree on what else
@@ -77,7 +78,7 @@ class SearchParameters(BaseModel):
             max_duration=self.max_duration,
             tags=tuple(self.tag),
         )
-        return SearchOptions(filters, tuple(negatives), self.group)
+        return SearchOptions(filters, tuple(negatives), self.group, SHORTLIST)
 
 
 class TextParameters(SearchParameters):

@@ -46,17 +46,10 @@ async def _search(
     begun = time.perf_counter()
     state = state_of(request)
     options = asked.options()
-    shortlist = max(asked.k, options.shortlist)
+    shortlist = options.width(asked.k)
     with tempfile.NamedTemporaryFile(prefix="eaglenet-upload-") as file:
         await _receive(request, file.file)
-        search = partial(
-            find,
-            Path(file.name),
-            asked.k,
-            shortlist=shortlist,
-            filters=options.filters or None,
-            group_files=options.group_files,
-        )
+        search = partial(find, Path(file.name), asked.k, options=options)
         try:
             hits = await state.batcher.call(search)
         except (UsageError, VideoDecodeError) as error:

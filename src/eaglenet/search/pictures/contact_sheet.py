@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.search.engine import Engine
+from eaglenet.search.results import Answer
 from eaglenet.types import FrameSpec, Hit
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ MARKS = {True: "right", False: "wrong", None: ""}
 def write_contact_sheet(
     path: Path,
     engine: Engine,
-    titles: Sequence[str],
-    found: Sequence[list[Hit]],
+    answers: Sequence[Answer],
     right: Mapping[int, str] | None = None,
 ) -> None:
     """Draw the hits of each query in a row: frames of the clip in order of time, file and score.
@@ -37,19 +37,19 @@ def write_contact_sheet(
         right: for the queries (by position) whose answer is known, the name of the right file
             without its folder: it gets a green border and every other one a red border.
     """
-    if not titles or not any(found):
+    if not any(answer.hits for answer in answers):
         raise UsageError("no results to draw; search for something that is in the store")
-    columns = max(len(hits) for hits in found)
+    columns = max(len(answer.hits) for answer in answers)
     row = LINE + 6 + TILE + 2 * BORDER + LINE + GAP
-    sheet = _blank(GAP + columns * (STRIP + GAP), GAP + len(titles) * row)
+    sheet = _blank(GAP + columns * (STRIP + GAP), GAP + len(answers) * row)
     known = right or {}
-    for number, (title, hits) in enumerate(zip(titles, found, strict=True)):
+    for number, answer in enumerate(answers):
         top = GAP + number * row
-        _write(sheet, (GAP, top), title, INK, 15)
-        for place, hit in enumerate(hits):
-            answer = known.get(number)
-            is_right = None if answer is None else Path(hit.path).name == answer
-            left = GAP + place * (STRIP + GAP)
+        _write(sheet, (GAP, top), answer.query, INK, 15)
+        name = known.get(number)
+        for column, hit in enumerate(answer.hits):
+            is_right = None if name is None else Path(hit.path).name == name
+            left = GAP + column * (STRIP + GAP)
             _draw_hit(sheet, engine, hit, (left, top + LINE + 6), is_right)
     try:
         sheet.save(path)

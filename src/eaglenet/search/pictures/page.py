@@ -9,6 +9,7 @@ from pathlib import Path
 
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
+from eaglenet.search.results import Answer
 from eaglenet.types import Hit
 
 STYLE = """
@@ -23,18 +24,17 @@ small { opacity: .7; }
 """
 
 
-def write_page(
-    path: Path, engine: Engine, titles: Sequence[str], found: Sequence[list[Hit]]
-) -> None:
-    """Write the results of each query under its title, thumbnails inside the file."""
-    sections = [
-        f"<h1>{escape(title)}</h1>\n<ol>\n{''.join(_item(engine, hit) for hit in hits)}</ol>\n"
-        for title, hits in zip(titles, found, strict=True)
-    ]
+def write_page(path: Path, engine: Engine, answers: Sequence[Answer]) -> None:
+    """Write the results of each query under it, thumbnails inside the file."""
+    sections = []
+    for answer in answers:
+        items = "".join(_item(engine, hit) for hit in answer.hits)
+        sections.append(f"<h1>{escape(answer.query)}</h1>\n<ol>\n{items}</ol>\n")
+    title = ", ".join(answer.query for answer in answers)[:100]
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(', '.join(titles)[:100])}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n{''.join(sections)}</body>\n</html>\n"
     )
     try:
