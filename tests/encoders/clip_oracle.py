@@ -46,14 +46,19 @@ def oracle_model(shape: str, *, end_token: int = 2, seed: int = 5):
             "hidden_act": options["act"],
         },
     )
-    model = CLIPModel(config).eval()
+    return randomised(CLIPModel(config), seed)
+
+
+def randomised(model, seed: int = 5):
+    """The model in eval mode with every weight random and of a useful size."""
+    model = model.eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            if "norm" in name or "layrnorm" in name:
+            if "norm" in name:
                 weight.copy_(0.1 * noise + (1 if name.endswith("weight") else 0))
-            elif weight.ndim > 1 and "embedding" not in name:
+            elif weight.ndim > 1 and "embedding" not in name and "probe" not in name:
                 weight.copy_(noise * weight[0].numel() ** -0.5)
             else:
                 weight.copy_(0.3 * noise)

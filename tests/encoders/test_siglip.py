@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from clip_oracle import randomised
 from multilingual_texts import generated_sentences
 from tokenizer_files import gemma_file, siglip_file, write_tokenizer
 from torch import Tensor
@@ -52,20 +53,8 @@ def oracle(plain: dict[str, Any], seed: int = 5) -> Any:
     from transformers import SiglipConfig as TheirConfig
     from transformers import SiglipModel
 
-    model = SiglipModel(
-        TheirConfig(text_config=plain["text_config"], vision_config=plain["vision_config"])
-    ).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            noise = torch.randn(weight.shape, generator=generator)
-            if "norm" in name:
-                weight.copy_(0.1 * noise + (1 if name.endswith("weight") else 0))
-            elif weight.ndim > 1 and "embedding" not in name and "probe" not in name:
-                weight.copy_(noise * weight[0].numel() ** -0.5)
-            else:
-                weight.copy_(0.3 * noise)
-    return model
+    sections = {name: plain[name] for name in ("text_config", "vision_config")}
+    return randomised(SiglipModel(TheirConfig(**sections)), seed)
 
 
 def save(model: Any, plain: dict[str, Any], folder: Path) -> SiglipEncoder:

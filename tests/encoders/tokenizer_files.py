@@ -68,6 +68,33 @@ def gemma_file() -> str:
     return json.dumps(content)
 
 
+@functools.cache
+def xlm_file() -> str:
+    """XLM-R's: a Unigram over NFKC text split at spaces, <s> before and </s> after it."""
+    backend = tokenizers.Tokenizer(models.Unigram())
+    # The published file holds SentencePiece's precompiled nmt_nfkc map, which these spell out.
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always"),
+        ]
+    )
+    trainer = trainers.UnigramTrainer(
+        vocab_size=2900,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    backend.train_from_iterator(_sentences(), trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return str(backend.to_str())
+
+
 def write_tokenizer(folder: Path, content: str, **settings: object) -> Path:
     """``tokenizer.json`` and ``tokenizer_config.json`` in a folder."""
     folder.mkdir(parents=True, exist_ok=True)

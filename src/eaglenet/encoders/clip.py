@@ -65,8 +65,8 @@ class ClipEncoder(TowerEncoder):
 
 
 def is_clip(place: Path) -> bool:
-    """An OpenAI file, or a folder whose ``config.json`` is that of a CLIP (or of no type)."""
-    return place.is_file() or model_type(place) in ("clip", "")
+    """An OpenAI file, or a folder whose ``config.json`` is of a CLIP, a MetaCLIP 2 or no type."""
+    return place.is_file() or model_type(place) in ("clip", "metaclip_2", "")
 
 
 def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
@@ -79,7 +79,7 @@ ENCODERS.add(
     "clip",
     EncoderSpec(
         name="clip",
-        title="CLIP (OpenAI, LAION, MetaCLIP)",
+        title="CLIP (OpenAI, LAION, MetaCLIP, MetaCLIP 2)",
         config_class=ClipConfig,
         build=ClipEncoder,
         recognises=is_clip,

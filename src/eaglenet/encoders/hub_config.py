@@ -39,7 +39,9 @@ VISION_DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-5,
 }
 LEGACY_END_TOKEN = 2
-"""Written into early configs by mistake; it means "the largest id"."""
+"""Written into CLIP's early configs by mistake; it means "the largest id"."""
+METACLIP_2 = "metaclip_2"
+"""CLIP's towers over XLM-R's vocabulary, whose end token is 2 indeed."""
 
 
 def config_from_hub(
@@ -47,7 +49,7 @@ def config_from_hub(
 ) -> ClipConfig:
     """Our config from ``config.json`` and, where there is one, ``preprocessor_config.json``."""
     kind = values.get("model_type", "clip")
-    if kind != "clip":
+    if kind not in ("clip", METACLIP_2):
         raise CheckpointError(
             f"config.json describes a {kind!r} model; expected model_type 'clip' "
             "(CLIP, LAION or MetaCLIP in transformers' format)"
@@ -68,7 +70,7 @@ def config_from_hub(
             text=TextConfig(
                 vocabulary_size=text["vocab_size"],
                 context_length=text["max_position_embeddings"],
-                end_token=_end_token(text["eos_token_id"]),
+                end_token=_end_token(text["eos_token_id"], is_legacy=kind == "clip"),
                 **_tower(text),
             ),
             pixel_mean=tuple(preprocessor.get("image_mean", CLIP_PIXEL_MEAN)),
@@ -79,16 +81,18 @@ def config_from_hub(
 
 
 def config_to_hub(config: ClipConfig) -> dict[str, Any]:
-    """``config.json`` for transformers' ``CLIPModel``."""
+    """``config.json`` for transformers' ``CLIPModel``, or ``MetaClip2Model`` where it fits."""
     text, vision = config.text, config.vision
     end_token = LEGACY_END_TOKEN if text.end_token is None else text.end_token
+    is_metaclip = text.end_token == LEGACY_END_TOKEN
+    family = METACLIP_2 if is_metaclip else "clip"
     return {
-        "architectures": ["CLIPModel"],
-        "model_type": "clip",
+        "architectures": ["MetaClip2Model" if is_metaclip else "CLIPModel"],
+        "model_type": family,
         "projection_dim": config.dim,
         "logit_scale_init_value": CLIP_LOGIT_SCALE,
         "text_config": {
-            "model_type": "clip_text_model",
+            "model_type": f"{family}_text_model",
             "vocab_size": text.vocabulary_size,
             "max_position_embeddings": text.context_length,
             "projection_dim": config.dim,
@@ -96,7 +100,7 @@ def config_to_hub(config: ClipConfig) -> dict[str, Any]:
             **_section_of(text),
         },
         "vision_config": {
-            "model_type": "clip_vision_model",
+            "model_type": f"{family}_vision_model",
             "image_size": vision.image_size,
             "patch_size": vision.patch_size,
             "projection_dim": config.dim,
@@ -160,6 +164,6 @@ def _square(size: int | list[int]) -> int:
     return size[0]
 
 
-def _end_token(value: int | list[int]) -> int | None:
+def _end_token(value: int | list[int], *, is_legacy: bool) -> int | None:
     first = value if isinstance(value, int) else value[0]
-    return None if first == LEGACY_END_TOKEN else first
+    return None if is_legacy and first == LEGACY_END_TOKEN else first

@@ -11,9 +11,16 @@ import torch
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.hub_cache import find_hub_folder
-from eaglenet.encoders.hub_config import config_from_hub, config_to_hub, preprocessor_to_hub
+from eaglenet.encoders.hub_config import (
+    METACLIP_2,
+    config_from_hub,
+    config_to_hub,
+    preprocessor_to_hub,
+)
+from eaglenet.encoders.json_tokenizer import FILE, JsonTokenizer, TokenizerSettings
 from eaglenet.encoders.model_files import (
     fill,
+    model_type,
     read_json,
     read_optional_json,
     read_weights,
@@ -22,6 +29,7 @@ from eaglenet.encoders.model_files import (
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.weight_names import from_hub, to_hub
 from eaglenet.errors import ConfigError, ModelNotFoundError
+from eaglenet.types import Tokenizer
 
 
 def load_clip(
@@ -29,7 +37,7 @@ def load_clip(
     *,
     dtype: torch.dtype = torch.float32,
     tokenizer: str | Path | None = None,
-) -> tuple[ClipEncoder, ClipTokenizer]:
+) -> tuple[ClipEncoder, Tokenizer]:
     """A trained encoder in eval mode, and the tokenizer that belongs to it.
 
     Args:
@@ -43,10 +51,20 @@ def load_clip(
         return encoder, _read_tokenizer(tokenizer) if tokenizer else _openai_tokenizer(path)
     folder = path if path.is_dir() else find_hub_folder(str(name_or_folder))
     encoder = read_clip_folder(folder, dtype=dtype)
+    if model_type(folder) == METACLIP_2:
+        return encoder, read_xlm_tokenizer(Path(tokenizer or folder), encoder.context_length)
     return encoder, _read_tokenizer(tokenizer or folder)
 
 
-def save_clip(encoder: ClipEncoder, tokenizer: ClipTokenizer | None, folder: str | Path) -> None:
+def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:
+    """MetaCLIP 2's tokenizer, XLM-R's: <s>, pieces of a Unigram, </s>, then pads (1)."""
+    path = folder / FILE if folder.is_dir() else folder
+    if not path.is_file():
+        raise ModelNotFoundError(f"no {FILE} in {folder}; copy the one of the model there")
+    return JsonTokenizer.from_file(path, TokenizerSettings(context_length, pad_id=1))
+
+
+def save_clip(encoder: ClipEncoder, tokenizer: Tokenizer | None, folder: str | Path) -> None:
     """Write a folder that :func:`load_clip` and transformers' ``CLIPModel`` read."""
     if encoder.config.vision.frame_positions:
         raise ConfigError(
