@@ -10,10 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eaglenet.cli.data import progress_bar
 from eaglenet.cli.main import app
+from eaglenet.cli.progress import shown_progress
 from eaglenet.data.checks import check_dataset
 from eaglenet.errors import DatasetError, UsageError
+from eaglenet.progress import Work
 from eaglenet.settings import read_assignments
 from eaglenet.video.decoding import write_video
 
@@ -193,7 +194,7 @@ def test_help_names_the_datasets_that_a_command_takes():
 
 
 def test_without_a_terminal_a_long_check_tells_how_far_it_is(capsys, monkeypatch):
-    monkeypatch.setattr("eaglenet.cli.training_options.LINE_SECONDS", 0.0)
-    with progress_bar("open", quiet=False) as advance:
-        advance(3, 2000)
-    assert capsys.readouterr().err == "open: videos: 3 of 2,000\n"
+    monkeypatch.setattr("eaglenet.cli.progress.LINE_SECONDS", 0.0)
+    with shown_progress(quiet=False) as announce:
+        announce("")(Work("opening videos", 3, 2000))
+    assert capsys.readouterr().err == "opening videos 3 of 2,000\n"

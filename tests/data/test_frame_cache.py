@@ -17,6 +17,7 @@ from eaglenet.data import frame_cache, frame_journal
 from eaglenet.data.frame_cache import FrameCache, estimate
 from eaglenet.data.records import Protocol, Split, VideoRecord, make_split
 from eaglenet.errors import DatasetError
+from eaglenet.progress import Work
 from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import decode, write_video
 
@@ -227,7 +228,7 @@ FrameCache.build(
     split,
     FrameSpec(num_frames=3, size=32),
     sys.argv[1],
-    progress=lambda done, total: time.sleep(600 if done == 3 else 0),
+    progress=lambda work: time.sleep(600 if work.done == 3 else 0),
 )
 """
 
@@ -250,8 +251,8 @@ def test_a_killed_build_keeps_its_durable_rows(split, tmp_path, decodings):
 
 
 def test_rows_before_an_interrupt_are_kept(split, tmp_path, decodings):
-    def interrupt(done: int, total: int) -> None:
-        if done == 2:
+    def interrupt(work: Work) -> None:
+        if work.done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -165,7 +165,7 @@ def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path
 def test_a_log_gets_a_line_of_progress_now_and_then(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, lines: int
 ) -> None:
-    monkeypatch.setattr("eaglenet.cli.index.LINE_SECONDS", seconds)
+    monkeypatch.setattr("eaglenet.cli.progress.LINE_SECONDS", seconds)
     monkeypatch.setattr("eaglenet.search.indexing.commit.COMMIT_CLIPS", 1)
     monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
     colour_video(tmp_path / "long.mp4", ["red", "green", "blue"])

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from eaglenet.cli.progress import shown_progress
 from eaglenet.cli.training_options import (
     AsJson,
     Device,
@@ -16,7 +17,6 @@ from eaglenet.cli.training_options import (
     Settings,
     find_experiment,
     print_table,
-    progress_bars,
     root_setting,
 )
 from eaglenet.errors import UsageError
@@ -75,7 +75,7 @@ def ablate(
         for row in rows_of_table
     ]
     reported = split or default_split(trials[0].experiment)
-    with progress_bars(quiet=as_json) as announce:
+    with shown_progress(quiet=as_json) as announce:
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce
         )

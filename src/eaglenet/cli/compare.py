@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglenet.cli.progress import shown_progress
 from eaglenet.cli.training_options import (
     AsJson,
     Device,
@@ -16,7 +17,6 @@ from eaglenet.cli.training_options import (
     Settings,
     find_experiment,
     print_table,
-    progress_bars,
     root_setting,
 )
 from eaglenet.errors import UsageError
@@ -78,7 +78,7 @@ def compare(
             f"no method to compare on {dataset}: {listed} given; see `eaglenet recipes`"
         )
     reported = split or default_split(trials[0].experiment)
-    with progress_bars(quiet=as_json) as announce:
+    with shown_progress(quiet=as_json) as announce:
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce
         )

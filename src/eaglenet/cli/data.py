@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from eaglenet.cli.progress import shown_progress
 from eaglenet.errors import UsageError
 from eaglenet.settings import check_choices, read_assignments
 
@@ -66,7 +64,7 @@ def check(
 
         check_features(root, as_json)
         return
-    with progress_bar("decode" if decode else "open", quiet=as_json) as advance:
+    with shown_progress(quiet=as_json) as announce:
         report = check_dataset(
             dataset,
             root,
@@ -75,7 +73,7 @@ def check(
             decode=decode,
             probe_files=probe,
             workers=workers,
-            progress=advance,
+            progress=announce(""),
             **read_assignments(settings, EXAMPLE),
         )
     if as_json:
@@ -174,7 +172,7 @@ def cache_split(
         )
     if estimate_only:
         return result
-    with progress_bar(f"decode {split.name}", quiet=quiet) as advance:
+    with shown_progress(quiet=quiet) as announce:
         built = FrameCache.build(
             split,
             spec,
@@ -182,7 +180,7 @@ def cache_split(
             workers,
             encoding=encoding,
             retry_skipped=retry,
-            progress=advance,
+            progress=announce(""),
         )
     skipped = {
         video.video_id: built.skipped.get(video.video_id, "not cached")
@@ -248,27 +246,6 @@ def show(report: CheckReport) -> None:
 def printable(text: str) -> str:
     """File names need not be UTF-8; what no terminal can show becomes a question mark."""
     return text.encode(errors="replace").decode()
-
-
-@contextmanager
-def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on the error stream; a line now and then where that is no terminal."""
-    if quiet:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        from eaglenet.cli.training_options import ProgressLines
-        from eaglenet.training.logbook import tell
-
-        lines = ProgressLines(title)
-        yield lambda done, total: tell(lines, "videos", done, total)
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def register(root: typer.Typer) -> None:

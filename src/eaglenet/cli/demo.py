@@ -6,14 +6,15 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglenet.cli.progress import shown_progress
 from eaglenet.errors import UsageError
+from eaglenet.progress import Progress, tell
 
 if TYPE_CHECKING:
     from eaglenet.data.demo.dataset import DemoSplit, Scene
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 MAX_WORDS = 32
 RESULTS = 3
-Progress = Callable[[int, int], None]
 
 
 def register(app: typer.Typer) -> None:
@@ -56,12 +56,13 @@ def demo(
     many.logger.setLevel(logging.ERROR)
     say: Callable[[str], None] = (lambda text: None) if as_json else print
     method = load(model)
-    with _bars(quiet=as_json) as announce:
-        world = render_world(output / "world", "test", clips, progress=announce("rendering clips"))
+    with shown_progress(quiet=as_json) as announce:
+        progress = announce("")
+        world = render_world(output / "world", "test", clips, progress=progress)
         say(f"world:  {len(world)} H.264 clips and {len(world.texts)} sentences in {output}/world")
-        scores = _evaluate(method, world, output, announce("decoding frames"))
+        scores = _evaluate(method, world, output, progress)
         say(f"\n{scores}\n")
-        indexed = _index(method, model, world, output, announce("indexing"))
+        indexed = _index(method, model, world, output, progress)
         say(f"store:  {indexed['clips']} clips in {output}/store ({indexed['indexed']} new)\n")
     asked = choose_sentences(world)
     answers = _search(method, asked, output, len(world))
@@ -144,8 +145,7 @@ def _index(
     from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
     def report(state: Any) -> None:
-        if progress is not None:
-            progress(state.done + state.skipped, state.total)
+        tell(progress, "indexing", state.done + state.skipped, state.total)
 
     paths = [video.path for video in world.videos if video.path is not None]
     # One process: the clips are three seconds long, and starting workers takes longer than they.
@@ -188,27 +188,3 @@ def _answer_lines(asked: list[tuple[str, str]], answers: list[list[Hit]]) -> Ite
             best = f"best at {hit.moment.best:.1f} s"
             yield f"  {hit.rank}. {mark:5}  {hit.score:.3f}  {name}, {best}"
         yield ""
-
-
-@contextmanager
-def _bars(quiet: bool) -> Iterator[Callable[[str], Progress | None]]:
-    """A function title -> progress callback; bars on standard error, none when ``quiet``."""
-    if quiet:
-        yield lambda title: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-
-        def announce(title: str) -> Progress:
-            task = bars.add_task(title, total=None, visible=False)
-
-            def progress(done: int, total: int) -> None:
-                bars.update(task, completed=done, total=total, visible=done < total)
-
-            return progress
-
-        yield announce

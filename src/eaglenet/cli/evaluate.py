@@ -10,7 +10,8 @@ import typer
 
 from eaglenet.cli.data import EXAMPLE, VideoFolders
 from eaglenet.cli.data import Settings as DatasetSettings
-from eaglenet.cli.training_options import AsJson, Device, progress_bars
+from eaglenet.cli.progress import shown_progress
+from eaglenet.cli.training_options import AsJson, Device
 from eaglenet.errors import UsageError
 from eaglenet.files import write_json
 from eaglenet.settings import read_assignments
@@ -90,8 +91,8 @@ def evaluate(
         "frames": frames or [],
         "scores_file": scores,
     }
-    with progress_bars(quiet=as_json) as bars:
-        settled["progress"] = bars("evaluate")
+    with shown_progress(quiet=as_json) as announce:
+        settled["progress"] = announce("evaluate")
         if dataset is None:
             result = evaluate_run(Path(run), split=split, features=features, **settled)
         else:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from eaglenet.cli.data import EXAMPLE, AsJson, Dataset, Settings, VideoFolders
+from eaglenet.cli.progress import shown_progress
 from eaglenet.errors import UsageError
 from eaglenet.settings import read_assignments
 
@@ -43,13 +44,12 @@ def features(
     ``eaglenet evaluate RUN --features OUTPUT``. With --expert the folder holds what each of several
     models sees, for ``eaglenet train experts/mmt --set data.root=OUTPUT``.
     """
-    from eaglenet.cli.training_options import progress_bars
     from eaglenet.experiments.feature_export import export_features
 
     options = read_assignments(settings, EXAMPLE)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
-    with progress_bars(quiet=as_json) as bars:
+    with shown_progress(quiet=as_json) as announce:
         source = export_features(
             model,
             dataset,
@@ -59,7 +59,7 @@ def features(
             options=options,
             experts=parse_experts(experts),
             device=device,
-            progress=bars("features"),
+            progress=announce("features"),
         )
     if as_json:
         print(json.dumps({"output": str(output), **source.describe()}, indent=2))

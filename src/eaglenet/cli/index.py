@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglenet.cli.progress import shown_progress
 from eaglenet.cli.store import one_line
+from eaglenet.progress import Progress, Work
 
 if TYPE_CHECKING:
-    from eaglenet.search.indexing.report import IndexReport, Problem, Progress
+    from eaglenet.search.indexing.report import IndexReport, OnProgress, Problem
+    from eaglenet.search.indexing.report import Progress as IndexProgress
 
-LINE_SECONDS = 30.0
-"""Between two lines of progress in a log."""
 LEFT_OUT = 3
 """Exit code: finished, but some files were left out."""
 
@@ -82,9 +82,11 @@ def index(
         executor=executor,
     )
     given_tags = read_tags(tags) if tags is not None else {}
-    with _Bar(shown=not as_json) as bar:
+    with shown_progress(quiet=as_json) as announce:
+        if not as_json:
+            print("loading the model, looking for videos", file=sys.stderr, flush=True)
         report = index_videos(
-            paths, store, model, options=options, tags=given_tags, on_progress=bar.update
+            paths, store, model, options=options, tags=given_tags, on_progress=told(announce(""))
         )
     if as_json:
         print(json.dumps(asdict(report), ensure_ascii=False))
@@ -101,50 +103,18 @@ def index(
         raise typer.Exit(LEFT_OUT)
 
 
-class _Bar:
-    """A progress bar on standard error; now and then a line where that is not a terminal."""
+def told(display: Progress | None) -> OnProgress:
+    """Shows what an index run says of itself; a bar of bytes, words for the rest."""
 
-    def __init__(self, shown: bool) -> None:
-        self.shown = shown
-        self._bar: Any = None
-        self._told = time.monotonic()
+    def update(state: IndexProgress) -> None:
+        if display is not None:
+            total = state.bytes_total or 1
+            display(Work("indexing", state.bytes_done, total, describe(state), is_counted=False))
 
-    def __enter__(self) -> _Bar:
-        if self.shown and not sys.stderr.isatty():
-            print("loading the model, looking for videos", file=sys.stderr, flush=True)
-        elif self.shown:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
-            self._bar = Progress(
-                SpinnerColumn(),
-                BarColumn(bar_width=24),
-                TextColumn("{task.description}"),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._bar.start()
-            self._task = self._bar.add_task("loading the model, looking for videos", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self, progress: Progress) -> None:
-        if self._bar is not None:
-            self._bar.update(
-                self._task,
-                total=progress.bytes_total or 1,
-                completed=progress.bytes_done,
-                description=describe(progress),
-            )
-        elif self.shown and time.monotonic() - self._told >= LINE_SECONDS:
-            self._told = time.monotonic()
-            print(describe(progress), file=sys.stderr, flush=True)
+    return update
 
 
-def describe(progress: Progress) -> str:
+def describe(progress: IndexProgress) -> str:
     """One line: videos, clips, hours, speed, time left, skipped."""
     left = progress.seconds_left
     parts = [

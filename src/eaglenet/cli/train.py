@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglenet.cli.progress import shown_progress
 from eaglenet.cli.training_options import (
     AsJson,
     Device,
     Output,
     Settings,
     find_experiment,
-    progress_bars,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def train(
         check(experiment, device, as_json)
         return
     is_main = os.environ.get("RANK", "0") == "0"
-    with progress_bars(quiet=as_json or not is_main) as announce:
+    with shown_progress(quiet=as_json or not is_main) as announce:
         run = run_training(
             experiment,
             output,

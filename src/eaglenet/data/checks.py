@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any
 from eaglenet.data.annotation_files import finder_for
 from eaglenet.data.records import DATASETS, Split, VideoRecord
 from eaglenet.errors import DatasetError, UsageError, VideoDecodeError
+from eaglenet.progress import Progress, tell
 from eaglenet.types import FrameSpec
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -181,8 +180,7 @@ def look_at_files(
     for done, (path, reason) in enumerate(outcomes, start=1):
         if reason is not None:
             problems[path] = reason
-        if progress is not None:
-            progress(done, len(records))
+        tell(progress, "decoding videos" if decode else "opening videos", done, len(records))
     return problems
 
 

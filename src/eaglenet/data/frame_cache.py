@@ -6,7 +6,7 @@ import hashlib
 import logging
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,15 +31,13 @@ from eaglenet.data.frame_journal import (
 from eaglenet.data.records import Split, VideoRecord
 from eaglenet.errors import DatasetError, UsageError
 from eaglenet.locking import hold_lock
+from eaglenet.progress import Progress, tell
 from eaglenet.types import Clips, FrameSpec
 
 logger = logging.getLogger(__name__)
 
 # Measured on 93 natural videos at 224 pixels, quality 90: 0.30 bytes a pixel. A guide, no bound.
 JPEG_BYTES_PER_PIXEL = 0.3
-
-Progress = Callable[[int, int], None]
-"""Called with (videos done, videos in all)."""
 
 
 def estimate_bytes(num_videos: int, spec: FrameSpec, encoding: Encoding = "raw") -> int:
@@ -138,7 +136,8 @@ class FrameCache:
             check_space(folder, due, spec, encoding)
             if due:
                 with Journal(folder, contents, spec, encoding) as journal:
-                    decode_into(journal, due, spec, workers, progress)
+                    title = f"decoding {split.name} frames"
+                    decode_into(journal, due, spec, workers, progress, title)
         cache = cls.open(folder, split, spec)
         absent = int((~cache.available).sum())
         if absent:
@@ -242,6 +241,7 @@ def decode_into(
     spec: FrameSpec,
     workers: int,
     progress: Progress | None,
+    title: str,
 ) -> None:
     """Decode ``due`` and append a row, or the reason of a skip, for each."""
     from eaglenet.video.many import decode_many
@@ -264,8 +264,7 @@ def decode_into(
         else:
             journal.skip(video.video_id, outcome.reason)
         done += 1
-        if progress is not None:
-            progress(done, len(due))
+        tell(progress, title, done, len(due))
 
 
 def check_space(

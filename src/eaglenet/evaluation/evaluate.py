@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from eaglenet.evaluation.metrics import Metrics, check_video_of_text
 from eaglenet.evaluation.ranking import MAX_SCORES, Share, rank_pairs
 from eaglenet.evaluation.summary import format_result, mean_and_spread
 from eaglenet.methods.base import Method, evaluating
+from eaglenet.progress import Progress
 from eaglenet.scoring import check_choice
 from eaglenet.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
 
@@ -107,7 +108,7 @@ def evaluate(
     max_scores: int = MAX_SCORES,
     scores_file: Path | None = None,
     share: Share | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate ``method``: encode texts and videos, score every pair, rank both directions.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eaglenet.evaluation.metrics import Metrics, StreamingRanks
 from eaglenet.methods.base import Method
+from eaglenet.progress import Progress, Work, tell
 from eaglenet.scoring import score_all
 from eaglenet.types import TextFeatures, VideoFeatures
 
@@ -49,7 +50,7 @@ def rank_pairs(
     max_scores: int = MAX_SCORES,
     share: Share | None = None,
     scores_file: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     **settings: Any,
 ) -> Metrics:
     """Metrics of all pairs; memory grows with texts + videos, never their product.
@@ -79,9 +80,8 @@ def rank_pairs(
         nonlocal scored
         before = scored
 
-        def advance(done: int, _: int) -> None:
-            if progress is not None:
-                progress(before + done, len(text) * len(own))
+        def advance(work: Work) -> None:
+            tell(progress, work.title, before + work.done, len(text) * len(own))
 
         told = advance if shown else None
         scores: Tensor = score_all(method, text[texts], video[videos], progress=told, **settings)

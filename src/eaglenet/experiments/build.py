@@ -21,8 +21,8 @@ from eaglenet.errors import ConfigError, DatasetError, ModelNotFoundError, Usage
 from eaglenet.experiments.experiment import PRETRAINED, DataChoice, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method, evaluating
+from eaglenet.progress import Progress
 from eaglenet.training.distributed import World
-from eaglenet.training.logbook import Progress, tell
 from eaglenet.training.sources import (
     Source,
     cached_source,
@@ -281,12 +281,7 @@ def _cached_frames(
     size = estimate(records, data.frames)
     logger.info("frames of %s: up to %.2f GB in %s", split, size / 1e9, folder)
 
-    title = f"decoding {split} frames ({size / 1e9:.2f} GB)"
-
-    def decoded(done: int, total: int) -> None:
-        tell(progress, title, done, total)
-
-    frames = FrameCache.build(records, data.frames, folder, workers=data.workers, progress=decoded)
+    frames = FrameCache.build(records, data.frames, folder, workers=data.workers, progress=progress)
     pairs = CachedPairs(records, frames, method.tokenize, max_words=data.max_words)
     return cached_source(pairs)
 

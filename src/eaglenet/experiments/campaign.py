@@ -18,7 +18,7 @@ from eaglenet.experiments.evaluation import evaluate_run
 from eaglenet.experiments.experiment import Experiment
 from eaglenet.experiments.runs import RESULT, train
 from eaglenet.files import read_json, write_json, write_text
-from eaglenet.training.logbook import Progress
+from eaglenet.progress import Progress
 
 BUDGET = {
     "pairs": "pairs learnt from",

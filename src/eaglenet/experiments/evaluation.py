@@ -28,13 +28,13 @@ from eaglenet.experiments.experiment import DataChoice, Experiment
 from eaglenet.experiments.runs import SELECTION_NOTES, frames_folder, load_run
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
+from eaglenet.progress import Progress
 from eaglenet.settings import differences, override, to_plain
 from eaglenet.training.distributed import (
     World,
     join,
     leave,
 )
-from eaglenet.training.logbook import Progress
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.sources import Source, feature_source
 from eaglenet.types import FrameSpec

@@ -15,8 +15,8 @@ from eaglenet.errors import UsageError
 from eaglenet.experiments.evaluation import dataset_source
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
+from eaglenet.progress import Progress
 from eaglenet.training.distributed import World, join, leave
-from eaglenet.training.logbook import Progress
 from eaglenet.training.rounds import fetched
 from eaglenet.training.sources import Source, index_chunks
 from eaglenet.types import Expert, TextFeatures

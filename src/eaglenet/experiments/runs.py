@@ -26,6 +26,7 @@ from eaglenet.files import read_json, write_json
 from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
+from eaglenet.progress import Progress
 from eaglenet.settings import differences
 from eaglenet.training.determinism import repeatable
 from eaglenet.training.distributed import (
@@ -36,7 +37,7 @@ from eaglenet.training.distributed import (
     sum_over_ranks,
     wait_for_main,
 )
-from eaglenet.training.logbook import Progress, check_board, read_log
+from eaglenet.training.logbook import check_board, read_log
 from eaglenet.training.memory import reset_peak_memory
 from eaglenet.training.sources import Source, few_videos
 from eaglenet.training.trainer import Position, Trainer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import overload
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from eaglenet.errors import UsageError
 from eaglenet.methods.base import Method, evaluating
+from eaglenet.progress import Progress, tell
 from eaglenet.scoring.backends import Scorer, choose
 from eaglenet.scoring.results import MatrixResult, Result, TopKResult
 from eaglenet.scoring.tiles import TopK, spans
@@ -31,7 +31,7 @@ def score_all(
     tile_videos: int | None = ...,
     top_k: None = ...,
     resume: Path | str | None = ...,
-    progress: Callable[[int, int], None] | None = ...,
+    progress: Progress | None = ...,
 ) -> Tensor: ...
 
 
@@ -47,7 +47,7 @@ def score_all(
     tile_videos: int | None = ...,
     top_k: int,
     resume: Path | str | None = ...,
-    progress: Callable[[int, int], None] | None = ...,
+    progress: Progress | None = ...,
 ) -> TopK: ...
 
 
@@ -63,7 +63,7 @@ def score_all(
     tile_videos: int | None = None,
     top_k: int | None = None,
     resume: Path | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tensor | TopK:
     """Float32 scores ``[texts, videos]`` on the features' device; memory holds one tile beside it.
 
@@ -113,7 +113,7 @@ def _fill(
     video: VideoFeatures,
     tile: tuple[int, int],
     result: Result,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     """Videos outside, texts inside: a video's own part is made once."""
     for number, video_span in enumerate(spans(len(video), tile[1])):
@@ -122,9 +122,9 @@ def _fill(
         prepared = scorer.prepare(video[video_span])
         for text_span in spans(len(text), tile[0]):
             result.add(text_span, video_span, scorer.score(text[text_span], prepared))
-            if progress is not None:
-                block = text_span.stop * (video_span.stop - video_span.start)
-                progress(video_span.start * len(text) + block, len(text) * len(video))
+            block = text_span.stop * (video_span.stop - video_span.start)
+            done = video_span.start * len(text) + block
+            tell(progress, "scoring pairs", done, len(text) * len(video))
         result.block_finished()
 
 

@@ -5,25 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from eaglenet.errors import UsageError
 from eaglenet.files import write_text
-
-
-class Progress(Protocol):
-    """What a caller may show while a run goes on.
-
-    Events are the lines of the log, and ``work``: ``done`` of ``total`` of what ``title`` says.
-    """
-
-    def event(self, record: dict[str, Any]) -> None: ...
-
-
-def tell(progress: Progress | None, title: str, done: int, total: int) -> None:
-    """Show how far some long work is."""
-    if progress is not None:
-        progress.event({"event": "work", "title": title, "done": done, "total": total})
 
 
 class Logbook:
@@ -39,10 +24,8 @@ class Logbook:
         *,
         step: int = 0,
         tensorboard: bool = False,
-        progress: Progress | None = None,
     ) -> None:
         self.path = folder / "log.jsonl"
-        self.progress = progress
         self._file = self.path.open("a", encoding="utf-8")
         self._board = _open_board(folder, step) if tensorboard else None
 
@@ -52,8 +35,6 @@ class Logbook:
         if self._board is not None:
             for name, value in _numbers(record, record["event"]):
                 self._board.add_scalar(name, value, record["step"])
-        if self.progress is not None:
-            self.progress.event(record)
 
     def close(self) -> None:
         self._file.close()

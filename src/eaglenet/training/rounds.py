@@ -14,8 +14,8 @@ from eaglenet.errors import UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult, evaluate
 from eaglenet.evaluation.ranking import Share
 from eaglenet.methods.base import Method
+from eaglenet.progress import Progress, tell
 from eaglenet.training.distributed import World, gather_uneven, sum_over_ranks
-from eaglenet.training.logbook import Progress, tell
 from eaglenet.training.sources import Source, few_videos, index_chunks
 
 
@@ -61,7 +61,7 @@ def evaluate_source(
         missing_videos=source.missing,
         scores_file=scores_file,
         share=share,
-        progress=lambda done, total: tell(progress, "scoring pairs", done, total),
+        progress=progress,
     )
     if scores_file is not None:
         np.save(video_file(scores_file), source.video_of_text.cpu().numpy())

@@ -24,6 +24,7 @@ from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.files import folder_written_whole
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
+from eaglenet.progress import Progress, tell
 from eaglenet.training.checkpoint import latest_checkpoint, write_checkpoint
 from eaglenet.training.config import TrainingConfig
 from eaglenet.training.distributed import (
@@ -33,7 +34,7 @@ from eaglenet.training.distributed import (
     broadcast_state,
     sum_over_ranks,
 )
-from eaglenet.training.logbook import Logbook, Progress, cut_log
+from eaglenet.training.logbook import Logbook, cut_log
 from eaglenet.training.memory import peak_memory
 from eaglenet.training.optimizer import (
     build_optimizer,
@@ -114,10 +115,12 @@ class Trainer:
         self.pending: list[tuple[int, Tensor]] = []
         self.names: tuple[str, ...] = ()
         self.stop = StopRequest()
+        self.progress = progress if world.is_main else None
+        self._last_score = ""
         self._log_started = self._counted = time.perf_counter()
         self._resume()
         self.logbook = (
-            Logbook(folder, step=self.position.step, tensorboard=tensorboard, progress=progress)
+            Logbook(folder, step=self.position.step, tensorboard=tensorboard)
             if world.is_main
             else None
         )
@@ -167,6 +170,7 @@ class Trainer:
     def _fit(self) -> Position:
         self._counted = time.perf_counter()
         self._log({"event": "start", "num_steps": self.num_steps})
+        tell(self.progress, "step", self.position.step, self.num_steps, is_notable=True)
         self.method.train()
         while True:
             sampler, epoch, start = self._place()
@@ -250,6 +254,8 @@ class Trainer:
         for (step, _), row in zip(self.pending, rows, strict=True):
             named = dict(zip(self.names, row, strict=True))
             self._log({"event": "step", "step": step, **named, "seconds": round(seconds, 5)})
+            detail = f"loss {named['total']:.4f}{self._last_score}"
+            tell(self.progress, "step", step, self.num_steps, detail)
         logger.debug("rates after step %d: %s", self.position.step, rates)
         self.pending = []
         self._log_started = time.perf_counter()
@@ -275,6 +281,9 @@ class Trainer:
         score = result.metrics.t2v.recall_at_1
         if self.config.select_by == "Rsum":
             score = result.metrics.rsum
+        told = f"epoch {epoch}: t2v R@1 {result.metrics.t2v.recall_at_1:.1f}"
+        self._last_score = f", {told}"
+        tell(self.progress, "step", self.position.step, self.num_steps, told, is_notable=True)
         self.position.history.append({"epoch": epoch, **summary(result)})
         self.position.evaluations_since_best += 1
         if score > self.position.best_score:

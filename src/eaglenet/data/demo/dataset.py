@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from eaglenet.data.records import (
 )
 from eaglenet.errors import ConfigError, DatasetError
 from eaglenet.files import read_json, write_json, write_text, written_whole
+from eaglenet.progress import Progress, tell
 from eaglenet.types import Clips, FrameSpec
 
 __all__ = [
@@ -115,13 +116,12 @@ def render_world(
     seed: int = 0,
     unmentioned: int = 0,
     size: int = FRAME_SIZE,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> DemoSplit:
     """Write a split as H.264 files with a ``captions.jsonl``, and give its records.
 
     Several splits may share a folder. Files that are already there are kept, so an interrupted
-    call goes on where it stopped; a folder of another world or size is refused. ``progress`` is
-    called with (clips that are there, clips in all).
+    call goes on where it stopped; a folder of another world or size is refused.
     """
     check_split_name("demo", split, SPLITS)
     folder = Path(folder)
@@ -135,8 +135,7 @@ def render_world(
         # Encoding runs outside Python's lock, so threads are enough.
         written = pool.map(lambda scene: _write_scene(folder, scene, size), missing)
         for there, _ in enumerate(written, len(scenes) - len(missing) + 1):
-            if progress is not None:
-                progress(there, len(scenes))
+            tell(progress, "rendering clips", there, len(scenes))
     _write_captions(folder, split, scenes)
     logger.info("%s: %d clips written, %d were there", folder, len(missing), len(scenes))
     return _demo_records(scenes, split, folder)
