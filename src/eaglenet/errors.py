@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+LONGEST = 2000
+"""Characters of a message."""
+
 
 class EagleNetError(Exception):
     """Base of every error that is the input's fault. The command line prints it on one line.
@@ -13,6 +16,11 @@ class EagleNetError(Exception):
     """
 
     exit_code: int = 1
+
+    def __str__(self) -> str:
+        """What foreign files put into a message may be of any length; both ends tell enough."""
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-200:]}"
 
 
 class UsageError(EagleNetError):

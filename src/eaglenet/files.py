@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from eaglenet import foreign
+
 
 def partial_path(path: Path) -> Path:
     """Where ``path`` is written first; of another process, another one. The ending stays."""
@@ -78,7 +80,7 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file. Raises ``OSError`` or ``ValueError``; callers say what to do."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    return foreign.read_json(path, foreign.MAX_ANNOTATIONS)
 
 
 def sync(path: Path) -> None:

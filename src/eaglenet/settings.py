@@ -6,13 +6,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from eaglenet.errors import ConfigError
+from eaglenet.foreign import parse_json
 
 Settings = TypeVar("Settings")
 _WORDS = {
@@ -40,7 +40,8 @@ def to_plain(value: Any) -> Any:
 def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings:
     """The dataclass ``kind`` from what :func:`to_plain` gave; unknown names are errors."""
     if not isinstance(plain, Mapping):
-        raise ConfigError(f"{where or kind.__name__}: expected a table of settings, got {plain!r}")
+        where = where or kind.__name__
+        raise ConfigError(f"{where}: expected a table of settings, got {plain!r:.200}")
     hints = typing.get_type_hints(kind)
     names = [spec.name for spec in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in plain:
@@ -149,8 +150,8 @@ def _unknown(full: str, name: str, names: list[str]) -> ConfigError:
 
 def _guess(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_json(text)
+    except ValueError:
         return text
 
 
@@ -190,7 +191,7 @@ def _coerce(hint: Any, plain: Any, where: str) -> Any:
         matched, value = _match(option, plain, where)
         if matched:
             return value
-    raise ConfigError(f"{where}: expected {_describe(hint)}, got {plain!r}")
+    raise ConfigError(f"{where}: expected {_describe(hint)}, got {plain!r:.200}")
 
 
 def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
@@ -200,9 +201,11 @@ def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
     if option is type(None):
         return plain is None, None
     if origin is Literal:
-        return plain in arguments, plain
+        return any(plain == known and type(plain) is type(known) for known in arguments), plain
     if option is float:
         is_number = isinstance(plain, (int, float)) and not isinstance(plain, bool)
+        if isinstance(plain, int) and abs(plain) >= 2**1000:
+            is_number = False
         return is_number, float(plain) if is_number else None
     if option is int:
         return isinstance(plain, int) and not isinstance(plain, bool), plain

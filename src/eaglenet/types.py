@@ -15,9 +15,13 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
+from eaglenet.errors import ConfigError
+
 Sampling = Literal["uniform", "per_second", "whole_rate"]
 Resize = Literal["crop", "stretch"]
 ShortVideo = Literal["repeat", "mask", "zeros"]
+MOST_FRAMES, MOST_PIXELS = 4096, 4096
+"""Of one clip, and along the side of a frame."""
 # A type variable, not ``Self``: the shape checker decorates methods one by one and refuses Self.
 Record = TypeVar("Record", bound="TensorRecord")
 
@@ -235,6 +239,12 @@ class FrameSpec:
     short: ShortVideo = "repeat"
     fast: bool = False
     square_pixels: bool = False
+
+    def __post_init__(self) -> None:
+        for name, most in (("num_frames", MOST_FRAMES), ("size", MOST_PIXELS)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= most:
+                raise ConfigError(f"{name} is {value!r:.60}; expected a whole number, 1 to {most}")
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from eaglenet.cli.progress import shown_progress
+from eaglenet.cli.terminal import lines
 from eaglenet.errors import UsageError
 from eaglenet.settings import check_choices, read_assignments
 
@@ -244,8 +245,8 @@ def show(report: CheckReport) -> None:
 
 
 def printable(text: str) -> str:
-    """File names need not be UTF-8; what no terminal can show becomes a question mark."""
-    return text.encode(errors="replace").decode()
+    """File names need not be UTF-8, and may hold signs that upset a terminal."""
+    return lines(text.encode(errors="replace").decode())
 
 
 def register(root: typer.Typer) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglenet.cli.progress import shown_progress
-from eaglenet.cli.store import one_line
+from eaglenet.cli.terminal import one_line
 from eaglenet.progress import Progress, Work
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def index(
     if report.unused_tags:
         print(f"{tags} names files that were not found in the given paths:", file=sys.stderr)
         for name in report.unused_tags:
-            print(f"  {name}", file=sys.stderr)
+            print(one_line(f"  {name}"), file=sys.stderr)
     if report.problems:
         raise typer.Exit(LEFT_OUT)
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from eaglenet.cli.terminal import SafeFormatter, lines
 from eaglenet.errors import EagleNetError, StoppedError
 
 COMMAND_MODULES: tuple[str, ...] = (
@@ -63,7 +64,9 @@ def options(
     if debug:
         os.environ["EAGLENET_DEBUG"] = "1"
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(name)s: %(message)s")
+    logging.basicConfig(level=level)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(SafeFormatter("%(name)s: %(message)s"))
 
 
 for _name in COMMAND_MODULES:
@@ -88,7 +91,7 @@ def main() -> None:
     except EagleNetError as error:
         if os.environ.get("EAGLENET_DEBUG"):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(lines(f"error: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader (head, less) went away: not an error of ours.
@@ -99,8 +102,10 @@ def main() -> None:
         if os.environ.get("EAGLENET_DEBUG") or error.filename is None:
             raise
         print(
-            f"error: {error.filename}: {error.strerror}; check the path, its permissions and the "
-            "space on its disk",
+            lines(
+                f"error: {error.filename}: {error.strerror}; check the path, its permissions and "
+                "the space on its disk"
+            ),
             file=sys.stderr,
         )
         sys.exit(1)

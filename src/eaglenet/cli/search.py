@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglenet.cli.terminal import one_line
 from eaglenet.errors import UsageError, VideoDecodeError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def search(
         for answer in answers:
             _show_table(answer)
         for line in (*(f"saved {name}" for name in saved.values()), *written):
-            print(line)
+            print(one_line(line))
     if not len(engine.snapshot):
         print(
             f"{store} holds no clips yet; add videos with: eaglenet index PATH --store {store}",
@@ -104,7 +105,7 @@ def search(
     if left_out:
         print(f"{len(left_out)} results were not saved:", file=sys.stderr)
         for reason in left_out:
-            print(f"  {reason}", file=sys.stderr)
+            print(one_line(f"  {reason}"), file=sys.stderr)
         raise typer.Exit(VideoDecodeError.exit_code)
 
 
@@ -179,8 +180,8 @@ def _tell_what_is_gone(answers: list[Answer], store: str) -> None:
     gone = [path for path in paths if is_gone(path)]
     if gone:
         print(
-            f"{len(gone)} of the files found are not there any more, {gone[0]} first; forget them "
-            f"with: eaglenet index FOLDER --store {store} --drop-missing",
+            f"{len(gone)} of the files found are not there any more, {one_line(gone[0])} first; "
+            f"forget them with: eaglenet index FOLDER --store {store} --drop-missing",
             file=sys.stderr,
         )
 
@@ -220,6 +221,7 @@ def _show_table(answer: Answer) -> None:
         print(f"nothing found for {title!r}")
         return
     shown = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 3]}..."
+    shown = one_line(shown)
     table = Table(title=Text(shown), title_justify="left", box=None, pad_edge=False)
     for name in ("#", "score", "moment", "best", "file", "clip"):
         table.add_column(name, justify="right" if name in ("#", "score") else "left", no_wrap=True)
@@ -231,7 +233,7 @@ def _show_table(answer: Answer) -> None:
             f"{hit.score:.3f}",
             f"{clock(hit.moment.start)} - {clock(hit.moment.end)}",
             clock(hit.moment.best),
-            Text(hit.path, style=f"link {link}", overflow="fold"),
+            Text(one_line(hit.path), style=f"link {link}", overflow="fold"),
             hit.clip_id,
         )
     # Wide enough for any path where the output is not a terminal and may be cut up by scripts.
@@ -244,7 +246,9 @@ def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:
         print(json.dumps([asdict(hit) for hit in ranked], ensure_ascii=False))
         return
     for hit in ranked:
-        print(f"{hit.rank:>3}  {hit.score:.3f}  {clock(hit.moment.best):>8}  {hit.caption}")
+        print(
+            f"{hit.rank:>3}  {hit.score:.3f}  {clock(hit.moment.best):>8}  {one_line(hit.caption)}"
+        )
 
 
 def _save_clips(

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from eaglenet.cli.terminal import one_line
+
 commands = typer.Typer(no_args_is_help=True, help="Look into a store, measure and repair it.")
 Store = Annotated[str, typer.Option("--store", help="Folder of the store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -28,7 +30,8 @@ def info(store: Store, as_json: AsJson = False) -> None:
         return
     for name, value in values.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else value
-        print(f"{name:<10} {text:.2f}" if isinstance(value, float) else f"{name:<10} {text}")
+        line = f"{name:<10} {text:.2f}" if isinstance(value, float) else f"{name:<10} {text}"
+        print(one_line(line))
 
 
 @commands.command()
@@ -43,15 +46,6 @@ def files(store: Store, as_json: AsJson = False) -> None:
     for row in rows:
         text = f"{row.status:<7} {row.num_clips:>5} clips  {row.path}  {row.reason}".rstrip()
         print(one_line(text))
-
-
-def one_line(text: str) -> str:
-    """File names may hold line breaks and other signs that upset a terminal; shown as escapes.
-
-    >>> one_line("two\\nlines")
-    'two\\\\nlines'
-    """
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 @commands.command()

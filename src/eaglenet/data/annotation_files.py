@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from eaglenet import foreign
 from eaglenet.errors import DatasetError
 from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
@@ -19,11 +20,13 @@ LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null"}
 
 def read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return foreign.read_bytes(path, foreign.MAX_ANNOTATIONS)
     except FileNotFoundError:
         raise DatasetError(f"{path} does not exist") from None
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
 def read_text(path: Path) -> str:
@@ -42,11 +45,13 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> Any:
     text = read_text(path)
     try:
-        return json.loads(text)
+        return foreign.parse_json(text)
     except json.JSONDecodeError as error:
         raise DatasetError(
             f"{path}: broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
         ) from error
+    except ValueError as error:
+        raise DatasetError(f"{path}: broken JSON: {error}") from error
 
 
 def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -56,9 +61,9 @@ def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DatasetError(f"{path}: broken JSON in line {number}: {error.msg}") from error
+            row = foreign.parse_json(line)
+        except ValueError as error:
+            raise DatasetError(f"{path}: broken JSON in line {number}: {error}") from error
         if not isinstance(row, dict):
             raise DatasetError(f"{path}: line {number} is not a JSON object")
         rows.append((number, row))

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from eaglenet import foreign
 from eaglenet.data.annotation_files import read_json
 from eaglenet.data.records import Protocol, stable_order
 from eaglenet.errors import DatasetError, NonFiniteError, UsageError
@@ -266,7 +267,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 def read_array(path: Path, dtypes: Sequence[Any]) -> Tensor:
     """A two-axis array of one of ``dtypes`` with only finite numbers."""
     try:
-        array = np.load(path, allow_pickle=False)
+        array = foreign.read_array(path)
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; a feature folder needs it") from None
     except (ValueError, EOFError, OSError) as error:

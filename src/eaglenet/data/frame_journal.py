@@ -22,6 +22,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from eaglenet import foreign
 from eaglenet.data.annotation_files import read_json
 from eaglenet.data.records import Split, VideoRecord
 from eaglenet.errors import DatasetError
@@ -204,7 +205,7 @@ def parse_line(line: bytes) -> tuple[str, Row | str] | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        entry = json.loads(line)
+        entry = foreign.parse_json(line)
         if "skip" in entry:
             return str(entry["id"]), str(entry["skip"])
         row = Row(

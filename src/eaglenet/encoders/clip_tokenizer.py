@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import tokenizers
 import torch
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from eaglenet import foreign
 from eaglenet.encoders.json_tokenizer import valid_unicode
 from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
 from eaglenet.types import Tokens
@@ -24,6 +25,8 @@ PATTERN = (
 )
 TABLE_MERGES = 49152 - 256 - 2
 """How many merges of OpenAI's table its models use; the rest of the file is left over."""
+
+MOST_TOKENS = 10_000_000
 
 Merge = tuple[str, str]
 
@@ -49,8 +52,11 @@ class ClipTokenizer:
                 raise CheckpointError(f"the vocabulary has no {token!r}; expected CLIP's")
         self.start_id = vocabulary[START]
         self.end_id = vocabulary[END]
-        self._backend = _pipeline(vocabulary, merges)
-        self._backend.add_special_tokens(_special_tokens(added_tokens))
+        try:
+            self._backend = _pipeline(vocabulary, merges)
+            self._backend.add_special_tokens(_special_tokens(added_tokens))
+        except Exception as error:  # the library raises nothing more precise
+            raise CheckpointError(f"the vocabulary and its merges do not fit: {error}") from error
         self._backend.post_processor = processors.RobertaProcessing(
             (END, self.end_id), (START, self.start_id), trim_offsets=False, add_prefix_space=False
         )
@@ -86,9 +92,11 @@ class ClipTokenizer:
         if (folder / "tokenizer.json").is_file():
             return cls._from_tokenizer_json(folder / "tokenizer.json")
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-            vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
-            lines = (folder / "merges.txt").read_text("utf-8").split("\n")
-            return cls(vocabulary, [_pair(line) for line in lines[1:] if line])
+            with _named(folder / "vocab.json"):
+                vocabulary = foreign.read_object(folder / "vocab.json", foreign.MAX_VOCABULARY)
+            with _named(folder / "merges.txt"):
+                lines = foreign.read_text(folder / "merges.txt", foreign.MAX_VOCABULARY).split("\n")
+                return cls._from_foreign(vocabulary, [_pair(line) for line in lines[1:] if line])
         for table in sorted(folder.glob("bpe_simple_vocab_16e6.txt*")):
             return cls.from_table(table)
         raise ModelNotFoundError(
@@ -98,25 +106,36 @@ class ClipTokenizer:
 
     @classmethod
     def _from_tokenizer_json(cls, path: Path) -> ClipTokenizer:
-        content = json.loads(path.read_text("utf-8"))
-        model = content.get("model", {})
-        if model.get("type", "BPE") != "BPE" or model.get("end_of_word_suffix") != WORD_END:
-            raise CheckpointError(
-                f"{path}: not CLIP's byte-pair encoding (model {model.get('type')!r}, "
-                f"word end {model.get('end_of_word_suffix')!r})"
-            )
-        merges = [
-            _pair(merge) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]
-        ]
-        return cls(model["vocab"], merges, added_tokens=content.get("added_tokens", ()))
+        with _named(path):
+            content = foreign.read_object(path, foreign.MAX_VOCABULARY)
+            model = content.get("model")
+            if not isinstance(model, dict):
+                raise ValueError("it describes no model")
+            if model.get("type", "BPE") != "BPE" or model.get("end_of_word_suffix") != WORD_END:
+                raise ValueError(
+                    f"not CLIP's byte-pair encoding (model {model.get('type')!r:.60}, "
+                    f"word end {model.get('end_of_word_suffix')!r:.60})"
+                )
+            if not {"merges", "vocab"} <= set(model):
+                raise ValueError("its model has no vocab or no merges")
+            merges = [_pair(m) if isinstance(m, str) else tuple(m) for m in model["merges"]]
+            return cls._from_foreign(model["vocab"], merges, content.get("added_tokens") or ())
+
+    @classmethod
+    def _from_foreign(cls, vocabulary: Any, merges: Any, added_tokens: Any = ()) -> ClipTokenizer:
+        _check_vocabulary(vocabulary, merges, added_tokens)
+        return cls(vocabulary, merges, added_tokens=added_tokens)
 
     @classmethod
     def from_table(cls, path: str | Path) -> ClipTokenizer:
         """From OpenAI's ``bpe_simple_vocab_16e6.txt.gz``."""
         path = Path(path)
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-        return cls.from_merges([_pair(line) for line in text.split("\n")[1 : TABLE_MERGES + 1]])
+        with _named(path):
+            data = foreign.read_bytes(path, foreign.MAX_VOCABULARY)
+            if path.suffix == ".gz":
+                data = foreign.gunzip(data, foreign.MAX_VOCABULARY)
+            lines = data.decode("utf-8").split("\n")[1 : TABLE_MERGES + 1]
+            return cls.from_merges([_pair(line) for line in lines])
 
     @classmethod
     def from_merges(cls, merges: Sequence[Merge]) -> ClipTokenizer:
@@ -189,6 +208,49 @@ def _pipeline(vocabulary: Mapping[str, int], merges: Sequence[Merge]) -> Any:
     )
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of reading a vocabulary, with the file they are in."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged, or no vocabulary ({error})") from error
+
+
+def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
+    """The library behind trusts its input: ids, pairs and names are checked here."""
+    if not isinstance(vocabulary, Mapping):
+        raise CheckpointError("the vocabulary is no table of tokens and ids")
+    for token, number in vocabulary.items():
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not is_number or not 0 <= number < MOST_TOKENS or not _is_text(token):
+            raise CheckpointError(f"the vocabulary gives {token!r:.60} the id {number!r:.60}")
+    if len(set(vocabulary.values())) != len(vocabulary):
+        raise CheckpointError("the vocabulary gives one id to several tokens")
+    for merge in merges:
+        if len(merge) != 2 or not all(map(_is_text, merge)):
+            raise CheckpointError(f"a merge is {merge!r:.60}; expected two tokens")
+    if not isinstance(added_tokens, Sequence):
+        raise CheckpointError("added_tokens is no list")
+    for added in added_tokens:
+        if not isinstance(added, Mapping) or not _is_text(added.get("content")):
+            raise CheckpointError(f"an added token is {added!r:.60}; expected its content")
+        names = ("single_word", "lstrip", "rstrip", "normalized")
+        if not all(isinstance(added.get(name, False), bool) for name in names):
+            raise CheckpointError(f"an added token has an option that is no bool: {added!r:.60}")
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a token can be kept: text without lone surrogates."""
+    return (isinstance(value, str) and value.isascii()) or (
+        isinstance(value, str) and value == valid_unicode(value)
+    )
 
 
 def _special_tokens(added: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args, runtime_checkable
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from eaglenet.errors import ConfigError
 
@@ -13,6 +13,19 @@ Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
 CLIP_PIXEL_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_PIXEL_STD = (0.26862954, 0.26130258, 0.27577711)
 CLIP_LOGIT_SCALE = math.log(100.0)
+
+MOST: dict[str, int] = {
+    "layers": 512,
+    "heads": 1024,
+    "width": 65_536,
+    "mlp_width": 1_048_576,
+    "image_size": 8192,
+    "patch_size": 8192,
+    "vocabulary_size": 10_000_000,
+    "context_length": 65_536,
+    "dim": 65_536,
+}
+"""Far beyond any CLIP; more in a file is an error, not a reason to allocate."""
 
 
 @runtime_checkable
@@ -30,7 +43,13 @@ class TowerShape(Protocol):
 
 
 def check_tower(name: str, config: TowerShape) -> None:
-    """Refuse a width that heads do not divide, and unknown activations."""
+    """Refuse impossible sizes, a width that heads do not divide, and unknown activations."""
+    for size in MOST:
+        if hasattr(config, size):
+            _check_size(name, size, getattr(config, size))
+    norm_eps = getattr(config, "norm_eps", 1e-5)
+    if not isinstance(norm_eps, (int, float)) or not 0 < norm_eps < 1:
+        raise ConfigError(f"{name} norm_eps is {norm_eps!r:.60}; expected about 1e-5")
     if config.width % config.heads:
         raise ConfigError(
             f"{name} width {config.width} cannot be split into {config.heads} heads; "
@@ -72,6 +91,8 @@ class VisionConfig:
     def __post_init__(self) -> None:
         check_tower("vision", self)
         check_patches(self.image_size, self.patch_size)
+        if not 0 <= self.frame_positions <= MOST["context_length"]:
+            raise ConfigError(f"frame_positions is {self.frame_positions}; 0 means none")
 
     @property
     def grid(self) -> int:
@@ -110,6 +131,32 @@ class ClipConfig:
     text: TextConfig = field(default_factory=TextConfig)
     pixel_mean: tuple[float, float, float] = CLIP_PIXEL_MEAN
     pixel_std: tuple[float, float, float] = CLIP_PIXEL_STD
+
+    def __post_init__(self) -> None:
+        _check_size("", "dim", self.dim)
+        for name, values in (("pixel_mean", self.pixel_mean), ("pixel_std", self.pixel_std)):
+            if len(values) != 3 or not all(map(math.isfinite, values)):
+                raise ConfigError(f"{name} is {values}; expected three finite numbers")
+        if min(self.pixel_std) <= 0:
+            raise ConfigError(f"pixel_std is {self.pixel_std}; pixels are divided by it")
+
+
+def _check_size(where: str, name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST[name]:
+        raise ConfigError(f"{where} {name} is {value!r:.60}; expected 1 to {MOST[name]}".strip())
+
+
+def check_sizes(config: Any) -> None:
+    """Refuse numbers beyond any model, before anything is built with them."""
+    for spec in fields(config):
+        value = getattr(config, spec.name)
+        most = MOST["layers"] if "layers" in spec.name else MOST.get(spec.name, MOST["width"])
+        if isinstance(value, int) and not -1 <= value <= most:
+            raise ConfigError(f"{spec.name} is {value!r:.60}; expected at most {most}")
+        if isinstance(value, float) and value != value:
+            raise ConfigError(f"{spec.name} is no number")
+        if is_dataclass(value):
+            check_sizes(value)
 
 
 CLIP_SHAPES: dict[str, ClipConfig] = {

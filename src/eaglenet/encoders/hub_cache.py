@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from eaglenet.encoders.model_files import WEIGHT_FILES
+from eaglenet import foreign
+from eaglenet.encoders.model_files import WEIGHT_FILES, shard_names
 from eaglenet.errors import ModelNotFoundError
 
 HUB_IDS = {
@@ -68,7 +68,7 @@ def _fetch_files(fetch: Callable[[str], Path]) -> Path:
     folder = fetch("config.json").parent
     weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
     if weights.name.endswith(".index.json"):
-        for shard in sorted(set(json.loads(weights.read_text("utf-8"))["weight_map"].values())):
+        for shard in shard_names(foreign.read_object(weights, foreign.MAX_VOCABULARY), weights):
             fetch(shard)
     _first_of(fetch, VOCABULARIES)
     try:

@@ -14,6 +14,7 @@ from eaglenet.encoders.config import (
     VisionConfig,
 )
 from eaglenet.errors import CheckpointError, ConfigError
+from eaglenet.settings import from_plain
 
 # transformers leaves values out that equal its defaults, so these are part of the format.
 TEXT_DEFAULTS: dict[str, Any] = {
@@ -60,23 +61,26 @@ def config_from_hub(
         raise CheckpointError(f"the image tower takes {vision['num_channels']} channels, not 3")
     preprocessor = preprocessor or {}
     try:
-        return ClipConfig(
-            dim=values.get("projection_dim", 512),
-            vision=VisionConfig(
-                image_size=_square(vision["image_size"]),
-                patch_size=_square(vision["patch_size"]),
-                **_tower(vision),
-            ),
-            text=TextConfig(
-                vocabulary_size=text["vocab_size"],
-                context_length=text["max_position_embeddings"],
-                end_token=_end_token(text["eos_token_id"], is_legacy=kind == "clip"),
-                **_tower(text),
-            ),
-            pixel_mean=tuple(preprocessor.get("image_mean", CLIP_PIXEL_MEAN)),
-            pixel_std=tuple(preprocessor.get("image_std", CLIP_PIXEL_STD)),
+        return from_plain(
+            ClipConfig,
+            {
+                "dim": values.get("projection_dim", 512),
+                "vision": {
+                    "image_size": _square(vision["image_size"]),
+                    "patch_size": _square(vision["patch_size"]),
+                    **_tower(vision),
+                },
+                "text": {
+                    "vocabulary_size": text["vocab_size"],
+                    "context_length": text["max_position_embeddings"],
+                    "end_token": _end_token(text["eos_token_id"], is_legacy=kind == "clip"),
+                    **_tower(text),
+                },
+                "pixel_mean": preprocessor.get("image_mean", CLIP_PIXEL_MEAN),
+                "pixel_std": preprocessor.get("image_std", CLIP_PIXEL_STD),
+            },
         )
-    except ConfigError as error:
+    except (ConfigError, TypeError, ValueError, LookupError) as error:
         raise CheckpointError(f"config.json: {error}") from error
 
 
@@ -131,6 +135,8 @@ def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A tower's own values. ``<name>_dict`` is how early configs said it, and it wins."""
     legacy = values.get(f"{name}_dict")
     given = legacy if legacy is not None else values.get(name) or {}
+    if not isinstance(given, Mapping):
+        raise CheckpointError(f"config.json: {name} should be an object, is {given!r:.60}")
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -156,14 +162,14 @@ def _section_of(tower: VisionConfig | TextConfig) -> dict[str, Any]:
     }
 
 
-def _square(size: int | list[int]) -> int:
+def _square(size: Any) -> Any:
     if isinstance(size, int):
         return size
-    if len(set(size)) != 1:
+    if not isinstance(size, list) or len({str(side) for side in size}) != 1:
         raise CheckpointError(f"images or patches of {size} pixels; only squares are understood")
     return size[0]
 
 
-def _end_token(value: int | list[int], *, is_legacy: bool) -> int | None:
-    first = value if isinstance(value, int) else value[0]
+def _end_token(value: Any, *, is_legacy: bool) -> Any:
+    first = value[0] if isinstance(value, list) and value else value
     return None if is_legacy and first == LEGACY_END_TOKEN else first

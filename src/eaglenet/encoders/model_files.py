@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from eaglenet import foreign
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 
 WEIGHT_FILES = (
@@ -28,12 +30,9 @@ def model_type(folder: Path) -> str | None:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+        return foreign.read_object(path, foreign.MAX_VOCABULARY)
+    except (ValueError, OSError) as error:
         raise CheckpointError(f"{path}: not JSON ({error})") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {type(values).__name__}")
-    return values
 
 
 def read_optional_json(path: Path) -> dict[str, Any] | None:
@@ -52,7 +51,7 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
             continue
         if not name.endswith(".index.json"):
             return read_weight_file(path)
-        shards = sorted(set(read_json(path)["weight_map"].values()))
+        shards = shard_names(read_json(path), path)
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing:
             raise ModelNotFoundError(f"{folder}: {name} names files that are not there: {missing}")
@@ -79,14 +78,33 @@ def fill(module: Filled, weights: Mapping[str, Tensor], place: Path, dtype: torc
     return module.eval()
 
 
+def shard_names(index: dict[str, Any], path: Path) -> list[str]:
+    """Files that an index of weights names; plain names beside it and no others."""
+    names = index.get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CheckpointError(f"{path}: weight_map should be a table of names and files")
+    shards = sorted(set(names.values()))
+    for name in shards:
+        if name != Path(name).name or not name or "\0" in name:
+            raise CheckpointError(f"{path}: names {name!r:.60}, which is no file beside it")
+    return shards
+
+
 def read_weight_file(path: Path) -> dict[str, Tensor]:
     import safetensors.torch
 
     try:
         if path.suffix == ".safetensors":
             weights: dict[str, Tensor] = safetensors.torch.load_file(path)
-        else:
-            weights = torch.load(path, map_location="cpu", weights_only=True)
+            return weights
+        if zipfile.is_zipfile(path):
+            foreign.check_zip(path)
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(weights, dict) or not all(
+            isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+        ):
+            raise ValueError("expected names and tensors")
+        foreign.check_tensor_bytes(weights.values(), path)
         return weights
     except Exception as error:  # a damaged file can fail in any way
         raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error

@@ -8,7 +8,9 @@ tensors and inert nodes.
 from __future__ import annotations
 
 import io
+import math
 import pickle
+import pickletools
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eaglenet import foreign
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.weight_names import from_openai, openai_config
 from eaglenet.errors import CheckpointError
@@ -51,17 +54,24 @@ def load_openai_clip(path: str | Path, *, dtype: torch.dtype = torch.float32) ->
 def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
     """Weights by OpenAI's names."""
     path = Path(path)
+    try:
+        weights = _read_any(path)
+        foreign.check_tensor_bytes(weights.values(), path)
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: the archive cannot be read ({error})") from error
+    return {name: value for name, value in weights.items() if name not in NOT_WEIGHTS}
+
+
+def _read_any(path: Path) -> dict[str, Tensor]:
     if not zipfile.is_zipfile(path):
         return _read_state_dict(path)
+    foreign.check_zip(path)
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         # A TorchScript archive holds code; a plain torch.save file does not.
-        is_script = any("/code/" in name for name in names)
-        if is_script:
-            weights = _read_script(path, archive, names)
-    if not is_script:
-        weights = _read_state_dict(path)
-    return {name: value for name, value in weights.items() if name not in NOT_WEIGHTS}
+        if any("/code/" in name for name in names):
+            return _read_script(path, archive, names)
+    return _read_state_dict(path)
 
 
 def _read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -85,9 +95,10 @@ def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict
     if tree_name is None:
         raise CheckpointError(f"{path}: a TorchScript archive without data.pkl; it is damaged")
     prefix = tree_name[: -len("data.pkl")]
-    reader = _TensorUnpickler(io.BytesIO(archive.read(tree_name)), archive, prefix)
     try:
-        tree = reader.load()
+        content = archive.read(tree_name)
+        _check_memo(content)
+        tree = _TensorUnpickler(io.BytesIO(content), archive, prefix).load()
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
     except Exception as error:  # a damaged pickle can fail in any way
@@ -97,12 +108,21 @@ def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict
     return weights
 
 
-def _collect(node: Any, prefix: str, weights: dict[str, Tensor]) -> None:
+def _check_memo(content: bytes) -> None:
+    """A pickle may name any place of the memo, and the reader makes room up to there."""
+    for operation, argument, _ in pickletools.genops(content):
+        if "PUT" in operation.name and isinstance(argument, int) and argument > len(content):
+            raise ValueError("its pickle asks for more places than it can fill")
+
+
+def _collect(node: Any, prefix: str, weights: dict[str, Tensor], level: int = 0) -> None:
+    if level > foreign.MAX_DEPTH:
+        raise ValueError("its modules are nested without end")
     for name, value in getattr(node, "__dict__", {}).items():
         if isinstance(value, Tensor):
-            weights[prefix + name] = value
+            weights[f"{prefix}{name}"] = value
         elif isinstance(value, _Node):
-            _collect(value, f"{prefix}{name}.", weights)
+            _collect(value, f"{prefix}{name}.", weights, level + 1)
 
 
 class _Node:
@@ -156,6 +176,8 @@ class _TensorUnpickler(pickle.Unpickler):
 def _rebuild_tensor(
     storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
 ) -> Tensor:
+    if math.prod(size) > storage.numel():
+        raise CheckpointError(f"a tensor of shape {list(size)} has {storage.numel()} values only")
     return torch.as_strided(storage, size, stride, offset)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from eaglenet import foreign
 from eaglenet.errors import UsageError
 
 
@@ -39,9 +39,10 @@ def read_video_of_text(path: Path, num_texts: int) -> Int[Tensor, "texts"]:
         if path.suffix == ".npy":
             values = _load_array(path)
         elif path.suffix == ".json":
-            values = np.array(json.loads(path.read_text(encoding="utf-8")))
+            values = np.array(foreign.read_json(path, foreign.MAX_ANNOTATIONS))
         else:
-            values = np.array([int(word) for word in path.read_text(encoding="utf-8").split()])
+            words = foreign.read_text(path, foreign.MAX_ANNOTATIONS).split()
+            values = np.array([int(word) for word in words])
     except (ValueError, EOFError, OSError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if not np.issubdtype(values.dtype, np.integer) or values.shape != (num_texts,):
@@ -54,7 +55,7 @@ def read_video_of_text(path: Path, num_texts: int) -> Int[Tensor, "texts"]:
 
 def _load_array(path: Path) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
+        return foreign.read_array(path)
     except (ValueError, EOFError) as error:
         # NumPy's own words advise to load a foreign file unsafely.
         raise UsageError(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eaglenet import foreign
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -196,7 +198,7 @@ def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dic
             problems.append(f"no {path.name}")
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = foreign.read_json(path, foreign.MAX_ANNOTATIONS)
     except (ValueError, OSError) as error:
         problems.append(f"{path.name} cannot be read ({error})")
         return {}
@@ -214,7 +216,7 @@ def _read_log(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            event = json.loads(line)
+            event = foreign.parse_json(line)
         except ValueError:
             problems.append(f"{path.name} line {number} is broken; read up to there")
             break

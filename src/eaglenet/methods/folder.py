@@ -11,14 +11,18 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from eaglenet import foreign
 from eaglenet.encoders import ENCODERS
-from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
-from eaglenet.files import read_json, write_json, written_whole
+from eaglenet.encoders.config import check_sizes
+from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
+from eaglenet.files import write_json, written_whole
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.settings import from_plain
 from eaglenet.types import Encoder, FrameSpec
 
 FORMAT = 1
+MARGIN = 2**24
+"""Weights that a method's builder may take away from the towers."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 PACKAGED = Path(__file__).parent.parent / "models"
 """Models that come with the package, by name."""
@@ -100,15 +104,15 @@ def _read_description(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        description = read_json(path)
-    except ValueError as error:
+        description = foreign.read_json(path)
+    except (ValueError, OSError) as error:
         raise CheckpointError(f"{path}: not JSON ({error}); write the model again") from error
     if not isinstance(description, dict) or "eaglenet" not in description:
         return None
     if description["eaglenet"] != FORMAT:
         raise CheckpointError(
-            f"{path}: written in form {description['eaglenet']}, this version reads form {FORMAT}; "
-            "upgrade eaglenet, or save the model with this version"
+            f"{path}: written in form {description['eaglenet']!r:.60}, this version reads form "
+            f"{FORMAT}; upgrade eaglenet, or save the model with this version"
         )
     return description
 
@@ -119,15 +123,17 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
     if set(description) - {"habits"} != expected:
         odd = ", ".join(sorted(set(description) - {"habits"} ^ expected))
         raise CheckpointError(f"{path}: missing or unknown {odd}; upgrade eaglenet or save again")
-    spec = METHODS[str(description["method"])]
     weights = _read_weights(folder / WEIGHTS)
     try:
+        spec = METHODS[str(description["method"])]
         config = from_plain(spec.config_class, description["config"], where="config")
+        check_sizes(config)
+        frame_spec = from_plain(FrameSpec, description["frame_spec"], where="frame_spec")
+        habits = from_plain(EvaluationHabits, description.get("habits", {}), where="habits")
         encoder = _build_encoder(description["encoder"], weights, path)
         method = spec.build(config, encoder)
-        method.frame_spec = from_plain(FrameSpec, description["frame_spec"], where="frame_spec")
-        method.habits = from_plain(EvaluationHabits, description.get("habits", {}), where="habits")
-    except (ConfigError, TypeError, KeyError) as error:
+        method.frame_spec, method.habits = frame_spec, habits
+    except (UsageError, TypeError, KeyError, ValueError, RuntimeError, AssertionError) as error:
         raise CheckpointError(
             f"{path}: {error}; a newer eaglenet may have written it: upgrade, or save it again"
         ) from error
@@ -150,7 +156,9 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _build_encoder(plain: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path) -> Encoder:
+def _build_encoder(plain: Any, weights: Mapping[str, Tensor], path: Path) -> Encoder:
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("kind"), str):
+        raise CheckpointError(f"{path}: encoder should say its kind and config")
     if plain["kind"] not in ENCODERS:
         known = ", ".join(ENCODERS)
         raise CheckpointError(
@@ -159,6 +167,7 @@ def _build_encoder(plain: Mapping[str, Any], weights: Mapping[str, Tensor], path
         )
     spec = ENCODERS[plain["kind"]]
     config = from_plain(spec.config_class, plain["config"], where="encoder.config")
+    check_sizes(config)
     if spec.reads_features:
         return spec.build(config)
     # Without values first: drawing random weights only to replace them takes seconds.
@@ -170,6 +179,12 @@ def _build_encoder(plain: Mapping[str, Any], weights: Mapping[str, Tensor], path
     if all(name in own and own[name].shape == shape for name, shape in known_shapes.items()):
         encoder.load_state_dict({name: own[name] for name in known_shapes}, assign=True)
         return encoder
+    wanted = sum(shape.numel() for shape in known_shapes.values())
+    held = sum(value.numel() for value in weights.values())
+    if wanted > 2 * held + MARGIN:
+        raise CheckpointError(
+            f"{path}: describes an encoder of {wanted:,} weights, {WEIGHTS} holds {held:,}"
+        )
     # The method's builder changes the towers, so that names or shapes differ until then.
     return spec.build(config)
 

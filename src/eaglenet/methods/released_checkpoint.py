@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eaglenet import foreign
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.weight_names import from_openai, openai_config
 from eaglenet.energy.energies import EnergyPooling
@@ -64,6 +66,8 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(f"{path} is not a file; give the released .bin checkpoint")
     try:
+        if zipfile.is_zipfile(path):
+            foreign.check_zip(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or foreign file can fail in any way
         # Not torch's own text, which advises to load files that run what is in them.
@@ -76,6 +80,10 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
             content = content[key]
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
         raise CheckpointError(f"{path}: expected names and tensors (a state_dict)")
+    try:
+        foreign.check_tensor_bytes(content.values(), path)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     return {name.removeprefix("module."): value for name, value in content.items()}
 
 

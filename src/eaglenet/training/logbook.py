@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from eaglenet import foreign
 from eaglenet.errors import UsageError
 from eaglenet.files import write_text
 
@@ -67,7 +68,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         return records
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            record = json.loads(line)
+            record = foreign.parse_json(line)
         except json.JSONDecodeError:
             break
         records.append(record)

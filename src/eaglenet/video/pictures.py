@@ -14,6 +14,9 @@ from eaglenet.errors import UsageError
 from eaglenet.video.pixels import Pixels, scaled_size
 
 JPEG_QUALITY = 85
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""What is opened as a picture. Others would start another program (EPS) or decoders of old."""
+MAX_PIXELS = 100_000_000
 
 
 def to_jpeg(picture: Pixels) -> bytes:
@@ -28,16 +31,20 @@ def to_jpeg(picture: Pixels) -> bytes:
 
 def decode_image(path: Path, size: int, resize: str = "crop") -> Tensor:
     """Uint8 [3, size, size], upright; bicubic, then centre cropped or stretched as frames are."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as opened:
+        with Image.open(path, formats=FORMATS) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                raise ValueError(f"{opened.width} x {opened.height} pixels; {MAX_PIXELS} at most")
             image = ImageOps.exif_transpose(opened).convert("RGB")
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such image file") from error
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    # A damaged picture can fail in any way; some of Pillow's decoders raise what they like.
+    except Exception as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0].replace(str(path), "it")
         raise UsageError(
-            f"{path}: not an image that can be read ({error}); give a JPEG, PNG or WebP file"
+            f"{path}: not an image that can be read ({cause}); give a JPEG, PNG or WebP file"
         ) from error
     if resize == "stretch":
         image = image.resize((size, size), Image.Resampling.BICUBIC)

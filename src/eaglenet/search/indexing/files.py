@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglenet import foreign
 from eaglenet.errors import UsageError
 from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
@@ -102,22 +104,23 @@ def read_tags(path: Path) -> dict[str, tuple[str, ...]]:
     every file of that name.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            if not {"path", "tags"} <= set(reader.fieldnames or ()):
-                raise UsageError(
-                    f"{path}: expected the columns path and tags in the first line, found "
-                    f"{', '.join(reader.fieldnames or ()) or 'nothing'}"
-                )
-            tags: dict[str, tuple[str, ...]] = {}
-            for row in reader:
-                name = (row["path"] or "").strip()
-                target = path.parent / name
-                key = os.path.abspath(target) if "/" in name or target.exists() else name
-                given = (tag.strip() for tag in (row["tags"] or "").split(";"))
-                tags[key] = tuple(dict.fromkeys(tag for tag in given if tag))
-            return tags
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = foreign.read_text(path, foreign.MAX_ANNOTATIONS)
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        header = list(reader.fieldnames or ())
+        if not {"path", "tags"} <= set(header):
+            found = ", ".join(f"{name!r:.60}" for name in header[:10]) or "nothing"
+            raise UsageError(
+                f"{path}: expected the columns path and tags in the first line, found {found}"
+            )
+        tags: dict[str, tuple[str, ...]] = {}
+        for row in reader:
+            name = (row["path"] or "").strip()
+            target = path.parent / name
+            key = os.path.abspath(target) if "/" in name or target.exists() else name
+            given = (tag.strip() for tag in (row["tags"] or "").split(";"))
+            tags[key] = tuple(dict.fromkeys(tag for tag in given if tag))
+        return tags
+    except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{path}: cannot be read as a CSV file: {error}") from error
 
 

@@ -1,0 +1,265 @@
+"""Every reader of files that others made, against thousands of damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from campaign import Reader, run
+from mutations import mutate_bytes, mutate_json, mutated_json_bytes, mutated_lines
+
+from eaglenet.encoders.clip_tokenizer import ClipTokenizer
+from eaglenet.encoders.hub_config import config_from_hub
+from eaglenet.encoders.openai_archive import read_openai_weights
+from eaglenet.encoders.pretrained import load_clip
+from eaglenet.errors import DatasetError, EagleNetError
+from eaglenet.methods.folder import load
+
+
+def refuses_some(refused: int, cases: int) -> None:
+    """A campaign in which nothing is refused damages nothing."""
+    assert refused > cases // 20
+
+
+@pytest.mark.parametrize(
+    ("name", "cases"), [("config.json", 250), ("tokenizer.json", 80), ("model.safetensors", 120)]
+)
+def test_model_folders(sound_model: Path, name: str, cases: int) -> None:
+    mutate = mutate_bytes if name.endswith("safetensors") else mutated_json_bytes
+    reader = Reader(f"model-{name}", sound_model / name, mutate, lambda: load(sound_model))
+    refuses_some(run(reader, cases), cases)
+
+
+@pytest.mark.parametrize(
+    ("name", "cases"),
+    [("config.json", 150), ("preprocessor_config.json", 60), ("model.safetensors", 60)],
+)
+def test_clip_folders(sound_clip: Path, name: str, cases: int) -> None:
+    mutate = mutate_bytes if name.endswith("safetensors") else mutated_json_bytes
+    reader = Reader(f"clip-{name}", sound_clip / name, mutate, lambda: load_clip(sound_clip))
+    run(reader, cases)
+
+
+def test_configurations_without_weights(sound_clip: Path) -> None:
+    values = json.loads((sound_clip / "config.json").read_text())
+    for number in range(2500):
+        changed = mutate_json(values, random.Random(number))
+        if not isinstance(changed, dict):
+            continue
+        try:
+            config_from_hub(changed)
+        except EagleNetError:
+            pass
+        except Exception as error:
+            pytest.fail(f"configuration {number}: {error!r} from {changed}")
+
+
+def test_vocabularies(tmp_path: Path, sound_model: Path) -> None:
+    content = json.loads((sound_model / "tokenizer.json").read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(content["vocab"]))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\nab c</w>\nd e</w>\n")
+
+    def read() -> None:
+        ClipTokenizer.from_folder(tmp_path)(["a dog"])
+
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+    for merge in ("ab", "abc</w>", "de</w>"):
+        vocabulary[merge] = len(vocabulary)
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    refuses_some(
+        run(Reader("vocab.json", tmp_path / "vocab.json", mutated_json_bytes, read), 200), 200
+    )
+    refuses_some(run(Reader("merges.txt", tmp_path / "merges.txt", mutated_lines, read), 200), 200)
+
+
+def test_tables_of_merges(tmp_path: Path) -> None:
+    lines = "\n".join(["#version: 0.2", *(f"{a} {b}" for a in "abcdef" for b in "ghijkl")])
+    plain, packed = tmp_path / "table.txt", tmp_path / "table.txt.gz"
+    plain.write_text(lines)
+    packed.write_bytes(gzip.compress(lines.encode()))
+    for path, mutate in ((plain, mutated_lines), (packed, mutate_bytes)):
+        reader = Reader(
+            "merges-table", path, mutate, lambda path=path: ClipTokenizer.from_table(path)
+        )
+        refuses_some(run(reader, 200), 200)
+
+
+def test_archives_of_weights(tmp_path: Path) -> None:
+    class Inner(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(3, 5))
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            return value @ self.weight
+
+    script, plain = tmp_path / "script.pt", tmp_path / "plain.pt"
+    # Traced by hand: scripting is deprecated and warns.
+    tree = {"weight": torch.randn(3, 5), "other": torch.randn(7)}
+    torch.save(tree, plain)
+    with torch.no_grad():
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.trace(Inner(), torch.zeros(2, 3)).save(str(script))
+    for path in (script, plain):
+        reader = Reader("archive", path, mutate_bytes, lambda path=path: read_openai_weights(path))
+        run(reader, 250)
+
+
+def test_checkpoints_of_training(tmp_path: Path) -> None:
+    from eaglenet.training.checkpoint import read_checkpoint, write_checkpoint
+
+    path = write_checkpoint(tmp_path, 3, {"weights": {"a": torch.randn(4, 5)}, "note": "x"})
+    refuses_some(
+        run(Reader("checkpoint", path, mutate_bytes, lambda: read_checkpoint(path)), 250), 250
+    )
+
+
+def dataset_readers(tmp_path: Path, files: Any) -> list[tuple[Path, Callable[[], Any]]]:
+    from eaglenet.data.datasets import didemo, msrvtt, msvd, own_folder, vatex
+
+    roots = {name: tmp_path / name for name in ("msrvtt", "msvd", "didemo", "vatex", "own")}
+    made = {
+        "msrvtt": files.msrvtt(roots["msrvtt"]),
+        "msvd": files.msvd(roots["msvd"]),
+        "didemo": files.didemo(roots["didemo"]),
+        "vatex": files.vatex(roots["vatex"]),
+    }
+    roots["own"].mkdir()
+    (roots["own"] / "captions.csv").write_text('path,caption\na.mp4,"one, two"\nb.mp4,three\n')
+    lines = [{"video": f"{n}.mp4", "captions": ["x", "y"], "start": 1, "end": 2.5} for n in "ab"]
+    (roots["own"] / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    modules = {"msrvtt": msrvtt, "msvd": msvd, "didemo": didemo, "vatex": vatex}
+    readers: list[tuple[Path, Callable[[], Any]]] = []
+    for name, root in made.items():
+        for path in sorted(root.rglob("*")):
+            if path.suffix in (".json", ".csv", ".txt", ".pkl"):
+                module: Any = modules[name]
+                readers.append((path, lambda module=module, root=root: _all(module, root)))
+    for name in ("captions.csv", "data.jsonl"):
+        path = roots["own"] / name
+        readers.append((path, lambda path=path: own_folder.load(path, "all")))
+    return readers
+
+
+def _all(module: Any, root: Path) -> None:
+    options = {"hold_out": 2} if "msrvtt" in module.__name__ else {}
+    for split in ("train", "test"):
+        module.load(root, split, **options)
+
+
+def mutate_by_name(path: Path) -> Any:
+    if path.suffix == ".json":
+        return mutated_json_bytes
+    if path.suffix == ".pkl":
+        return _mutated_pickle
+    return mutated_lines
+
+
+def _mutated_pickle(content: bytes, chance: random.Random) -> bytes:
+    if chance.random() < 0.5:
+        return mutate_bytes(content, chance)
+    value = pickle.loads(content)
+    plain = json.loads(json.dumps({str(key): list(entry) for key, entry in value.items()}))
+    return pickle.dumps(mutate_json(plain, chance))
+
+
+def test_annotations(tmp_path: Path, files: Any) -> None:
+    readers = dataset_readers(tmp_path, files)
+    assert len(readers) >= 8
+    refused = 0
+    for path, read in readers:
+        refused += run(
+            Reader(f"annotation-{path.suffix[1:]}", path, mutate_by_name(path), read), 120
+        )
+    refuses_some(refused, 60 * len(readers))
+
+
+def test_lists_of_tags(tmp_path: Path) -> None:
+    from eaglenet.search.indexing.files import read_tags
+
+    path = tmp_path / "tags.csv"
+    path.write_text("path,tags\n/a/b.mp4,home;dog\nc.mp4,\n")
+    run(Reader("tags", path, mutated_lines, lambda: read_tags(path)), 300)
+
+
+def test_arrays(tmp_path: Path) -> None:
+    from eaglenet.data.features import read_array
+    from eaglenet.evaluation.matrix_files import read_scores, read_video_of_text
+
+    path = tmp_path / "scores.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32))
+    refuses_some(run(Reader("npy", path, mutate_bytes, lambda: read_scores(path)), 300), 300)
+    refused = run(
+        Reader("npy", path, mutate_bytes, lambda: read_array(path, [np.float32])), 300, 300
+    )
+    refuses_some(refused, 300)
+    numbers = tmp_path / "numbers.json"
+    numbers.write_text("[0, 1, 2, 3]")
+    read = Reader("numbers", numbers, mutated_json_bytes, lambda: read_video_of_text(numbers, 4))
+    refuses_some(run(read, 300), 300)
+
+
+def test_feature_folders(tmp_path: Path) -> None:
+    from eaglenet.data.features import load_feature_folder
+
+    generator = np.random.default_rng(0)
+    np.save(tmp_path / "frame_features.npy", generator.normal(size=(6, 4)).astype(np.float16))
+    np.save(tmp_path / "sentence_features.npy", generator.normal(size=(3, 5)).astype(np.float16))
+    index = {
+        "video_ids": ["a", "b"],
+        "frames_per_video": [2, 4],
+        "captions_per_video": [1, 2],
+        "captions": [["x"], ["y", "z"]],
+    }
+    path = tmp_path / "index.json"
+    path.write_text(json.dumps(index))
+    read = Reader("features-index", path, mutated_json_bytes, lambda: load_feature_folder(tmp_path))
+    refuses_some(run(read, 400), 400)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_pictures(tmp_path: Path, kind: str) -> None:
+    from PIL import Image
+
+    from eaglenet.video.decoding import decode_image
+
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (24, 40, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    path = tmp_path / "picture"
+    path.write_bytes(buffer.getvalue())
+    refuses_some(
+        run(Reader(f"picture-{kind}", path, mutate_bytes, lambda: decode_image(path, 16)), 200), 200
+    )
+
+
+def test_experiments(tmp_path: Path) -> None:
+    from eaglenet.experiments.experiment import Experiment
+    from tiny import tiny_experiment
+
+    path = tmp_path / "experiment.json"
+    tiny_experiment(tmp_path).save(path)
+    read = Reader("experiment", path, mutated_json_bytes, lambda: Experiment.load(path))
+    refuses_some(run(read, 500), 500)
+
+
+def test_deep_annotations_are_a_clear_error(tmp_path: Path) -> None:
+    from eaglenet.data.annotation_files import read_json
+
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 10_000)
+    with pytest.raises(DatasetError, match="nested"):
+        read_json(path)
