@@ -19,7 +19,7 @@ from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.recipes import RECIPES, TABLES, build_recipe
 from eaglenet.recipes.benchmarks import DATASETS, num_frames, released_training
-from eaglenet.recipes.features import NEED_EXPERTS, NEED_TOWERS
+from eaglenet.recipes.features import NEED_EXPERTS, NEED_IDS, NEED_TOWERS
 from eaglenet.recipes.originals import ORIGINALS, PAPER_CHANGES
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.distributed import World
@@ -109,7 +109,7 @@ def make_batch(experiment: Experiment) -> PairBatch:
     return PairBatch(Tokens(words, words > 0), clips, ids)
 
 
-CANNOT_RUN = {f"features/{method}" for method in NEED_TOWERS | NEED_EXPERTS}
+CANNOT_RUN = {f"features/{method}" for method in NEED_TOWERS | NEED_EXPERTS | NEED_IDS}
 
 
 TAKEN: set[str] = set()
@@ -271,7 +271,7 @@ def test_every_method_that_reads_experts_has_a_recipe_with_one_budget():
     assert len({build_recipe(f"experts/{method}").training for method in readers}) == 1
 
 
-@pytest.mark.parametrize("method", sorted(NEED_TOWERS | NEED_EXPERTS))
+@pytest.mark.parametrize("method", sorted(NEED_TOWERS | NEED_EXPERTS | NEED_IDS))
 def test_methods_that_need_towers_say_that_they_cannot_run_on_features(method):
     with pytest.raises(ConfigError, match="frozen features"):
         build_method(build_recipe(f"features/{method}"))

@@ -56,6 +56,9 @@ class Method(nn.Module, ABC):
     name: ClassVar[str]
     needs_words: ClassVar[bool] = False
     needs_patches: ClassVar[bool] = False
+    is_cross_encoder: ClassVar[bool] = False
+    """A score reads text and video together in a network: nothing of it can be prepared, and search
+    ranks a shortlist with it."""
     needs_ids: ClassVar[bool] = False
     """Whether ``losses`` wants to know which video is which (``VideoFeatures.ids``)."""
 

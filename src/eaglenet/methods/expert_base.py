@@ -75,7 +75,9 @@ class ExpertMethod(Method):
         self, texts: Tokens | TextFeatures
     ) -> tuple[TextFeatures, Float[Tensor, "texts words dim"], Bool[Tensor, "texts words"]]:
         """Encoded texts, their words and which are real; without words the sentence is one."""
-        has_words = isinstance(texts, Tokens) or texts.words is not None
+        has_words = self.encoder.abilities.words
+        if isinstance(texts, TextFeatures):
+            has_words = texts.words is not None
         text = self.encoder.encode_text(texts, words=has_words)
         words, mask = words_or_sentence(text)
         return text, words, mask

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from eaglenet.data.demo.dataset import vocabulary
 from eaglenet.data.demo.experts import FRAMES_EXPERT, TOKENS, WIDTHS, WORDS
 from eaglenet.encoders.experts import ExpertConfig
 from eaglenet.encoders.features import FeatureConfig
@@ -44,6 +45,13 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "ce": {"text_centres": 8, "centres": {"colour": 2, "sound": 2}, "margin": 0.2},
     "mmt": {"num_layers": 2, "hidden_dim": 128, "text_layers": 1, "margin": 0.2},
     "t2vlad": {"num_centres": 5},
+    "supportset": {
+        "text_layers": 1,
+        "hidden_dim": 128,
+        "vocabulary_size": 3 + len(vocabulary()),
+        "caption_weight": 1.0,
+    },
+    "clipbert": {"num_layers": 1, "num_heads": 4, "hidden_dim": 128, "frames_per_clip": 3},
     "hit": {
         "num_layers": 2,
         "text_layers": 1,

@@ -38,9 +38,13 @@ TRAINING = TrainingConfig(
 )
 # These read more of a tower than frames and sentences. Their recipes exist so that a comparison
 # on features can say why they cannot run on them.
-NEED_TOWERS = frozenset({"clipvip", "prost", "ts2net", "tvproxynet", "ucofia"})
+NEED_TOWERS = frozenset(
+    {"bridgeformer", "clipvip", "frozen", "prost", "ts2net", "tvproxynet", "ucofia"}
+)
 # These read words and graphs beside frames; the `experts` recipes give them.
 NEED_EXPERTS = frozenset({"hgr"})
+# These write captions, whose token ids a features folder of frames and sentences does not hold.
+NEED_IDS = frozenset({"supportset"})
 # Narrow heads, as in the released code: a quarter of the memory, so that batches can be larger.
 # The printed support text spoils training with the sigmoid loss (docs/features.md).
 METHOD_CHANGES: Mapping[str, Mapping[str, Any]] = {
@@ -114,6 +118,7 @@ def register() -> None:
     for method in METHODS:
         note = " Cannot run: needs a tower." if method in NEED_TOWERS else ""
         note = " Cannot run: needs words and graphs." if method in NEED_EXPERTS else note
+        note = " Cannot run: needs token ids." if method in NEED_IDS else note
         add_recipe(f"features/{method}", partial(feature_experiment, method), source + note)
     for name, head in HEADS.items():
         base = partial(feature_experiment, "clip4clip")

@@ -1,0 +1,236 @@
+"""ClipBERT: text and a clip's grid of patches in one transformer, pair by pair."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.layers.late_interaction import words_or_sentence
+from eaglenet.layers.post_norm import PostNormStack
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+
+GRID = 100
+"""Rows of the tables of rows and of columns of the patch grid."""
+
+
+@dataclass(frozen=True)
+class ClipBERTConfig:
+    """Settings of ClipBERT.
+
+    frames_per_clip: neighbouring frames that are averaged into one clip.
+    pairs_at_once: pairs that go through the transformer together; bounds memory, not the score.
+    """
+
+    num_frames: int = 16
+    frames_per_clip: int = 2
+    dim: int = 512
+    num_layers: int = 12
+    num_heads: int = 8
+    hidden_dim: int = 3072
+    num_positions: int = 100
+    dropout: float = 0.1
+    pairs_at_once: int = 64
+
+    def __post_init__(self) -> None:
+        if min(self.frames_per_clip, self.pairs_at_once) < 1:
+            raise ConfigError(
+                f"frames_per_clip is {self.frames_per_clip} and pairs_at_once "
+                f"{self.pairs_at_once}; both must be 1 or more"
+            )
+
+
+def clip_loss(
+    logits: Float[Tensor, "pairs clips 2"],
+    mask: Bool[Tensor, "pairs clips"],
+    labels: Int[Tensor, "pairs"],
+) -> Float[Tensor, ""]:
+    """LSE over clips and classes minus LSE over clips of the right class (one clip: cross-entropy).
+
+    ``logits`` of clips that are not there count for nothing.
+    """
+    hidden = logits.masked_fill(~mask[..., None], float("-inf"))
+    own = hidden.gather(2, labels[:, None, None].expand(-1, hidden.shape[1], 1)).squeeze(-1)
+    return (hidden.flatten(1).logsumexp(dim=1) - own.logsumexp(dim=1)).mean()
+
+
+def log_odds(
+    logits: Float[Tensor, "pairs clips 2"], mask: Bool[Tensor, "pairs clips"]
+) -> Float[Tensor, "pairs"]:
+    """LSE over clips of "fits" minus that of "does not": ranks as the probability, unsaturated."""
+    hidden = logits.masked_fill(~mask[..., None], float("-inf")).logsumexp(dim=1)
+    return hidden[:, 1] - hidden[:, 0]
+
+
+class ClipBERT(Method):
+    """A cross-encoder: a score needs the text and the video together, so none can be prepared.
+
+    ``encode_text`` and ``encode_video`` give token sets; all else happens for each pair. Search
+    shortlists with ``coarse_vectors``, the encoder's own, and ranks the shortlist with ``score``.
+
+    Reduced: the grid is the patches of the encoder's tower (or the frames themselves, of stored
+    features) through one linear map, not ResNet-50's through a convolution; the pair network starts
+    from random weights, without image-text pre-training, and reads the encoder's words.
+    """
+
+    name = "clipbert"
+    is_cross_encoder = True
+    config: ClipBERTConfig
+
+    def __init__(self, encoder: Encoder, config: ClipBERTConfig) -> None:
+        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
+        self.config = config
+        # Stored features have frames without rows and columns.
+        self.has_grid = encoder.abilities.patches and encoder.image_size is not None
+        dim = config.dim
+        self.word_map = nn.Linear(encoder.dim, dim)
+        self.patch_map = nn.Linear(encoder.dim, dim)
+        self.first = nn.Parameter(0.02 * torch.randn(dim))
+        self.positions = nn.Parameter(0.02 * torch.randn(config.num_positions, dim))
+        self.kinds = nn.Parameter(0.02 * torch.randn(2, dim))
+        self.grid = nn.Parameter(0.02 * torch.randn(2, GRID, dim)) if self.has_grid else None
+        self.text_norm = nn.LayerNorm(dim, eps=1e-12)
+        self.patch_norm = nn.LayerNorm(dim, eps=1e-12)
+        self.dropout = nn.Dropout(config.dropout)
+        self.stack = PostNormStack(
+            dim,
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+            hidden_dim=config.hidden_dim,
+            dropout=config.dropout,
+        )
+        self.pooler = nn.Linear(dim, dim)
+        self.head = nn.Sequential(nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 2))
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        """Sentence for the shortlist, words for the pair network."""
+        has_words = self.encoder.abilities.words
+        if isinstance(texts, TextFeatures):
+            has_words = texts.words is not None
+        text = self.encoder.encode_text(texts, words=has_words)
+        words, mask = words_or_sentence(text)
+        return dataclasses.replace(text, words=words, words_mask=mask)
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        """Frames for the shortlist; in ``patches`` the grid of each clip, [videos, clips, ...]."""
+        video = self.encoder.encode_video(videos, patches=self.has_grid)
+        grid = video.frames[:, :, None] if video.patches is None else video.patches[:, :, 1:]
+        return dataclasses.replace(video, patches=grid, tokens=None, video=None)
+
+    def clips_of(
+        self, video: VideoFeatures
+    ) -> tuple[Float[Tensor, "videos clips patches dim"], Bool[Tensor, "videos clips"]]:
+        """Grids averaged over the real frames of each clip, and which clips have any."""
+        if video.patches is None:
+            raise UsageError("videos without a grid: make them with encode_video")
+        size = self.config.frames_per_clip
+        missing = -video.patches.shape[1] % size
+        grid = F.pad(video.patches, (0, 0, 0, 0, 0, missing)).unflatten(1, (-1, size))
+        mask = F.pad(video.mask, (0, missing)).unflatten(1, (-1, size))
+        weights = mask.to(grid.dtype)[..., None, None]
+        mean = (grid * weights).sum(dim=2) / weights.sum(dim=2).clamp_min(1.0)
+        return mean, mask.any(dim=2)
+
+    def pair_logits(
+        self,
+        text: TextFeatures,
+        video: VideoFeatures,
+        rows: Int[Tensor, "pairs"],
+        columns: Int[Tensor, "pairs"],
+    ) -> tuple[Float[Tensor, "pairs clips 2"], Bool[Tensor, "pairs clips"]]:
+        """Does text ``rows[i]`` fit video ``columns[i]``? Two logits for each of its clips."""
+        words, words_mask = words_or_sentence(text)
+        read = self._read(words)
+        read_mask = torch.cat([words_mask.new_ones(len(words), 1), words_mask], dim=1)
+        grid, clips_mask = self.clips_of(video)
+        seen = self._look(grid)
+        num_clips, num_patches = seen.shape[1:3]
+        pair_text = read[rows].repeat_interleave(num_clips, dim=0)
+        text_mask = read_mask[rows].repeat_interleave(num_clips, dim=0)
+        pair_seen = seen[columns].flatten(0, 1)
+        # A clip that is not there has nothing to see; its logits are masked later.
+        seen_mask = clips_mask[columns].flatten()[:, None].expand(-1, num_patches)
+        tokens = torch.cat([pair_text, pair_seen], dim=1)
+        states = self.stack(tokens, torch.cat([text_mask, seen_mask], dim=1))
+        pooled = self.dropout(torch.tanh(self.pooler(states[:, 0])))
+        return self.head(pooled).unflatten(0, (len(rows), num_clips)), clips_mask[columns]
+
+    def _read(self, words: Float[Tensor, "texts words width"]) -> Float[Tensor, "texts length dim"]:
+        mapped = self.word_map(words)
+        tokens = torch.cat([self.first.expand(len(words), 1, -1), mapped], dim=1)
+        if tokens.shape[1] > len(self.positions):
+            raise ConfigError(
+                f"texts of {words.shape[1]} words, there are positions for "
+                f"{len(self.positions) - 1}; raise num_positions or cut the texts"
+            )
+        tokens = tokens + self.positions[: tokens.shape[1]] + self.kinds[0]
+        result: Tensor = self.dropout(self.text_norm(tokens))
+        return result
+
+    def _look(
+        self, grid: Float[Tensor, "videos clips patches width"]
+    ) -> Float[Tensor, "videos clips patches dim"]:
+        tokens = self.patch_map(grid) + self.kinds[1]
+        if self.grid is not None:
+            side = round(grid.shape[2] ** 0.5)
+            places = torch.arange(grid.shape[2], device=grid.device)
+            tokens = tokens + self.grid[0, places // side] + self.grid[1, places % side]
+        result: Tensor = self.dropout(self.patch_norm(tokens))
+        return result
+
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (8, 8)
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        """Log-odds that each pair fits; a video without a frame scores 0."""
+        device = text.sentence.device
+        pairs = torch.cartesian_prod(
+            torch.arange(len(text), device=device), torch.arange(len(video), device=device)
+        ).view(-1, 2)
+        parts = []
+        for some in pairs.split(self.config.pairs_at_once):
+            logits, mask = self.pair_logits(text, video, some[:, 0], some[:, 1])
+            shown = torch.where(mask.any(dim=1, keepdim=True), mask, torch.ones_like(mask))
+            parts.append(log_odds(logits, shown).masked_fill(~mask.any(dim=1), 0.0))
+        return torch.cat(parts).view(len(text), len(video))
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        """Every text with its own video and with one of the others, drawn at random."""
+        count = len(text)
+        own = torch.arange(count, device=positives.device)
+        chances = torch.rand(positives.shape, device=positives.device)
+        other = chances.masked_fill(positives, -1.0).argmax(dim=1)
+        rows, columns = own.repeat(2), torch.cat([own, other])
+        labels = torch.cat([torch.ones_like(own), torch.zeros_like(own)])
+        logits, mask = self.pair_logits(text, video, rows, columns)
+        # A batch of one video has no other one to be wrong about.
+        is_usable = torch.cat([own >= 0, (~positives).any(dim=1)]) & mask.any(dim=1)
+        loss = clip_loss(logits[is_usable], mask[is_usable], labels[is_usable])
+        return Losses({"matching": loss})
+
+
+def build(config: ClipBERTConfig, encoder: Encoder) -> ClipBERT:
+    """ClipBERT's pair network over the words and patches that an encoder gives."""
+    adopt_logit_scale(encoder, None)
+    return ClipBERT(encoder, config)
+
+
+METHODS.add(
+    "clipbert",
+    MethodSpec(
+        name="clipbert",
+        config_class=ClipBERTConfig,
+        build=build,
+        paper="ClipBERT (Lei et al., CVPR 2021)",
+        checked="reference loop",
+    ),
+)

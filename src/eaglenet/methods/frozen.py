@@ -1,0 +1,106 @@
+"""Frozen in Time: an image tower with attention over time, trained with a fixed temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.space_time import SpaceTime, TimeStart
+from eaglenet.encoders.video_proxy import freeze_frame_embedding, unit_videos
+from eaglenet.losses.softmax import fixed_softmax_loss
+from eaglenet.methods.base import (
+    METHODS,
+    Method,
+    MethodSpec,
+    adopt_logit_scale,
+    frame_spec_for,
+    need_tower,
+)
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+
+
+@dataclass(frozen=True)
+class FrozenConfig:
+    """Settings of Frozen in Time.
+
+    num_frames: also the rows of the table of frame positions.
+    time_start: ``identity``, or ``released``: the authors' start, whose queries and keys never
+        learn (:class:`~eaglenet.encoders.space_time.TimeAttention`).
+    """
+
+    num_frames: int = 4
+    time_start: TimeStart = "identity"
+    temperature: float = 0.05
+
+
+class VideoTowerMethod(Method):
+    """``s(t, v) = cos(t, v)`` with ``v`` the class token of a tower over space and time."""
+
+    encoder: ClipEncoder
+    space_time: SpaceTime
+    temperature: float
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        return self.space_time.encode(self.encoder.vision, videos)
+
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (4096, 1024)
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        return F.normalize(text.sentence, dim=-1) @ unit_videos(video).T
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        """Cross-entropy of rows plus that of columns, at a temperature that is not learnt."""
+        scores = self.score(text, video)
+        return Losses({"contrastive": fixed_softmax_loss(scores, positives, self.temperature)})
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        if isinstance(features, TextFeatures):
+            return super().coarse_vectors(features)
+        return unit_videos(features)
+
+
+class Frozen(VideoTowerMethod):
+    """Attention over time, then over space, in every block; a table of frame positions.
+
+    Paper: starts from an ImageNet ViT and DistilBERT and is pre-trained on CC3M and WebVid-2M; here
+    from CLIP's towers and projections, without that pre-training. Padded frames are masked.
+    """
+
+    name = "frozen"
+    config: FrozenConfig
+
+    def __init__(self, encoder: ClipEncoder, config: FrozenConfig) -> None:
+        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
+        self.config = config
+        self.temperature = config.temperature
+        self.space_time = SpaceTime(
+            encoder.vision, time=config.time_start, num_positions=config.num_frames
+        )
+
+
+def build(config: FrozenConfig, encoder: Encoder) -> Frozen:
+    """Time attention beside the vision tower's blocks, which it starts from."""
+    encoder = need_tower(encoder, "frozen")
+    freeze_frame_embedding(encoder.vision)
+    adopt_logit_scale(encoder, None)
+    return Frozen(encoder, config)
+
+
+METHODS.add(
+    "frozen",
+    MethodSpec(
+        name="frozen",
+        config_class=FrozenConfig,
+        build=build,
+        paper="Frozen in Time (Bain et al., ICCV 2021)",
+        checked="reference loop",
+    ),
+)

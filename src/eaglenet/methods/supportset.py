@@ -1,0 +1,224 @@
+"""Support-Set: contrast, and captions written from other videos than one's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.layers.caption_decoder import CaptionDecoder
+from eaglenet.layers.expert_tokens import ExpertTokens
+from eaglenet.layers.masking import masked_softmax
+from eaglenet.layers.post_norm import PostNormStack
+from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.losses.margin import margin_loss
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.expert_base import ExpertMethod, sentence_width, words_width
+from eaglenet.methods.hit import masked_mean
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+
+Support = Literal["cross", "self", "full"]
+
+
+@dataclass(frozen=True)
+class SupportSetConfig:
+    """Settings of Support-Set. All but the idea is our choice: no code is to be had.
+
+    support: which videos a caption is written from: all but its own (``cross``), its own alone, or
+        all. vocabulary_size: of the captions' ids; 0 takes the text tower's.
+    text_layers: blocks over the words; 0 takes the encoder's sentence.
+    caption_weight: of the captioning loss.
+    """
+
+    num_frames: int = 12
+    dim: int = 512
+    num_layers: int = 1
+    text_layers: int = 0
+    decoder_layers: int = 2
+    num_heads: int = 4
+    hidden_dim: int = 1024
+    dropout: float = 0.1
+    max_tokens: int = 30
+    vocabulary_size: int = 0
+    support: Support = "cross"
+    temperature: float = 0.1
+    margin: float = 0.2
+    caption_weight: float = 10.0
+
+
+def support_memory(
+    shares: Float[Tensor, "texts videos"],
+    tokens: Float[Tensor, "videos steps dim"],
+    mask: Bool[Tensor, "videos steps"],
+) -> tuple[Float[Tensor, "texts steps dim"], Bool[Tensor, "texts steps"]]:
+    """The mean of other videos' tokens, step by step, over the videos that have the step."""
+    counted = mask.to(tokens.dtype)
+    total = torch.einsum("tv,vs,vsd->tsd", shares, counted, tokens)
+    weight = shares @ counted
+    return total / weight.clamp_min(1e-6)[..., None], weight > 1e-6
+
+
+class SupportSet(ExpertMethod):
+    r"""``s = cos(U(t), V(v))``; in training each caption is also written from a support set.
+
+    .. math:: \alpha_{ij} = \mathrm{softmax}_{j \in N_i} \langle U'(t_i), V'(v_j) \rangle / T,
+        \qquad L = \mathrm{MH}(S) + \lambda\, \mathrm{NLL}(c_i \mid \sum_j \alpha_{ij} M(v_j))
+
+    N_i leaves out every video with the caption's own id: else the answer would leak. The decoder
+    takes part in training only.
+
+    Paper (from its abstract; the rest is uncertain and our choice): pooling, widths, temperature, a
+    decoder from random weights instead of T5's; no pre-training on HowTo100M.
+    """
+
+    name = "supportset"
+    config: SupportSetConfig
+
+    def __init__(self, encoder: Encoder, config: SupportSetConfig) -> None:
+        super().__init__(encoder, num_frames=config.num_frames)
+        self.config = config
+        dim = config.dim
+        sizes = {"num_heads": config.num_heads, "hidden_dim": config.hidden_dim}
+        self.tokens = ExpertTokens(
+            self.widths, dim, max_tokens=config.max_tokens, dropout=config.dropout
+        )
+        self.stack = PostNormStack(
+            dim, num_layers=config.num_layers, dropout=config.dropout, **sizes
+        )
+        self.words: WordTransformer | None = None
+        in_dim = sentence_width(encoder)
+        if config.text_layers:
+            in_dim = dim
+            self.words = WordTransformer(
+                words_width(encoder),
+                dim,
+                num_layers=config.text_layers,
+                dropout=config.dropout,
+                **sizes,
+            )
+        self.text_map, self.text_support = nn.Linear(in_dim, dim), nn.Linear(in_dim, dim)
+        self.video_map, self.video_support = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.decoder = CaptionDecoder(
+            vocabulary_size(encoder, config), dim, num_layers=config.decoder_layers, **sizes
+        )
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        """The sentence and, in training, what the support set is chosen by and the captions."""
+        if self.words is None:
+            state = self.encoder.encode_text(texts).sentence
+        else:
+            _, words, mask = self.read_text(texts)
+            state = self.words.layers(words, mask)[-1][:, 0]
+        text = TextFeatures(self.text_map(state))
+        if not self.training:
+            return text
+        tokens = texts if isinstance(texts, Tokens) else texts.tokens
+        if tokens is None:
+            raise UsageError(
+                "Support-Set learns to write captions and these texts have no token ids; write "
+                "token_ids.npy into the features folder (docs/experts.md)"
+            )
+        support = self.text_support(state)[:, None]
+        return dataclasses.replace(text, words=support, tokens=tokens.to(state.device))
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        video, experts = self.read_experts(videos)
+        sequence = self.tokens(experts)
+        states: Tensor = self.stack(sequence.tokens, sequence.mask)
+        shown = self.tokens.project(self.frames_expert, experts[self.frames_expert].values)
+        features = VideoFeatures(
+            frames=self.video_map(shown).detach() if self.training else self.video_map(shown),
+            mask=video.mask,
+            video=self.video_map(masked_mean(states, sequence.mask)),
+        )
+        if not self.training:
+            return features
+        return dataclasses.replace(features, tokens=states, tokens_mask=sequence.mask)
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        return self.coarse_vectors(text) @ self.coarse_vectors(video).T
+
+    def joint_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n joint_dim"]:
+        if isinstance(features, TextFeatures):
+            return F.normalize(features.sentence, dim=-1)
+        if features.video is None:
+            raise UsageError("videos without a vector: make them with encode_video")
+        return F.normalize(features.video, dim=-1)
+
+    def frame_scores(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> Float[Tensor, "texts videos frames"]:
+        return super(ExpertMethod, self).frame_scores(text, video)
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        scores = self.score(text, video)
+        terms = {"margin": margin_loss(scores, positives, self.config.margin, hardest=True)}
+        terms["captions"] = self.caption_loss(text, video, positives)
+        return Losses(terms, {"captions": self.config.caption_weight})
+
+    def support_shares(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Float[Tensor, "texts videos"]:
+        """alpha: how much of each video a caption is written from."""
+        if text.words is None or video.tokens is None or video.tokens_mask is None:
+            raise UsageError("losses need the support set: encode in training mode")
+        pooled = masked_mean(video.tokens, video.tokens_mask)
+        queries = F.normalize(text.words[:, 0], dim=-1)
+        logits = queries @ F.normalize(self.video_support(pooled), dim=-1).T
+        allowed = {
+            "cross": ~positives,
+            "self": positives,
+            "full": torch.ones_like(positives),
+        }[self.config.support]
+        return masked_softmax(logits / self.config.temperature, allowed)
+
+    def caption_loss(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Float[Tensor, ""]:
+        """NLL of the captions, given the memory of their support sets."""
+        shares = self.support_shares(text, video, positives)
+        if text.tokens is None or video.tokens is None or video.tokens_mask is None:
+            raise UsageError("losses need captions and video tokens: encode in training mode")
+        memory, mask = support_memory(shares, video.tokens, video.tokens_mask)
+        return self.decoder.loss(text.tokens, memory, mask)
+
+
+def vocabulary_size(encoder: Any, config: SupportSetConfig) -> int:
+    """As configured, or the text tower's."""
+    if config.vocabulary_size:
+        return config.vocabulary_size
+    tower = getattr(getattr(encoder, "config", None), "text", None)
+    size = getattr(tower, "vocabulary_size", None)
+    if size is None:
+        raise ConfigError(
+            "supportset writes captions: it cannot run on frozen features without their token ids; "
+            "set method_config.vocabulary_size for a folder that has them"
+        )
+    return int(size)
+
+
+def build(config: SupportSetConfig, encoder: Encoder) -> SupportSet:
+    """Support-Set on a tower, or on a folder of experts that has token ids."""
+    adopt_logit_scale(encoder, None)
+    return SupportSet(encoder, config)
+
+
+METHODS.add(
+    "supportset",
+    MethodSpec(
+        name="supportset",
+        config_class=SupportSetConfig,
+        build=build,
+        paper="Support-Set (Patrick et al., ICLR 2021)",
+        checked="approximate from the abstract",
+        reads_experts=True,
+    ),
+)
