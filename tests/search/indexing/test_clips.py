@@ -1,17 +1,16 @@
+"""How long videos are cut into clips."""
+
+from __future__ import annotations
+
 from itertools import pairwise
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglenet.errors import UsageError
 from eaglenet.search.indexing.clips import check_splitting, fixed_windows, shot_windows
-from eaglenet.search.moments import find_moment
 from eaglenet.search.store.manifest import Splitting
-from eaglenet.types import Moment
-
-INF = float("-inf")
 
 
 @settings(deadline=None, max_examples=40)
@@ -45,31 +44,3 @@ def test_shots_begin_at_cuts_and_long_ones_are_cut_further() -> None:
 def test_impossible_lengths_are_refused(clip: float, overlap: float) -> None:
     with pytest.raises(UsageError):
         check_splitting(Splitting(clip, overlap))
-
-
-def test_the_moment_is_the_run_of_good_frames_around_the_best() -> None:
-    scores = torch.tensor([0.0, 0.1, 0.9, 1.0, 0.2, 0.95])
-    seconds = torch.tensor([11.0, 13, 15, 17, 19, 21])
-    assert find_moment(scores, seconds, 10, 22) == Moment(14.0, 18.0, 17.0)
-
-
-def test_padded_frames_never_make_a_moment() -> None:
-    scores = torch.tensor([0.1, 0.9, INF, INF])
-    seconds = torch.tensor([1.0, 3.0, 3.0, 3.0])
-    assert find_moment(scores, seconds, 0, 4) == Moment(2.0, 4.0, 3.0)
-    assert find_moment(torch.full((3,), INF), torch.zeros(3), 2, 6) == Moment(2.0, 6.0, 4.0)
-
-
-def test_equal_frames_give_the_whole_clip() -> None:
-    moment = find_moment(torch.full((3,), 0.4), torch.tensor([1.0, 2, 3]), 0, 4)
-    assert (moment.start, moment.end) == (0, 4)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-5, 50)), min_size=1, max_size=9))
-def test_a_moment_lies_in_its_clip_and_holds_its_best_frame(
-    frames: list[tuple[float, float]],
-) -> None:
-    scores, seconds = (torch.tensor(column) for column in zip(*frames, strict=True))
-    moment = find_moment(scores, seconds, 5.0, 30.0)
-    assert 5 <= moment.start <= moment.best <= moment.end <= 30

@@ -1,0 +1,63 @@
+"""Videos that are damaged, cut short or no videos at all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from index_cases import found, run, tables_of
+from small_videos import cut_short_video, damaged_video
+from synthetic_store import BagMethod
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(damaged_video, "stand in for some that are lost"), (cut_short_video, "cut short, only")],
+)
+def test_damaged_videos_are_indexed_and_noted(
+    make: Callable[[Path], Path], words: str, videos: Path, bag: BagMethod
+) -> None:
+    path = str(make(videos / "damaged.mp4"))
+    shutil.copy(path, videos / "damaged too.mp4")
+    for report in (run(videos, bag), run(videos, bag)):
+        assert {Path(note.path).name for note in report.damaged} == {
+            "damaged.mp4",
+            "damaged too.mp4",
+        }
+        assert all(note.reason.startswith("damaged: ") for note in report.damaged)
+        assert words in report.damaged[0].reason
+        assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
+    row = next(row for row in tables_of(videos).files() if row.path == path)
+    assert (row.status, row.reason) == ("done", report.damaged[0].reason)
+
+
+def test_two_hundred_broken_files_do_not_stop_the_good_ones(videos: Path, bag: BagMethod) -> None:
+    import random
+
+    generator = random.Random(0)
+    whole = (videos / "first.mp4").read_bytes()
+    for number in range(200):
+        content = bytearray(whole[: generator.randrange(len(whole))])
+        for _ in range(number % 7):
+            if content:
+                content[generator.randrange(len(content))] ^= 0xFF
+        (videos / f"part{number}.mp4").write_bytes(bytes(content))
+    report = run(videos, bag)
+    good = {Path(name).name for name, _ in found(videos, bag)}
+    assert {"first.mp4", "second.mkv", "long.mp4"} <= good
+    bad = {Path(problem.path).name for problem in report.problems}
+    assert len(good | bad) >= 204 - report.aliases
+    assert all(problem.reason for problem in report.problems)
+    assert len(bad) > 100
+
+
+def test_failed_files_are_tried_again_when_asked_or_changed(videos: Path, bag: BagMethod) -> None:
+    run(videos, bag)
+    shutil.copy(videos / "second.mkv", videos / "broken.mp4")
+    report = run(videos, bag)
+    assert (report.problems, report.aliases) == ((), 1)
+    (videos / "broken.mp4").write_bytes(b"")
+    assert "0 bytes" in run(videos, bag).problems[0].reason
+    assert "0 bytes" in run(videos, bag, retry=True).problems[0].reason

@@ -1,0 +1,94 @@
+"""Which files are indexed, which are told of, and their tags."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from index_cases import SPLITTING, found, run
+from synthetic_store import BagMethod
+
+from eaglenet.errors import UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing.files import find_videos, read_tags
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+
+
+def test_videos_are_found_by_content_and_the_store_is_not_looked_into(
+    videos: Path, tmp_path: Path
+) -> None:
+    from eaglenet.video.decoding import is_video
+
+    (videos / "no_suffix").write_bytes((videos / "second.mkv").read_bytes())
+    (videos / ".hidden.mp4").write_bytes(b"x")
+    (videos / "store").mkdir()
+    (videos / "store" / "inside.mp4").write_bytes(b"x")
+    os.mkfifo(videos / "pipe.mp4")
+    os.symlink(videos, videos / "loop")
+    names = [
+        Path(file.path).name
+        for file in find_videos([videos, videos], is_video, leave_out=videos / "store")
+    ]
+    assert names == ["broken.mp4", "first.mp4", "long.mp4", "no_suffix", "second.mkv"]
+
+
+def test_a_link_to_nothing_is_told(videos: Path, bag: BagMethod) -> None:
+    (videos / "link.mp4").symlink_to(videos / "gone.mp4")
+    reasons = {Path(problem.path).name: problem.reason for problem in run(videos, bag).problems}
+    assert "gone.mp4, which is not there" in reasons["link.mp4"]
+
+
+def test_a_name_that_is_not_text_is_reported_not_stored(videos: Path, bag: BagMethod) -> None:
+    name = os.path.join(os.fsencode(videos), b"bad\xff.mp4")
+    shutil.copy(os.fsencode(videos / "second.mkv"), name)
+    report = run(videos, bag)
+    assert "UTF-8" in {p.path: p.reason for p in report.problems}[os.fsdecode(name)]
+    assert report.indexed == 3
+
+
+def test_what_may_not_be_looked_at_is_told_and_not_forgotten(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (videos / "locked").mkdir()
+    (videos / "second.mkv").rename(videos / "locked" / "second.mkv")
+    run(videos, bag)
+    expected = found(videos, bag)
+    locked = str(videos / "locked")
+    real_stat, real_scandir = os.stat, os.scandir
+
+    def stat(path: object, **options: object) -> os.stat_result:
+        if str(path).startswith(locked + "/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real_stat(path, **options)
+
+    def scandir(path: str) -> object:
+        if str(path) == locked:
+            raise PermissionError(13, "Permission denied", locked)
+        return real_scandir(path)
+
+    # Modes do not stop the superuser, as whom tests may run.
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "scandir", scandir)
+    report = run(videos, bag, drop_missing=True)
+    assert (report.dropped, report.unchanged) == (0, 2)
+    reasons = {Path(problem.path).name: problem.reason for problem in report.problems}
+    assert "the folder cannot be read (Permission denied)" in reasons["locked"]
+    assert found(videos, bag) == expected
+
+
+def test_tags_come_from_a_table_and_can_change(videos: Path, bag: BagMethod) -> None:
+    table = videos / "tags.csv"
+    table.write_text("path,tags\nfirst.mp4,home; pets\nsecond.mkv,work\n")
+    store = videos.parent / "store"
+    options = IndexOptions(splitting=SPLITTING, workers=0)
+    index_videos([videos], store, "bag", method=bag, options=options, tags=read_tags(table))
+    engine = Engine.open(store, bag)
+    assert engine.info()["tags"] == ["home", "pets", "work"]
+    table.write_text("path,tags\nfirst.mp4,garden\n")
+    index_videos([videos], store, "bag", method=bag, options=options, tags=read_tags(table))
+    assert engine.info()["tags"] == ["garden", "work"]
+    table.write_text("name;label\n")
+    with pytest.raises(UsageError, match="path and tags"):
+        read_tags(table)

@@ -1,0 +1,185 @@
+"""From a folder of videos to a store that can be searched."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from index_cases import SPLITTING, found, run, tables_of
+from small_videos import colour_video
+from synthetic_store import BagMethod
+
+from eaglenet.errors import ModelNotFoundError, StoreError
+from eaglenet.search.engine import Engine
+from eaglenet.search.filters import Filters
+from eaglenet.search.indexing import executor
+from eaglenet.search.indexing.encoding import ClipEncoding
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.models import DEFAULT_MODEL
+from eaglenet.search.store.folder import StoreFolder
+from eaglenet.search.store.manifest import Splitting
+from eaglenet.types import FrameSpec
+
+
+def test_an_index_finds_the_moment_and_lists_what_is_broken(videos: Path, bag: BagMethod) -> None:
+    report = run(videos, bag)
+    assert (report.indexed, report.clips, report.index) == (3, 5, "exact scan")
+    assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
+    engine = Engine.open(videos.parent / "store", bag)
+    hits = sorted(engine.search("red", k=2), key=lambda hit: hit.path)
+    assert [Path(hit.path).name for hit in hits] == ["first.mp4", "long.mp4"]
+    assert 0 <= hits[0].moment.start <= hits[0].moment.best < 3
+    assert 11 < hits[1].moment.start <= hits[1].moment.best <= hits[1].moment.end <= 15.1
+    assert (hits[1].metadata["width"], hits[1].metadata["height"]) == (40, 24)
+    assert hits[1].duration == pytest.approx(15, abs=0.3)
+    assert engine.thumbnail(hits[0].clip_id).startswith(b"\xff\xd8\xff")
+    assert engine.file_of(hits[0].clip_id) == videos / "first.mp4"
+    # Searching by example finds the file itself first.
+    again = engine.search_video(videos / "second.mkv", k=1)[0]
+    assert Path(again.path).name == "second.mkv"
+    assert again.score == pytest.approx(1, abs=1e-3)
+
+
+def test_a_second_run_touches_nothing(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(videos, bag)
+    monkeypatch.setattr("eaglenet.search.indexing.inspection.content_hash", lambda path: 1 / 0)
+    report = run(videos, bag)
+    assert (report.indexed, report.unchanged) == (0, 3)
+    assert len(report.problems) == 1
+
+
+def test_changed_files_are_replaced_and_new_dates_cost_nothing(
+    videos: Path, bag: BagMethod
+) -> None:
+    run(videos, bag)
+    colour_video(videos / "second.mkv", ["red"])
+    os.utime(videos / "first.mp4", (10**9, 10**9))
+    report = run(videos, bag)
+    assert (report.indexed, report.unchanged, report.clips) == (1, 2, 5)
+    assert dict(found(videos, bag)[::-1])["second.mkv"] > 0.99
+    store = tables_of(videos)
+    row = next(row for row in store.files() if row.path.endswith("first.mp4"))
+    assert row.modified_ns == 10**18
+    assert len(store.clip_keys()) == 5
+
+
+def test_the_same_content_is_encoded_once_and_outlives_its_first_path(
+    videos: Path, bag: BagMethod
+) -> None:
+    shutil.copy(videos / "first.mp4", videos / "again.mp4")
+    report = run(videos, bag)
+    assert (report.indexed, report.aliases, report.clips) == (3, 1, 5)
+    engine = Engine.open(videos.parent / "store", bag)
+    hit = engine.search("red", k=1, filters=Filters(path="again"))[0]
+    assert Path(hit.path).name == "again.mp4"
+    assert [Path(path).name for path in hit.metadata["also_at"]] == ["first.mp4"]
+    for pattern in ("first.mp4", "FIRST*"):
+        same = engine.search("red", k=1, filters=Filters(path=pattern))[0]
+        assert (same.clip_id, Path(same.path).name) == (hit.clip_id, "first.mp4")
+        assert [Path(path).name for path in same.metadata["also_at"]] == ["again.mp4"]
+    assert engine.info()["files"] == 4
+    (videos / "again.mp4").unlink()
+    assert engine.file_of(hit.clip_id) == videos / "first.mp4"
+    report = run(videos, bag)
+    assert (report.dropped, report.missing) == (0, 1)
+    report = run(videos, bag, drop_missing=True)
+    assert (report.dropped, report.missing, report.clips) == (1, 0, 5)
+    assert "again.mp4" not in dict(found(videos, bag))
+    assert dict(found(videos, bag))["first.mp4"] > 0.99
+
+
+def test_vanished_files_are_dropped_on_request(videos: Path, bag: BagMethod) -> None:
+    run(videos, bag)
+    (videos / "long.mp4").unlink()
+    assert run(videos, bag).missing == 1
+    assert "long.mp4" in dict(found(videos, bag))
+    assert run(videos, bag, drop_missing=True).clips == 2
+    assert "long.mp4" not in dict(found(videos, bag))
+
+
+def test_shots_and_fast_frames_are_other_stores(videos: Path, bag: BagMethod) -> None:
+    run(videos, bag)
+    for options in ({"splitting": Splitting(shots=True)}, {"fast": True}):
+        with pytest.raises(StoreError, match="do not mix"):
+            run(videos, bag, **options)
+    with pytest.raises(StoreError, match="model"):
+        run(videos, BagMethod(seed=3))
+    other = videos.parent / "shots"
+    report = run(videos, bag, other, splitting=Splitting(20.0, 2.0, shots=True), fast=True)
+    assert report.clips == 5
+    starts = [hit.moment.start for hit in Engine.open(other, bag).search("red", k=2)]
+    assert sorted(starts) == pytest.approx([0, 12], abs=0.3)
+
+
+def test_worker_processes_give_the_same_store(videos: Path, bag: BagMethod) -> None:
+    run(videos, bag)
+    alone = found(videos, bag)
+    shutil.rmtree(videos.parent / "store")
+    report = run(videos, bag, workers=1)
+    assert report.clips == 5
+    assert found(videos, bag) == alone
+
+
+def test_workers_that_would_have_nothing_to_do_are_not_started(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    class Encoding(ClipEncoding):
+        def __init__(self, method: object, manifest: object, workers: int) -> None:
+            started.append(workers)
+            super().__init__(method, manifest, 0)
+
+    monkeypatch.setattr(executor, "ClipEncoding", Encoding)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    run(videos, bag, workers=500)
+    run(videos, bag, videos.parent / "other", workers=3)
+    assert started == [4, 3]
+
+
+def test_without_the_default_model_nothing_is_touched(
+    videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> None:
+        raise ModelNotFoundError(f"{name}: offline")
+
+    monkeypatch.setattr("eaglenet.methods.folder.load", refuse)
+    store = videos.parent / "never"
+    with pytest.raises(ModelNotFoundError, match="--model demo") as caught:
+        index_videos([videos], store)
+    assert "--model FOLDER" in str(caught.value)
+    assert DEFAULT_MODEL in str(caught.value)
+    assert not store.exists()
+
+
+def test_a_store_is_added_to_with_its_own_model(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(videos, bag)
+    colour_video(videos / "new.mp4", ["blue", "red"])
+    loaded = []
+    monkeypatch.setattr("eaglenet.methods.folder.load", lambda name: loaded.append(name) or bag)
+    options = IndexOptions(splitting=SPLITTING, workers=0)
+    assert index_videos([videos], videos.parent / "store", options=options).indexed == 1
+    assert loaded == ["bag"]
+
+
+def test_a_model_folder_that_is_gone_is_told_when_adding(videos: Path, bag: BagMethod) -> None:
+    store = videos.parent / "store"
+    run(videos, bag)
+    manifest = dataclasses.replace(StoreFolder.open(store).manifest, model="/gone/model")
+    StoreFolder(store, manifest).write_manifest()
+    with pytest.raises(StoreError, match=r"was in /gone/model.*--model FOLDER"):
+        index_videos([videos], store)
+
+
+def test_the_frame_spec_of_the_store_is_the_models(videos: Path, bag: BagMethod) -> None:
+    run(videos, bag, fast=True)
+    manifest = Engine.open(videos.parent / "store").manifest
+    assert manifest.frame_spec == FrameSpec(num_frames=5, size=16, fast=True)
+    assert manifest.roots == (str(videos),)

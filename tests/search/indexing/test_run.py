@@ -1,0 +1,103 @@
+"""A run tells what is on disk, and one that is interrupted goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from index_cases import SPLITTING, found, run
+from synthetic_store import BagMethod
+
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing import commit, decoding
+from eaglenet.search.indexing.encoding import ClipEncoding
+from eaglenet.search.indexing.report import Progress
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+
+
+def test_progress_counts_what_is_on_disk(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "COMMIT_CLIPS", 1)
+    store = videos.parent / "store"
+    seen: list[Progress] = []
+
+    def check(progress: Progress) -> None:
+        seen.append(progress)
+        assert Engine.open(store, bag).info()["files"] == progress.done
+
+    index_videos(
+        [videos],
+        store,
+        "bag",
+        method=bag,
+        options=IndexOptions(splitting=SPLITTING, workers=0),
+        on_progress=check,
+    )
+    last = seen[-1]
+    assert (last.total, last.done, last.skipped) == (4, 3, 1)
+    assert last.bytes_done == last.bytes_total
+    assert last.seconds_left == 0
+    assert last.hours == pytest.approx(24 / 3600, rel=0.1)
+    assert last.speed > 0
+
+
+def test_an_interrupted_film_goes_on_where_it_was(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+    original = ClipEncoding._encode
+
+    def encode(self: object, batch: list[object]) -> object:
+        if len(decoded) == 4:
+            raise KeyboardInterrupt
+        decoded.append(batch[0].key)
+        return original(self, batch)
+
+    monkeypatch.setattr(ClipEncoding, "_encode", encode)
+    monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        run(videos, bag)
+    assert len(set(decoded)) == 4
+    done = Engine.open(videos.parent / "store", bag).info()["files"]
+    monkeypatch.setattr(ClipEncoding, "_encode", original)
+    more = []
+
+    def count(self: object, batch: list[object]) -> object:
+        more.extend(clip.key for clip in batch)
+        return original(self, batch)
+
+    monkeypatch.setattr(ClipEncoding, "_encode", count)
+    report = run(videos, bag)
+    assert report.clips == 5
+    assert report.unchanged == done
+    assert not set(more) & set(decoded)
+    assert len(more) + len(decoded) == 5
+
+
+@pytest.mark.parametrize("step", ["decode", "encode"])
+def test_an_interrupt_keeps_what_was_decoded(
+    step: str, videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(original: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            calls.append(arguments)
+            if len(calls) == (3 if step == "decode" else 1):
+                raise KeyboardInterrupt
+            return original(*arguments, **options)
+
+        return call
+
+    owner, name = {
+        "decode": (decoding, "decode_clips"),
+        "encode": (ClipEncoding, "_encode"),
+    }[step]
+    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
+    with pytest.raises(KeyboardInterrupt):
+        run(videos, bag)
+    names = {name for name, _ in found(videos, bag)}
+    # The three files are decoded one after the other and fit into one batch.
+    assert names == {"first.mp4", "long.mp4"} | ({"second.mkv"} if step == "encode" else set())
