@@ -73,6 +73,19 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
             "temperature": 1.0,
         },
     },
+    "tempme": {
+        "default": {"rank": 2},
+        "trained-towers": {"rank": 3, "frozen": False, "groups": (6,)},
+    },
+    "rap": {
+        "default": {"rank": 2, "num_kept": 3, "num_asynchronous": 2},
+        "trained-towers": {"rank": 1, "frozen": False, "num_kept": 2},
+    },
+    "tfvl": {
+        "default": {},
+        "trained-towers": {"frozen": False, "num_joint": 1, "num_prompts": 1},
+    },
+    "shenet": {"default": {"num_selected": 3, "num_regions": 5}},
     "prost": {
         "default": {"num_phrases": 9, "num_objects": 5},
         "one-layer": {"num_layers": 1, "num_events": 2, "num_objects": 3, "dropout": 0.0},

@@ -51,6 +51,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "video_weight": 1.0,
     },
     "drl": {"num_layers": 4, "decorrelation": 0.001},
+    "tempme": {"rank": 8, "frozen": True, "across": 0.3, "within": 0.1},
     "ucofia": {
         "num_words": 32,
         "num_tokens": 3,

@@ -184,7 +184,9 @@ def test_modern_recipes_select_on_validation_and_released_ones_say_test():
         assert (experiment.training.select == "test") == is_released
         if is_released:
             assert "TEST" in experiment.notes
-            assert experiment.training.precision == "fp16_weights"
+            changes = PAPER_CHANGES.get(name.split("/")[-1])
+            expected = changes.training.get("precision") if changes else None
+            assert experiment.training.precision == (expected or "fp16_weights")
         elif experiment.encoder.kind == "pretrained":
             assert experiment.training.lr_encoder >= 1e-6
 

@@ -75,6 +75,11 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "clipbert": {"num_layers": 2, "num_heads": 4, "hidden_dim": 128, "frames_per_clip": 4},
     "supportset": {"hidden_dim": 128, "caption_weight": 1.0},
     "teachtext": {"student_config": {"text_centres": 8, "margin": 0.2}},
+    # Towers from random weights must train, whatever an adapter would leave frozen.
+    "tempme": {"frozen": False},
+    "rap": {"frozen": False},
+    "tfvl": {"frozen": False},
+    "shenet": {"num_regions": 4},
     "video_colbert": {"num_query_tokens": MAX_WORDS},
 }
 

@@ -39,7 +39,19 @@ TRAINING = TrainingConfig(
 # These read more of a tower than frames and sentences. Their recipes exist so that a comparison
 # on features can say why they cannot run on them.
 NEED_TOWERS = frozenset(
-    {"bridgeformer", "clipvip", "frozen", "prost", "ts2net", "tvproxynet", "ucofia"}
+    {
+        "bridgeformer",
+        "clipvip",
+        "frozen",
+        "prost",
+        "rap",
+        "shenet",
+        "tempme",
+        "tfvl",
+        "ts2net",
+        "tvproxynet",
+        "ucofia",
+    }
 )
 # These read words and graphs beside frames; the `experts` recipes give them.
 NEED_EXPERTS = frozenset({"hgr"})

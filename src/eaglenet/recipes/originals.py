@@ -47,6 +47,13 @@ XPOOL_TRAINING: Mapping[str, Any] = {
     "augment": "crop_flip",
 }
 VIDEO_EPOCHS: Mapping[str, Any] = {"captions": "one", "warmup": 0.01, "batch_size": 128}
+ADAPTERS: Mapping[str, Any] = {
+    "lr_encoder": 6e-4,
+    "lr_head": 6e-4,
+    "precision": "auto",
+    "freeze": "none",
+}
+"""TempMe's rate; its towers are frozen by the method itself, and what is added stays in fp32."""
 JITTER = 3
 """Frames decoded for each one that CLIP-ViP's jittered sampling shows."""
 
@@ -101,10 +108,23 @@ ORIGINALS: dict[str, Original] = {
         frames=FIELD_FRAMES,
         changes={"didemo": Change(training={"batch_size": 32}, num_frames=64, max_words=64)},
     ),
+    "tempme": Original(
+        {"batch_size": 128, **ADAPTERS},
+        datasets=("msrvtt", "didemo"),
+        frames={"sampling": "whole_rate", "square_pixels": True},
+    ),
+    # From abstracts: batches and epochs of the field, rates of TempMe's adapters.
+    "rap": Original({"batch_size": 128, **ADAPTERS}, datasets=("msrvtt", "didemo", "msvd")),
+    "tfvl": Original({"batch_size": 128, **ADAPTERS}, datasets=("msrvtt",)),
+    "shenet": Original(FIELD_TRAINING, datasets=("msrvtt", "didemo", "msvd"), frames=FIELD_FRAMES),
     "drl": Original(FIELD_TRAINING, datasets=("msrvtt", "didemo", "msvd"), frames=FIELD_FRAMES),
 }
 
 PAPER_CHANGES: dict[str, Change] = {
     "ucofia": Change(by_frames={64: {"num_words": 64}}),
+    # A rate for CLIP would hardly move adapters that start at nothing.
+    "tempme": Change(training=ADAPTERS),
+    "rap": Change(training=ADAPTERS),
+    "tfvl": Change(training=ADAPTERS),
 }
 """What a method needs in the paper's protocol besides EagleNet's data and training."""

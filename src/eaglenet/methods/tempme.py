@@ -1,0 +1,148 @@
+"""TempMe: few weights train, and tokens that say the same in time become one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.low_rank import add_low_rank, freeze_tower
+from eaglenet.encoders.token_merging import TokenMerging, frame_groups, spread_frames
+from eaglenet.encoders.video_proxy import unit_videos
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.methods.base import (
+    METHODS,
+    Method,
+    MethodSpec,
+    adopt_logit_scale,
+    frame_spec_for,
+    need_tower,
+)
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+
+MERGED_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class TempMeConfig:
+    """Settings of TempMe.
+
+    rank: of the changes of both towers' projections. frozen: nothing else of the towers trains.
+    groups: neighbouring clips that become one in each of the blocks before the last; their product
+        is ``num_frames``. None factors it: 12 frames 2, 2, 3 (the authors), 64 frames 4, 4, 4.
+    num_merged: patches of a frame that merge in each of the first blocks; None takes 5% (the
+        authors: 2 of 49 for ViT-B/32; 10 of 196 for ViT-B/16 is our reading).
+    across, within: shares of all tokens that merge between clips, and inside one.
+    """
+
+    num_frames: int = 12
+    rank: int = 8
+    frozen: bool = True
+    groups: tuple[int, ...] | None = None
+    num_merged: int | None = None
+    across: float = 0.3
+    within: float = 0.1
+
+
+class TempMe(Method):
+    """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of the frames' class tokens.
+
+    A video is one set of tokens at the end: class tokens never merge, patches do, first inside a
+    frame, then between neighbouring ones (`encoders.token_merging`). ``VideoFeatures.video`` is
+    that vector. Paper: a video with fewer frames shows some twice, whatever its padding; the
+    authors' RandAugment is not here.
+    """
+
+    name = "tempme"
+    encoder: ClipEncoder
+    config: TempMeConfig
+
+    def __init__(self, encoder: ClipEncoder, config: TempMeConfig) -> None:
+        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
+        self.config = config
+        vision = encoder.vision.config
+        groups = config.groups
+        if groups is None:
+            groups = frame_groups(config.num_frames, min(3, vision.layers - 1))
+        product = 1
+        for group in groups:
+            product *= group
+        if product != config.num_frames:
+            raise ConfigError(
+                f"groups {groups} make {product} frames of one video, num_frames is "
+                f"{config.num_frames}; their product must be that"
+            )
+        num_merged = config.num_merged
+        if num_merged is None:
+            num_merged = max(1, round(MERGED_SHARE * (vision.num_tokens - 1)))
+        self.merging = TokenMerging(
+            vision.width,
+            vision.layers,
+            groups,
+            num_merged=num_merged,
+            across=config.across,
+            within=config.within,
+        )
+        self.loss = SoftmaxLoss()
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        if not isinstance(videos, Clips):
+            raise UsageError(f"tempme reads Clips, got {type(videos).__name__}")
+        mask = videos.mask.to(self.device)
+        chosen, back = spread_frames(mask, self.config.num_frames)
+        frames = videos.frames.to(self.device, non_blocking=True)
+        frames = frames.take_along_dim(chosen[..., None, None, None], dim=1)
+        classes, _ = self.merging(self.encoder.vision, frames)
+        return VideoFeatures(
+            frames=classes.take_along_dim(back[..., None], dim=1),
+            mask=mask,
+            video=F.normalize(classes, dim=-1).mean(dim=1),
+        )
+
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (4096, 1024)
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
+
+    def losses(
+        self,
+        text: TextFeatures,
+        video: VideoFeatures,
+        positives: Bool[Tensor, "texts videos"],
+    ) -> Losses:
+        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        if isinstance(features, TextFeatures):
+            return super().coarse_vectors(features)
+        return unit_videos(features)
+
+
+def build(config: TempMeConfig, encoder: Encoder) -> TempMe:
+    """Low-rank changes in both towers; everything else of them frozen, the scale included."""
+    encoder = need_tower(encoder, "tempme")
+    if config.frozen:
+        freeze_tower(encoder)
+    add_low_rank(encoder, config.rank)
+    method = TempMe(encoder, config)
+    adopt_logit_scale(encoder, method.loss)
+    method.loss.logit_scale.requires_grad_(not config.frozen)
+    return method
+
+
+METHODS.add(
+    "tempme",
+    MethodSpec(
+        name="tempme",
+        config_class=TempMeConfig,
+        build=build,
+        paper="TempMe (Shen et al., ICLR 2025)",
+        checked="reference loop",
+    ),
+)

@@ -1,0 +1,130 @@
+"""TFVL, approximate: a frozen CLIP whose own towers look at time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from eaglenet.encoders.asynchronous import real_first
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.frames_as_words import FramesAsPicture, FramesAsWords
+from eaglenet.encoders.low_rank import freeze_tower
+from eaglenet.encoders.video_proxy import unit_videos
+from eaglenet.errors import ConfigError, UsageError
+from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.methods.base import (
+    METHODS,
+    Method,
+    MethodSpec,
+    adopt_logit_scale,
+    frame_spec_for,
+    need_tower,
+)
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+
+
+@dataclass(frozen=True)
+class TFVLConfig:
+    """Settings of our reading of TFVL.
+
+    frozen: nothing of the towers trains. num_joint: last visual blocks that see all frames at once;
+    num_prompts: learned tokens beside them in each; num_word_prompts: before the frames' sentence.
+    """
+
+    num_frames: int = 12
+    frozen: bool = True
+    num_joint: int = 2
+    num_prompts: int = 4
+    num_word_prompts: int = 4
+
+
+class TFVL(Method):
+    """``s(t, v) = cos(t, v)``, ``v`` the mean frame plus what the text tower reads of the frames.
+
+    Approximate: no code was released with what we could read. ``VideoFeatures.video`` is the sum.
+    """
+
+    name = "tfvl"
+    encoder: ClipEncoder
+    config: TFVLConfig
+
+    def __init__(self, encoder: ClipEncoder, config: TFVLConfig) -> None:
+        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
+        self.config = config
+        self.picture = FramesAsPicture(
+            encoder.vision, num_joint=config.num_joint, num_prompts=config.num_prompts
+        )
+        self.sentence = FramesAsWords(
+            encoder.text,
+            encoder.dim,
+            num_frames=config.num_frames,
+            num_prompts=config.num_word_prompts,
+        )
+        self.loss = SoftmaxLoss()
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        if not isinstance(videos, Clips):
+            raise UsageError(f"tfvl reads Clips, got {type(videos).__name__}")
+        mask = videos.mask.to(self.device)
+        if mask.shape[1] > self.config.num_frames:
+            raise ConfigError(
+                f"videos of {mask.shape[1]} frames, the model was built for "
+                f"{self.config.num_frames}; sample fewer or build it with a larger num_frames"
+            )
+        order, back = real_first(mask)
+        first = mask.take_along_dim(order, dim=1)
+        frames = videos.frames.to(self.device, non_blocking=True)
+        frames = frames.take_along_dim(order[..., None, None, None], dim=1)
+        features = self.picture(self.encoder.vision, frames, first)
+        told = self.sentence(self.encoder.text, features, first)
+        return VideoFeatures(
+            features.take_along_dim(back[..., None], dim=1),
+            mask,
+            video=mean_pooling(features, first) + F.normalize(told, dim=-1),
+        )
+
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (4096, 1024)
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
+
+    def losses(
+        self,
+        text: TextFeatures,
+        video: VideoFeatures,
+        positives: Bool[Tensor, "texts videos"],
+    ) -> Losses:
+        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        if isinstance(features, TextFeatures):
+            return super().coarse_vectors(features)
+        return unit_videos(features)
+
+
+def build(config: TFVLConfig, encoder: Encoder) -> TFVL:
+    """Prompts and one projection beside the frozen towers."""
+    encoder = need_tower(encoder, "tfvl")
+    if config.frozen:
+        freeze_tower(encoder)
+    method = TFVL(encoder, config)
+    adopt_logit_scale(encoder, method.loss)
+    return method
+
+
+METHODS.add(
+    "tfvl",
+    MethodSpec(
+        name="tfvl",
+        config_class=TFVLConfig,
+        build=build,
+        paper="TFVL (Shen et al., TNNLS 2025)",
+        checked="approximate from the abstract",
+    ),
+)
