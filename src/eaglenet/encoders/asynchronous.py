@@ -65,9 +65,10 @@ class AsynchronousAttention(nn.Module):
         key, value = F.linear(
             warped, attention.qkv.weight[width:], attention.qkv.bias[width:]
         ).chunk(2, dim=-1)
-        mixed = F.scaled_dot_product_attention(
-            *(split_heads(part.flatten(0, 1), attention.heads) for part in (query, key, value))
+        query, key, value = (
+            split_heads(part.flatten(0, 1), attention.heads) for part in (query, key, value)
         )
+        mixed = F.scaled_dot_product_attention(query, key, value)
         added = attention.out(mixed.transpose(1, 2).flatten(2)).unflatten(0, tokens.shape[:2])
         places = (chosen + 1)[..., None].expand_as(added)
         return torch.zeros_like(tokens).scatter(2, places, self.gate * added.to(tokens.dtype))

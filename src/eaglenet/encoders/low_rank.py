@@ -24,9 +24,9 @@ class LowRankLinear(nn.Linear):
             linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta"
         )
         self.weight, self.bias = linear.weight, linear.bias
-        place = {"device": linear.weight.device, "dtype": linear.weight.dtype}
-        self.down = nn.Parameter(torch.empty(rank, linear.in_features, **place))  # type: ignore[arg-type]
-        self.up = nn.Parameter(torch.zeros(linear.out_features, rank, **place))  # type: ignore[arg-type]
+        like = linear.weight
+        self.down = nn.Parameter(like.new_empty(rank, linear.in_features))
+        self.up = nn.Parameter(like.new_zeros(linear.out_features, rank))
         if not self.down.is_meta:
             nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
