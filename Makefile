@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	# Only its BPE table is read (by the tokenizer tests), so none of its own dependencies.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps open_clip_torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps open_clip_torch timm ftfy wcwidth -c constraints.txt
 	touch $(STAMP)
 
 format: $(STAMP) ## format and sort imports

@@ -97,8 +97,34 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(tmp_path, monkeypatch
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("somebody/model") == tmp_path
-    expected = ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"]
+    expected = ["config.json", "model.safetensors", "tokenizer.json"]
+    expected += ["preprocessor_config.json", "tokenizer_config.json"]
     assert asked == expected
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelNotFoundError, match="the hub answered: pytorch_model"):
         find_hub_folder("somebody/model")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"],
+        ["PE-Core-B16-224.pt"],
+    ],
+)
+def test_other_layouts_of_the_hub_are_found(files, tmp_path, monkeypatch):
+    """open_clip's folders, and Meta's one file that is named like its repository."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    for file in files:
+        (tmp_path / file).write_text("{}")
+
+    def download(identifier, file, *, local_files_only):
+        if local_files_only or not (tmp_path / file).is_file():
+            raise FileNotFoundError(file)
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert find_hub_folder("facebook/PE-Core-B16-224") == tmp_path

@@ -17,6 +17,19 @@ AttentionMask = Bool[Tensor, "..."] | Float[Tensor, "..."]
 """Broadcasts to [sequences, heads, queries, keys]: True may be seen, or a number that is added."""
 
 
+Rotation = tuple[Float[Tensor, "tokens head"], Float[Tensor, "tokens head"]]
+"""Cosines and sines by which the pairs of a head's numbers turn, for every token."""
+
+
+def rotate(
+    values: Float[Tensor, "sequences heads tokens head"], rotation: Rotation
+) -> Float[Tensor, "sequences heads tokens head"]:
+    """Rotary positions: (x_2i, x_2i+1) turned by an angle that depends on the token."""
+    cosines, sines = rotation
+    turned = torch.stack([-values[..., 1::2], values[..., ::2]], dim=-1).flatten(-2)
+    return (values * cosines + turned * sines).to(values.dtype)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with one fused projection.
 
@@ -36,6 +49,7 @@ class Attention(nn.Module):
         is_causal: bool = False,
         mask: AttentionMask | None = None,
         num_queries: int | None = None,
+        rotation: Rotation | None = None,
     ) -> Float[Tensor, "sequences queries width"]:
         """Attend; ``num_queries`` asks for the outputs of the first tokens only."""
         # Strided views of one buffer: the fused kernels read them without a copy.
@@ -43,6 +57,8 @@ class Attention(nn.Module):
         parts = self.qkv(tokens).view(sequences, length, 3, self.heads, width // self.heads)
         # [sequences, heads, tokens, width / heads] each
         query, key, value = (part.transpose(1, 2) for part in parts.unbind(2))
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
         if num_queries is not None:
             query = query[:, :, :num_queries]
         mixed = F.scaled_dot_product_attention(
@@ -129,12 +145,15 @@ class ResidualBlock(nn.Module):
         is_causal: bool = False,
         mask: AttentionMask | None = None,
         num_queries: int | None = None,
+        rotation: Rotation | None = None,
     ) -> Float[Tensor, "sequences queries width"]:
         """One block; ``num_queries`` computes the outputs of the first tokens only."""
         attended = self.ln_1(tokens)
         if self.token_shift:
             attended = shift_tokens(attended, num_frames, frame_mask)
-        attended = self.attention(attended, is_causal=is_causal, mask=mask, num_queries=num_queries)
+        attended = self.attention(
+            attended, is_causal=is_causal, mask=mask, num_queries=num_queries, rotation=rotation
+        )
         tokens = tokens[:, :num_queries] + attended
         result: Tensor = tokens + self.mlp(self.ln_2(tokens))
         return result

@@ -66,7 +66,9 @@ class ClipEncoder(TowerEncoder):
 
 def is_clip(place: Path) -> bool:
     """An OpenAI file, or a folder whose ``config.json`` is of a CLIP, a MetaCLIP 2 or no type."""
-    return place.is_file() or model_type(place) in ("clip", "metaclip_2", "")
+    if place.is_file():
+        return not place.name.lower().startswith("pe-core")
+    return model_type(place) in ("clip", "metaclip_2", "")
 
 
 def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:

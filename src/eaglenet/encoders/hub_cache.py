@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eaglenet import foreign
-from eaglenet.encoders.model_files import WEIGHT_FILES, shard_names
+from eaglenet.encoders.model_files import (
+    OPEN_CLIP_CONFIG,
+    OPEN_CLIP_WEIGHTS,
+    WEIGHT_FILES,
+    shard_names,
+)
 from eaglenet.errors import ModelNotFoundError
 
 HUB_IDS = {
@@ -39,12 +44,12 @@ def find_hub_folder(name: str) -> Path:
 
     places = [Path(name), Path(constants.HF_HUB_CACHE)]
     try:
-        return _fetch_files(lambda file: fetch(file, is_local=True))
+        return _fetch_files(lambda file: fetch(file, is_local=True), identifier)
     except Exception as error:  # not cached, or cached in part
         if constants.HF_HUB_OFFLINE:
             raise ModelNotFoundError(_not_found(name, places, "offline mode is on")) from error
     try:
-        return _fetch_files(lambda file: fetch(file, is_local=False))
+        return _fetch_files(lambda file: fetch(file, is_local=False), identifier)
     except Exception as error:  # network, authorisation, no such model: each with its own class
         lines = str(error).splitlines() or [type(error).__name__]
         cause = f"the hub answered: {lines[0]}"
@@ -63,18 +68,39 @@ def _quiet_hub() -> Iterator[None]:
         hub.setLevel(level)
 
 
-def _fetch_files(fetch: Callable[[str], Path]) -> Path:
-    """The folder, once it holds config, weights (every shard) and a vocabulary."""
-    folder = fetch("config.json").parent
-    weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
+def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
+    """The folder, once it holds config, weights (every shard) and a vocabulary.
+
+    Three layouts: transformers', open_clip's, and Meta's one file named like the repository.
+    """
+    try:
+        folder = fetch("config.json").parent
+        weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
+    except Exception as error:  # not in transformers' layout, or not there at all
+        try:
+            return _fetch_other_layout(fetch, name)
+        except Exception:
+            raise error from None
     if weights.name.endswith(".index.json"):
         for shard in shard_names(foreign.read_object(weights, foreign.MAX_VOCABULARY), weights):
             fetch(shard)
     _first_of(fetch, VOCABULARIES)
+    for optional in ("preprocessor_config.json", "tokenizer_config.json"):
+        # CLIP's own pixel statistics are the default; a tokenizer may be whole by itself.
+        with suppress(Exception):
+            fetch(optional)
+    return folder
+
+
+def _fetch_other_layout(fetch: Callable[[str], Path], name: str) -> Path:
     try:
-        fetch("preprocessor_config.json")
-    except Exception:  # optional: CLIP's own pixel statistics are the default
-        return folder
+        folder = fetch(OPEN_CLIP_CONFIG).parent
+    except Exception:
+        return fetch(f"{name.split('/')[-1]}.pt").parent  # its vocabulary is CLIP's
+    _first_of(fetch, [(file,) for file in OPEN_CLIP_WEIGHTS])
+    for optional in ("tokenizer.json", "tokenizer_config.json"):
+        with suppress(Exception):
+            fetch(optional)
     return folder
 
 

@@ -28,6 +28,22 @@ def model_type(folder: Path) -> str | None:
     return str(read_json(path).get("model_type", "")) if path.is_file() else None
 
 
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+
+
+def open_clip_trunk(folder: Path) -> str:
+    """The timm trunk that a folder of open_clip names; "" where it is none or names none."""
+    values = read_optional_json(folder / OPEN_CLIP_CONFIG) or {}
+    vision = values.get("model_cfg", values).get("vision_cfg", {})
+    return str(vision.get("timm_model_name", "")) if isinstance(vision, dict) else ""
+
+
+def read_open_clip_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a folder in open_clip's layout."""
+    return read_weights(folder, OPEN_CLIP_WEIGHTS)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     try:
         return foreign.read_object(path, foreign.MAX_VOCABULARY)
@@ -57,7 +73,7 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
             raise ModelNotFoundError(f"{folder}: {name} names files that are not there: {missing}")
         return {k: v for shard in shards for k, v in read_weight_file(folder / shard).items()}
     raise ModelNotFoundError(
-        f"{folder} has a config.json but no weights; looked for {', '.join(names)}"
+        f"{folder} has a configuration but no weights; looked for {', '.join(names)}"
     )
 
 

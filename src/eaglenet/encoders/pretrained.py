@@ -94,6 +94,13 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
     return fill(encoder, from_hub(read_weights(folder), config), folder, dtype)
 
 
+def clip_tokenizer_for(place: Path, tokenizer: str | Path | None) -> ClipTokenizer:
+    """CLIP's vocabulary for weights in ``place``: as asked, beside them, or from a package."""
+    if tokenizer is not None:
+        return _read_tokenizer(tokenizer)
+    return _openai_tokenizer(place if place.is_file() else place / "weights")
+
+
 def _read_tokenizer(source: str | Path) -> ClipTokenizer:
     path = Path(source)
     return ClipTokenizer.from_table(path) if path.is_file() else ClipTokenizer.from_folder(path)

@@ -100,21 +100,64 @@ def from_openai(weights: Weights, config: ClipConfig) -> dict[str, Tensor]:
     """Weights of OpenAI's ``CLIP`` class, or of the released code's copy of it, by our names."""
     weights = {name.replace(SHIFTED, ".attn."): value for name, value in weights.items()}
     ours = rename(weights, OPENAI_NAMES)
-    for tower, prefix, depth in (
-        ("vision", "visual.transformer", config.vision.layers),
-        ("text", "transformer", config.text.layers),
-    ):
-        for index in range(depth):
-            theirs, block = f"{prefix}.resblocks.{index}", f"{tower}.blocks.{index}"
-            names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in OPENAI_BLOCK_NAMES.items()}
-            ours |= rename(weights, names)
-            for kind in ("weight", "bias"):
-                fused = take(weights, f"{theirs}.attn.in_proj_{kind}")
-                ours[f"{block}.attention.qkv.{kind}"] = fused
+    ours |= openai_blocks(weights, "vision", "visual.transformer")
+    ours |= openai_blocks(weights, "text", "transformer")
     ours[OURS_PATCHES] = take(weights, "visual.conv1.weight").flatten(1)
     # Stored as the right-hand factor of a product; a linear layer keeps the transpose.
     ours["vision.projection.weight"] = take(weights, "visual.proj").T
     ours["text.projection.weight"] = take(weights, "text_projection").T
+    return ours
+
+
+def openai_blocks(weights: Weights, tower: str, prefix: str) -> dict[str, Tensor]:
+    """The blocks of one tower in OpenAI's layout, which open_clip's own towers keep."""
+    ours: dict[str, Tensor] = {}
+    for index in range(depth_of(weights, f"{prefix}.resblocks.")):
+        theirs, block = f"{prefix}.resblocks.{index}", f"{tower}.blocks.{index}"
+        names = {f"{block}.{a}": f"{theirs}.{b}" for a, b in OPENAI_BLOCK_NAMES.items()}
+        ours |= rename(weights, names)
+        for kind in ("weight", "bias"):
+            fused = take(weights, f"{theirs}.attn.in_proj_{kind}")
+            ours[f"{block}.attention.qkv.{kind}"] = fused
+    return ours
+
+
+TIMM_BLOCK_NAMES = {
+    "ln_1": "norm1",
+    "attention.qkv": "attn.qkv",
+    "attention.out": "attn.proj",
+    "ln_2": "norm2",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
+}
+
+
+def timm_blocks(weights: Weights, prefix: str) -> dict[str, Tensor]:
+    """The blocks of a timm vision transformer."""
+    ours: dict[str, Tensor] = {}
+    for index in range(depth_of(weights, f"{prefix}.")):
+        block = f"vision.blocks.{index}"
+        names = {f"{block}.{a}": f"{prefix}.{index}.{b}" for a, b in TIMM_BLOCK_NAMES.items()}
+        ours |= rename(weights, names)
+    return ours
+
+
+def timm_pooling(weights: Weights, prefix: str) -> dict[str, Tensor]:
+    """timm's attention pooling with a learnt query."""
+    ours = rename(
+        weights,
+        {
+            "vision.pooling.query": f"{prefix}.q",
+            "vision.pooling.out": f"{prefix}.proj",
+            "vision.pooling.norm": f"{prefix}.norm",
+            "vision.pooling.mlp.up": f"{prefix}.mlp.fc1",
+            "vision.pooling.mlp.down": f"{prefix}.mlp.fc2",
+        },
+    )
+    for kind in ("weight", "bias"):
+        key, value = take(weights, f"{prefix}.kv.{kind}").chunk(2)
+        ours |= {f"vision.pooling.key.{kind}": key, f"vision.pooling.value.{kind}": value}
+    ours["vision.pooling.probe"] = take(weights, f"{prefix}.latent").flatten()
     return ours
 
 
@@ -132,7 +175,7 @@ def openai_config(weights: Weights) -> ClipConfig:
             image_size=grid * side,
             patch_size=side,
             width=width,
-            layers=_depth(weights, "visual.transformer.resblocks."),
+            layers=depth_of(weights, "visual.transformer.resblocks."),
             heads=max(width // 64, 1),
             mlp_width=take(weights, f"visual.transformer.{hidden}").shape[0],
         ),
@@ -140,14 +183,14 @@ def openai_config(weights: Weights) -> ClipConfig:
             vocabulary_size=vocabulary_size,
             context_length=take(weights, "positional_embedding").shape[0],
             width=text_width,
-            layers=_depth(weights, "transformer.resblocks."),
+            layers=depth_of(weights, "transformer.resblocks."),
             heads=max(text_width // 64, 1),
             mlp_width=take(weights, f"transformer.{hidden}").shape[0],
         ),
     )
 
 
-def _depth(weights: Weights, prefix: str) -> int:
+def depth_of(weights: Weights, prefix: str) -> int:
     return len({n[len(prefix) :].split(".")[0] for n in weights if n.startswith(prefix)})
 
 

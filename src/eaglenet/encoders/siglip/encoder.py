@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.model_files import model_type
+from eaglenet.encoders.model_files import model_type, open_clip_trunk
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.siglip.config import SiglipConfig
 from eaglenet.encoders.siglip.towers import SiglipTextTower, SiglipVisionTower
@@ -62,8 +62,9 @@ class SiglipEncoder(TowerEncoder):
 
 
 def is_siglip(place: Path) -> bool:
-    """Fixed-resolution models say ``siglip``, both versions; NaFlex says ``siglip2``."""
-    return model_type(place) in ("siglip", "siglip2")
+    """Of transformers, fixed-resolution models say ``siglip``, both versions, NaFlex ``siglip2``;
+    of open_clip, the trunk says it."""
+    return model_type(place) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(place)
 
 
 def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:

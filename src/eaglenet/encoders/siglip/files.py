@@ -1,4 +1,4 @@
-"""Folders of SigLIP as transformers publishes them: config, weights, tokenizer."""
+"""Folders of SigLIP as they are published: config, weights, tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from tokenizers import normalizers, processors
 from torch import Tensor
 
 from eaglenet.encoders.json_tokenizer import FILE, JsonTokenizer, TokenizerSettings, read_backend
-from eaglenet.encoders.model_files import fill, read_json, read_optional_json, read_weights
+from eaglenet.encoders.model_files import (
+    fill,
+    open_clip_trunk,
+    read_json,
+    read_open_clip_weights,
+    read_optional_json,
+    read_weights,
+)
+from eaglenet.encoders.siglip import open_clip
 from eaglenet.encoders.siglip.config import (
     PIXEL_HALF,
     SiglipConfig,
@@ -50,7 +58,15 @@ PATCHES = "vision_model.embeddings.patch_embedding"
 
 
 def read_siglip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> SiglipEncoder:
-    """The encoder of a folder in the hub's format, in eval mode."""
+    """The encoder of a folder in transformers' or open_clip's layout, in eval mode."""
+    if open_clip_trunk(folder):
+        ours = open_clip.from_open_clip(read_open_clip_weights(folder))
+        config = open_clip.config_from_weights(ours)
+        name = "vision.patch_embedding.projection.weight"
+        ours[name] = ours[name].flatten(1)
+        with torch.device("meta"):
+            encoder = SiglipEncoder(config)
+        return fill(encoder, ours, folder, dtype)
     config = config_from_hub(
         read_json(folder / "config.json"), read_optional_json(folder / "preprocessor_config.json")
     )

@@ -1,0 +1,1 @@
+"""PE-Core, Meta's Perception Encoder: towers and their files."""
