@@ -1,0 +1,210 @@
+"""Frames a second through each native tower, beside transformers (CLIP, SigLIP) or timm (PE-Core).
+
+    python benchmarks/towers.py                       # on a GPU where there is one, bf16, compiled
+    python benchmarks/towers.py --quick               # two blocks a tower on a CPU: does it run
+    python benchmarks/towers.py --towers pe-b siglip-b16 --batch 1536
+
+Both sides run in one process on random weights, in turns, from frames that are on the device:
+ours from uint8 (normalising included), the other from pixels normalised already. "of ceiling" is
+the share of what a large square product reaches on this device, by the operations of our tower.
+Needs neither PyAV nor LanceDB; sides whose package is not installed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import ceiling, environment, operations, save_result
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.config import CLIP_SHAPES
+from eaglenet.encoders.perception.config import PERCEPTION_SHAPES
+from eaglenet.encoders.siglip.config import SIGLIP_SHAPES
+from encoding import PRECISIONS, rates
+
+TOWERS: dict[str, tuple[str, Any]] = {
+    "clip-b32": ("clip", CLIP_SHAPES["ViT-B/32"]),
+    "clip-b16": ("clip", CLIP_SHAPES["ViT-B/16"]),
+    "clip-l14": ("clip", CLIP_SHAPES["ViT-L/14"]),
+    "clip-l14-336": ("clip", CLIP_SHAPES["ViT-L/14@336px"]),
+    "siglip-b16": ("siglip", SIGLIP_SHAPES["google/siglip-base-patch16-224"]),
+    "siglip-l16-256": ("siglip", SIGLIP_SHAPES["google/siglip-large-patch16-256"]),
+    "siglip-so400m-384": ("siglip", SIGLIP_SHAPES["google/siglip-so400m-patch14-384"]),
+    "siglip2-b32-256": ("siglip", SIGLIP_SHAPES["google/siglip2-base-patch32-256"]),
+    "pe-t": ("perception", PERCEPTION_SHAPES["PE-Core-T-16-384"]),
+    "pe-s": ("perception", PERCEPTION_SHAPES["PE-Core-S-16-384"]),
+    "pe-b": ("perception", PERCEPTION_SHAPES["PE-Core-B-16"]),
+    "pe-l": ("perception", PERCEPTION_SHAPES["PE-Core-L-14-336"]),
+}
+"""The image towers of SigLIP 2 at these sizes are SigLIP's; only their texts differ."""
+TIMM = {
+    "pe-t": "vit_pe_core_tiny_patch16_384",
+    "pe-s": "vit_pe_core_small_patch16_384",
+    "pe-b": "vit_pe_core_base_patch16_224",
+    "pe-l": "vit_pe_core_large_patch14_336",
+}
+Side = Callable[[], Any]
+
+
+def with_random_weights(model: nn.Module) -> nn.Module:
+    """Small numbers in every weight; norms are left as they are made."""
+    for name, weight in model.named_parameters():
+        if "norm" in name or "ln_" in name:
+            nn.init.ones_(weight) if name.endswith("weight") else nn.init.zeros_(weight)
+        else:
+            nn.init.normal_(weight, std=0.02)
+    return model.requires_grad_(False).eval()
+
+
+def build_ours(family: str, config: Any, device: str, dtype: torch.dtype) -> TowerEncoder:
+    """The encoder, made on the device: drawing a billion numbers on a CPU takes a minute."""
+    with torch.device("meta"):
+        encoder = ENCODERS[family].build(config)
+    assert isinstance(encoder, TowerEncoder)
+    encoder = encoder.to_empty(device=device).to(dtype)
+    with_random_weights(encoder)
+    return encoder
+
+
+def other_side(name: str, family: str, config: Any, dtype: torch.dtype) -> nn.Module | None:
+    """The same image tower of another library, on the device that is current; None without it."""
+    vision = config.vision
+    sizes = {
+        "hidden_size": vision.width,
+        "intermediate_size": vision.mlp_width,
+        "num_hidden_layers": vision.layers,
+        "num_attention_heads": vision.heads,
+        "image_size": vision.image_size,
+        "patch_size": vision.patch_size,
+    }
+    try:
+        if family == "clip":
+            from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+            model = CLIPVisionModelWithProjection(
+                CLIPVisionConfig(**sizes, projection_dim=config.dim)
+            )
+        elif family == "siglip":
+            from transformers import SiglipVisionConfig, SiglipVisionModel
+
+            model = SiglipVisionModel(SiglipVisionConfig(**sizes))
+        else:
+            import timm
+
+            model = timm.create_model(TIMM[name], num_classes=config.dim, depth=vision.layers)
+    except ImportError:
+        return None
+    return with_random_weights(model).to(dtype)
+
+
+def sides_of(name: str, options: argparse.Namespace) -> tuple[dict[str, Side], int, int]:
+    """Sides by name, operations a frame and bytes of the image tower's weights."""
+    family, config = TOWERS[name]
+    if options.quick:
+        vision = dataclasses.replace(config.vision, layers=2)
+        config = dataclasses.replace(
+            config, vision=vision, text=dataclasses.replace(config.text, layers=1)
+        )
+    dtype, device = PRECISIONS[options.precision], options.device
+    encoder = build_ours(family, config, device, dtype)
+    size = encoder.image_size
+    frames = torch.randint(0, 256, (1, options.batch, 3, size, size), device=device).byte()
+    mask = torch.ones(1, options.batch, dtype=torch.bool, device=device)
+    count = operations(lambda: encoder.encode_frames(frames[:, :2], mask[:, :2])) // 2
+    weights = sum(w.numel() * w.element_size() for w in encoder.vision.parameters())
+    if options.compile:
+        encoder.vision.compile(dynamic=False)
+    sides: dict[str, Side] = {"ours": lambda: encoder.encode_frames(frames, mask)}
+    with torch.device(device):
+        other = other_side(name, family, config, dtype)
+    if other is not None:
+        mean, std = (
+            torch.tensor(values, device=device)[:, None, None]
+            for values in (config.pixel_mean, config.pixel_std)
+        )
+        pixels: Tensor = ((frames[0] / 255 - mean) / std).to(dtype)
+        call = torch.compile(other, dynamic=False) if options.compile else other
+        sides["timm" if family == "perception" else "transformers"] = lambda: call(pixels)
+    return sides, count, weights
+
+
+def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    sides, count, weights = sides_of(name, options)
+    found = rates(sides, options.batch, options.device, options.rounds)
+    return [
+        {
+            "tower": name,
+            "precision": options.precision,
+            "compiled": options.compile,
+            "batch": options.batch,
+            "side": side,
+            "frames_per_second": round(rate, 1),
+            "ours_against_it": round(found["ours"] / rate, 3),
+            "operations_a_frame": count,
+            "bytes_of_weights": weights,
+            "tflops": round(count * rate / 1e12, 2),
+            "of_ceiling": round(count * rate / 1e12 / options.ceiling, 4),
+        }
+        for side, rate in found.items()
+    ]
+
+
+def main() -> None:
+    is_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if is_gpu else "cpu", choices=["cuda", "cpu"])
+    parser.add_argument("--towers", nargs="+", choices=list(TOWERS), default=list(TOWERS))
+    parser.add_argument("--precision", choices=list(PRECISIONS))
+    parser.add_argument("--batch", type=int, help="frames at a time")
+    parser.add_argument("--rounds", type=int, help="turns of each side")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--quick", action="store_true", help="two blocks a tower, two frames")
+    parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
+    options = parser.parse_args()
+    on_gpu = options.device == "cuda"
+    options.precision = options.precision or ("bf16" if on_gpu else "fp32")
+    options.batch = options.batch or (2 if options.quick else 768 if on_gpu else 16)
+    options.rounds = options.rounds or (15 if on_gpu else 1 if options.quick else 3)
+    options.compile = on_gpu if options.compile is None else options.compile
+    run(options)
+
+
+@torch.inference_mode()
+def run(options: argparse.Namespace) -> None:
+    where = environment()
+    print(f"{where['gpu'] or where['cpu']}, torch {torch.__version__}, commit {where['commit']}")
+    options.ceiling = ceiling(options.device, dtype=PRECISIONS[options.precision])
+    print(f"ceiling, a product of two square matrices: {options.ceiling:.1f} TFLOP/s")
+    print(
+        f"{'tower':18} {'side':13} {'frames/s':>10} {'ours x':>7} {'GFLOP/frame':>11} "
+        f"{'TFLOP/s':>8} {'of ceiling':>10}"
+    )
+    rows: list[dict[str, Any]] = []
+    for name in options.towers:
+        for row in measure(name, options):
+            rows.append(row)
+            print(
+                f"{name:18} {row['side']:13} {row['frames_per_second']:10,.0f} "
+                f"{row['ours_against_it']:7.2f} {row['operations_a_frame'] / 1e9:11.2f} "
+                f"{row['tflops']:8.2f} {row['of_ceiling']:10.1%}",
+                flush=True,
+            )
+        torch.compiler.reset()
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
+    name = "towers-quick" if options.quick else "towers"
+    result = {"settings": vars(options) | {"output": str(options.output or "")}, "rows": rows}
+    print(f"written to {save_result(name, result, options.output)}")
+
+
+if __name__ == "__main__":
+    main()
