@@ -32,6 +32,7 @@ class AttentionPooling(nn.Module):
         self.probe = nn.Parameter(torch.zeros(width))
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
+        self.key.bias.requires_grad_(False)  # in every file, without any effect
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)

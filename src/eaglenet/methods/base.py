@@ -70,6 +70,15 @@ class Method(nn.Module, ABC):
 
     def __init__(self, encoder: Encoder, *, frame_spec: FrameSpec | None = None) -> None:
         super().__init__()
+        for needed, given, what in (
+            (self.needs_patches, encoder.abilities.patches, "patches"),
+            (self.needs_words, encoder.abilities.words, "words"),
+        ):
+            if needed and not given:
+                raise ConfigError(
+                    f"{self.name} reads {what}, which {ENCODERS[encoder.family].title} does not "
+                    "give; choose a CLIP model or another method"
+                )
         self.encoder = encoder
         self.frame_spec = frame_spec or FrameSpec()
 

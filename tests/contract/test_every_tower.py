@@ -1,0 +1,149 @@
+"""Every method on every tower family, in small: it runs as on CLIP, or refuses by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from small_models import (
+    CONFIGS,
+    DIM,
+    FRAMES,
+    ROOM,
+    TEXTS,
+    VIDEOS,
+    make_config,
+    make_texts,
+    make_videos,
+    pad_texts,
+    pad_videos,
+)
+
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.config import TextConfig
+from eaglenet.encoders.perception.config import PerceptionConfig, PerceptionVisionConfig
+from eaglenet.encoders.perception.encoder import PerceptionEncoder
+from eaglenet.encoders.siglip.config import SiglipConfig, SiglipTextConfig, SiglipVisionConfig
+from eaglenet.encoders.siglip.encoder import SiglipEncoder
+from eaglenet.errors import ConfigError
+from eaglenet.methods import METHODS, Method, folder
+from eaglenet.types import Encoder
+
+CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+FRAMES_AND_SENTENCES = ("clip4clip", "xpool", "tmass", "video_colbert", "drl", "eaglenet")
+"""Methods that must run on every tower; of the others some work inside CLIP's."""
+UNREAD = {"encoder.logit_scale", "encoder.logit_bias", "encoder.vision.pooling.key.bias"}
+
+
+def make_tower(family: str) -> TowerEncoder:
+    """Frames of 32 pixels and 100 tokens, as the inputs of the other contract tests are."""
+    if family == "siglip":
+        return SiglipEncoder(
+            SiglipConfig(
+                SiglipVisionConfig(32, 8, DIM, 2, 2, 48), SiglipTextConfig(100, 40, 12, 2, 2, 20)
+            ),
+            seed=1,
+        )
+    text = TextConfig(100, 40, DIM, 2, 2, 64, activation="gelu")
+    vision = PerceptionVisionConfig(32, 8, 24, 2, 2, 48, pooling_heads=3)
+    return PerceptionEncoder(PerceptionConfig(DIM, vision, text), seed=1)
+
+
+def build(name: str, encoder: Encoder) -> Method:
+    """The first variant of a method that has several."""
+    torch.manual_seed(0)
+    variant = next(iter(CONFIGS.get(name, {"default": {}})))
+    return METHODS[name].build(make_config(name, variant), encoder).eval()
+
+
+def refuses(name: str, family: str) -> str:
+    """What a method says where it cannot run on a family; "" where it can."""
+    try:
+        build(name, make_tower(family))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+REFUSING = [name for name in METHODS if refuses(name, "siglip")]
+every_family = pytest.mark.parametrize("family", ["siglip", "perception"])
+running = pytest.mark.parametrize("name", [name for name in METHODS if name not in REFUSING])
+
+
+@every_family
+@running
+@torch.no_grad()
+def test_scores_depend_on_the_pair_alone(name: str, family: str) -> None:
+    method = build(name, make_tower(family))
+    texts, videos = make_texts("clip"), make_videos("clip")
+    scores = method.score(method.encode_text(texts), method.encode_video(videos))
+    assert scores.shape == (TEXTS, VIDEOS)
+    assert scores.isfinite().all()
+    assert scores.std(dim=0).min() > 0
+    alone = method.score(method.encode_text(texts[1]), method.encode_video(videos[3]))
+    torch.testing.assert_close(alone[0, 0], scores[1, 3], **CLOSE)
+    wider = method.encode_text(pad_texts(texts, 2))
+    longer = method.encode_video(pad_videos(videos, ROOM - FRAMES))
+    torch.testing.assert_close(method.score(wider, longer), scores, **CLOSE)
+
+
+@every_family
+@running
+def test_training_reaches_every_weight_of_both_towers(name: str, family: str) -> None:
+    method = build(name, make_tower(family)).train()
+    video_ids = torch.tensor([0, 1, 2, 3, 3])
+    text = method.encode_text(make_texts("clip", VIDEOS))
+    video = method.encode_video(make_videos("clip"))
+    method.losses(text, video, video_ids[:, None] == video_ids[None, :]).total.backward()
+    towers = {n: p for n, p in method.named_parameters() if n.startswith("encoder.")}
+    asleep = [n for n, p in towers.items() if p.grad is None or not p.grad.any()]
+    if not getattr(method.config, "frozen", False):
+        assert set(asleep) <= UNREAD
+
+
+@every_family
+@torch.no_grad()
+def test_a_saved_model_names_its_family_and_loads_with_the_same_scores(
+    family: str, tmp_path: Path
+) -> None:
+    method = build("eaglenet", make_tower(family))
+    folder.save(method, tmp_path)
+    loaded = folder.load(tmp_path)
+    assert loaded.encoder.family == family
+    first, second = (
+        m.score(m.encode_text(make_texts("clip")), m.encode_video(make_videos("clip")))
+        for m in (method, loaded)
+    )
+    assert torch.equal(first, second)
+
+
+@every_family
+def test_methods_inside_clips_tower_refuse_others_by_name(family: str) -> None:
+    assert not set(FRAMES_AND_SENTENCES) & set(REFUSING)
+    assert {"ts2net", "clipvip", "tvproxynet"} <= set(REFUSING)
+    for name in REFUSING:
+        message = refuses(name, family)
+        assert message.startswith(name)
+        # HGR needs graphs of sentences, which no tower makes, and says so.
+        assert ENCODERS[family].title in message or "which towers do not make" in message
+
+
+@every_family
+def test_gradients_can_be_recomputed_and_compiled_towers_keep_their_names(family: str) -> None:
+    """Recomputed blocks give the same gradients; what compiles is the towers, in place."""
+    plain, saving = make_tower(family).train(), make_tower(family).train()
+    saving.set_gradient_checkpointing(True)
+    clips, texts = make_videos("clip"), make_texts("clip")
+    for encoder in (plain, saving):
+        total = encoder.encode_video(clips).frames.sum() + encoder.encode_text(texts).sentence.sum()
+        total.backward()
+    for (name, one), (_, other) in zip(
+        plain.named_parameters(), saving.named_parameters(), strict=True
+    ):
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, **CLOSE, msg=name)
+    names = list(plain.state_dict())
+    plain.compile(backend="eager")
+    assert list(plain.state_dict()) == names
