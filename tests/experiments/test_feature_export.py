@@ -10,7 +10,7 @@ import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.data.demo.dataset import demo_split, render_clips
 from eaglenet.data.features import load_feature_folder
-from eaglenet.errors import UsageError
+from eaglenet.errors import DatasetError, UsageError
 from eaglenet.experiments.evaluation import evaluate_run
 from eaglenet.experiments.feature_export import export_features
 
@@ -66,5 +66,5 @@ def test_features_are_never_overwritten(folder):
 
 
 def test_a_dataset_without_a_folder_is_told_the_option(tmp_path):
-    with pytest.raises(UsageError, match="--root FOLDER"):
+    with pytest.raises(DatasetError, match="--root FOLDER"):
         export_features("demo", "msrvtt", "", tmp_path / "features")

@@ -96,11 +96,11 @@ def test_videos_that_a_run_was_trained_or_selected_on_are_counted(finished, feat
     assert "10 of the 40 videos are among those that the run was selected on" in notes
     experiment = finished.experiment
     five = train_part.select(range(5))
-    assert "5 of the 5 videos" in feature_notes(experiment, five)[0]
-    assert "selected on" in feature_notes(experiment, held_out)[0]
+    assert "5 of the 5 videos" in feature_notes(experiment.data, five)[0]
+    assert "selected on" in feature_notes(experiment.data, held_out)[0]
     unseen = load_feature_folder(write_features(tmp_path / "unseen", videos=3, seed=7))
     unseen = dataclasses.replace(unseen, video_ids=("x", "y", "z"))
-    assert feature_notes(experiment, unseen) == []
+    assert feature_notes(experiment.data, unseen) == []
 
 
 def test_a_finished_run_is_not_trained_again(finished, features):
@@ -325,7 +325,7 @@ def test_patience_ends_a_run_that_no_longer_improves(features, tmp_path):
     ("settings", "error", "message"),
     [
         (["data.root=/nowhere"], DatasetError, "no such folder"),
-        (["data.root="], DatasetError, "data.root is not set"),
+        (["data.root="], DatasetError, "no folder of features is given"),
         (["training.coarse_epochs=-1"], ConfigError, "coarse_epochs is -1"),
         (["training.batch_size=4000"], ConfigError, "4000"),
         (["encoder.config.text_dim=10"], ConfigError, "the features are 9 wide"),

@@ -8,10 +8,11 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.data.demo.dataset import render_world
+from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice
+from eaglenet.experiments.experiment import EncoderChoice
 from eaglenet.experiments.runs import train
 from eaglenet.methods.xpool import XPoolConfig
 from eaglenet.types import FrameSpec

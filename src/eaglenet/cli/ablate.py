@@ -13,6 +13,7 @@ from eaglenet.cli.training_options import (
     AsJson,
     Device,
     Output,
+    Root,
     Seeds,
     Settings,
     find_experiment,
@@ -42,7 +43,7 @@ def ablate(
     ],
     output: Output,
     world: Annotated[str, typer.Option(help=f"{', '.join(WORLDS)}.")] = "demo",
-    root: Annotated[str, typer.Option(help="Folder of the dataset or of the features.")] = "",
+    root: Root = "",
     seeds: Seeds = 1,
     split: Annotated[
         str | None, typer.Option(help="Split to report: test unless the data has none.")
@@ -56,6 +57,7 @@ def ablate(
     Numbers of the paper are labelled so; on the demo world and on features they are other data and
     only the order of the rows can be compared.
     """
+    from eaglenet.experiments.build import default_split
     from eaglenet.experiments.campaign import (
         Trial,
         left_out_lines,
@@ -63,7 +65,6 @@ def ablate(
         run_campaign,
         write_report,
     )
-    from eaglenet.experiments.evaluation import default_split
 
     rows_of_table = find_table(table)
     if world not in WORLDS:
@@ -74,7 +75,7 @@ def ablate(
         Trial(row.label, find_experiment(f"{prefix}{table}/{row.slug}", changes))
         for row in rows_of_table
     ]
-    reported = split or default_split(trials[0].experiment)
+    reported = split or default_split(trials[0].experiment.data)
     with shown_progress(quiet=as_json) as announce:
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce

@@ -13,6 +13,7 @@ from eaglenet.cli.training_options import (
     AsJson,
     Device,
     Output,
+    Root,
     Seeds,
     Settings,
     find_experiment,
@@ -39,7 +40,7 @@ def compare(
     dataset: Annotated[
         str, typer.Option(help="demo, features, or a dataset and tower such as msrvtt-b32.")
     ] = "demo",
-    root: Annotated[str, typer.Option(help="Folder of the dataset or of the features.")] = "",
+    root: Root = "",
     split: Annotated[
         str | None, typer.Option(help="Split to report: test unless the data has none.")
     ] = None,
@@ -55,6 +56,7 @@ def compare(
     differ, and the report says in what). The epoch is chosen on validation; a method that cannot
     run says why. Started again, it goes on where it stopped.
     """
+    from eaglenet.experiments.build import default_split
     from eaglenet.experiments.campaign import (
         Trial,
         budget_lines,
@@ -64,7 +66,6 @@ def compare(
         run_campaign,
         write_report,
     )
-    from eaglenet.experiments.evaluation import default_split
     from eaglenet.experiments.runs import SELECTION_NOTES
 
     changes = [*root_setting(root), *(settings or [])]
@@ -77,7 +78,7 @@ def compare(
         raise UsageError(
             f"no method to compare on {dataset}: {listed} given; see `eaglenet recipes`"
         )
-    reported = split or default_split(trials[0].experiment)
+    reported = split or default_split(trials[0].experiment.data)
     with shown_progress(quiet=as_json) as announce:
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce

@@ -59,8 +59,9 @@ def check(
     two splits share a video.
     """
     from eaglenet.data.checks import check_dataset
+    from eaglenet.experiments.feature_data import FEATURES
 
-    if dataset == "features":
+    if dataset == FEATURES:
         from eaglenet.cli.features import check_features
 
         check_features(root, as_json)

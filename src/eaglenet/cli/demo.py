@@ -129,9 +129,9 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
 
     from eaglenet.data.batches import CachedPairs
     from eaglenet.data.frame_cache import FrameCache
+    from eaglenet.data.video_files import cached_source
     from eaglenet.training.distributed import World
     from eaglenet.training.rounds import evaluate_source
-    from eaglenet.training.sources import cached_source
 
     folder = output / "frames" / f"{len(world)}-clips"
     cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)

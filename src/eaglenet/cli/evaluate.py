@@ -96,9 +96,7 @@ def evaluate(
         if dataset is None:
             result = evaluate_run(Path(run), split=split, features=features, **settled)
         else:
-            result = evaluate_model(
-                run, dataset, root, split=split or "test", options=options, **settled
-            )
+            result = evaluate_model(run, dataset, root, split=split, options=options, **settled)
     record = result.to_dict()
     if output is not None:
         write_json(output, record)

@@ -40,9 +40,9 @@ def features(
 ) -> None:
     """Encode a split once; heads then train on the features without towers, in minutes.
 
-    Train with ``eaglenet train features/xpool --set data.root=OUTPUT``, evaluate with
+    Train with ``eaglenet train features/xpool --root OUTPUT``, evaluate with
     ``eaglenet evaluate RUN --features OUTPUT``. With --expert the folder holds what each of several
-    models sees, for ``eaglenet train experts/mmt --set data.root=OUTPUT``.
+    models sees, for ``eaglenet train experts/mmt --root OUTPUT``.
     """
     from eaglenet.experiments.feature_export import export_features
 
@@ -81,7 +81,7 @@ def demo_experts(
 ) -> None:
     """Write the demo world as five experts see it, each blind in part and often missing.
 
-    Train with ``eaglenet train experts/ce --set data.root=OUTPUT``.
+    Train with ``eaglenet train experts/ce --root OUTPUT``.
     """
     from eaglenet.data.demo.experts import WIDTHS, write_experts
 
@@ -101,7 +101,7 @@ def teach(
 ) -> None:
     """Write a trained model's vectors into a features folder, for students to learn from.
 
-    Train the student with ``eaglenet train experts/teachtext --set data.root=ROOT``.
+    Train the student with ``eaglenet train experts/teachtext --root ROOT``.
     """
     from eaglenet.experiments.teaching import write_teacher
 

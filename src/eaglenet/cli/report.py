@@ -72,7 +72,7 @@ def _examples(
     """Ask one run of each recipe; runs on other data than the first cannot share a figure."""
     from eaglenet.evaluation.qualitative import best_videos, make_examples
     from eaglenet.evaluation.run_records import group_runs
-    from eaglenet.training.sources import index_chunks
+    from eaglenet.training.epochs import index_chunks
 
     best: dict[str, Any] = {}
     gallery = None
@@ -95,6 +95,7 @@ def _examples(
 
 def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
     """Model, source and gallery of a run."""
+    from eaglenet.data import SOURCES
     from eaglenet.errors import UsageError
     from eaglenet.evaluation.qualitative import Gallery
     from eaglenet.experiments.build import load_source
@@ -102,7 +103,7 @@ def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
 
     experiment, method = load_run(folder)
     data = experiment.data
-    if data.dataset == "features":
+    if SOURCES[data.dataset].is_features:
         raise UsageError("stored features have no frames to show")
     cache = frames_folder(folder)
     source = load_source(data, split, method, cache=cache, device=method.device)

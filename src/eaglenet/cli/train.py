@@ -13,8 +13,10 @@ from eaglenet.cli.training_options import (
     AsJson,
     Device,
     Output,
+    Root,
     Settings,
     find_experiment,
+    root_setting,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ def register(app: typer.Typer) -> None:
 def train(
     name: Annotated[str, typer.Argument(help="A recipe (`eaglenet recipes`) or experiment.json.")],
     output: Output,
+    root: Root = "",
     settings: Settings = None,
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log there.")] = False,
@@ -44,7 +47,7 @@ def train(
     """
     from eaglenet.experiments.runs import train as run_training
 
-    experiment = find_experiment(name, settings)
+    experiment = find_experiment(name, [*root_setting(root), *(settings or [])])
     if dry_run:
         check(experiment, device, as_json)
         return
@@ -79,10 +82,10 @@ def show(result: dict[str, Any], output: str) -> None:
 
 def check(experiment: Experiment, device: str, as_json: bool) -> None:
     """Build the method and look at the data without decoding or training."""
+    from eaglenet.data.sources import few_videos
     from eaglenet.experiments.build import build_method, check_data, check_fit, describe_data
     from eaglenet.experiments.runs import count_parameters
     from eaglenet.training.distributed import join, leave
-    from eaglenet.training.sources import few_videos
 
     check_data(experiment.data)
     world = join(device)

@@ -17,6 +17,9 @@ Settings = Annotated[
     typer.Option("--set", help="Change a setting: section.field=value; repeatable."),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the run.")]
+Root = Annotated[
+    str, typer.Option("--root", help="Folder (or file) of the dataset or of the features.")
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds (0, 1, ...).")]

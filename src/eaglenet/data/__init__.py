@@ -2,5 +2,20 @@
 
 from eaglenet.data import datasets, demo
 from eaglenet.data.records import DATASETS, DatasetSpec, Protocol, Split, VideoRecord
+from eaglenet.data.sources import SOURCES, Source, SourceSpec, add_source
+from eaglenet.data.video_files import add_dataset
 
-__all__ = ["DATASETS", "DatasetSpec", "Protocol", "Split", "VideoRecord", "datasets", "demo"]
+__all__ = [
+    "DATASETS",
+    "SOURCES",
+    "DatasetSpec",
+    "Protocol",
+    "Source",
+    "SourceSpec",
+    "Split",
+    "VideoRecord",
+    "add_dataset",
+    "add_source",
+    "datasets",
+    "demo",
+]

@@ -176,6 +176,8 @@ class DatasetSpec:
     splits: tuple[str, ...] = ("train", "val", "test")
     options: Mapping[str, str] = field(default_factory=dict)
     """Option name -> one line that says what it does."""
+    max_words: int = 32
+    """Words of a caption that models read unless they say otherwise."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "load", with_checked_options(self.name, self.load))

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from eaglenet.data import DATASETS, Split
-from eaglenet.data.batches import CachedPairs
-from eaglenet.data.experts import ExpertSplit, load_expert_folder
-from eaglenet.data.features import FeatureSplit, load_feature_folder
-from eaglenet.data.records import check_options, check_split_name
+import eaglenet.experiments.feature_data  # noqa: F401  (a row of SOURCES)
+from eaglenet.data import SOURCES
+from eaglenet.data.sources import DataChoice, Findings, Opening, Source
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.encoders.features import FeatureEncoder
-from eaglenet.errors import ConfigError, DatasetError, ModelNotFoundError, UsageError
-from eaglenet.experiments.experiment import PRETRAINED, DataChoice, EncoderChoice, Experiment
+from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
+from eaglenet.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.progress import Progress
 from eaglenet.training.distributed import World
-from eaglenet.training.sources import (
-    Source,
-    cached_source,
-    feature_source,
-    memory_source,
-    pair_samplers,
-)
+from eaglenet.training.epochs import pair_samplers
 from eaglenet.types import Clips, Encoder, Tokenizer
-
-logger = logging.getLogger(__name__)
-FEATURES = "features"
-DEMO = "demo"
 
 
 def build_method(experiment: Experiment) -> Method:
@@ -52,7 +36,7 @@ def build_method(experiment: Experiment) -> Method:
     method = spec.build(experiment.method_config, encoder)
     method.tokenizer = tokenizer
     method.frame_spec = experiment.data.frames
-    if experiment.encoder.kind == FEATURES:
+    if experiment.encoder.kind == "features":
         _check_runs_on_features(method)
     return method
 
@@ -72,7 +56,7 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer 
 
 def build_tokenizer(source: str) -> Tokenizer:
     """The demo world's tokenizer, or the one in a folder."""
-    if source == DEMO:
+    if source == "demo":
         from eaglenet.data.demo.dataset import demo_tokenizer_folder
 
         source = str(demo_tokenizer_folder())
@@ -86,11 +70,8 @@ def build_tokenizer(source: str) -> Tokenizer:
 
 def check_data(data: DataChoice) -> None:
     """Refuse a dataset that is not known or not there, before weights are fetched for it."""
-    if data.dataset == DEMO:
-        return
-    if data.dataset != FEATURES:
-        DATASETS[data.dataset]
-    _folder(data.root, data)
+    if SOURCES[data.dataset].needs_folder:
+        data.folder()
 
 
 def check_fit(method: Method, data: DataChoice) -> None:
@@ -101,7 +82,7 @@ def check_fit(method: Method, data: DataChoice) -> None:
             f"data.frames asks for {spec.num_frames} frames of {spec.size} pixels; expected at "
             "least 1 of both"
         )
-    if method.tokenizer is None or data.dataset == FEATURES:
+    if method.tokenizer is None or SOURCES[data.dataset].is_features:
         return
     clip = Clips(
         torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8),
@@ -130,16 +111,18 @@ def load_source(
     progress: Progress | None = None,
 ) -> Source:
     """One split, ready for batches; frames are decoded into ``cache`` where they are not yet."""
-    if data.dataset == FEATURES:
-        return feature_source(load_features(data, split, method).to(device))
-    if method.tokenizer is None:
+    spec = SOURCES[data.dataset]
+    if method.tokenizer is None and not spec.is_features:
         raise ConfigError(
             f"data.dataset={data.dataset} has sentences and videos, but the encoder reads stored "
-            "features; set encoder.kind to pretrained or clip"
+            "features: --set encoder.kind=pretrained, or another family with towers"
         )
-    if data.dataset == DEMO:
-        return _demo_source(data, split, method)
-    return _cached_frames(data, split, method, cache, progress)
+    return spec.open(data, split, Opening(method, cache, device, progress))
+
+
+def default_split(data: DataChoice) -> str:
+    """The split that is evaluated unless one says otherwise."""
+    return SOURCES[data.dataset].default_split(data)
 
 
 def describe_data(experiment: Experiment, method: Method, world: World) -> dict[str, Any]:
@@ -148,102 +131,18 @@ def describe_data(experiment: Experiment, method: Method, world: World) -> dict[
     Refuses data of which the processes of ``world`` could make no batch.
     """
     data = experiment.data
+    look = SOURCES[data.dataset].look
     found: dict[str, Any] = {}
     for split in ("train", experiment.training.select):
-        pairs: Source | Split
-        if data.dataset in (FEATURES, DEMO):
-            pairs = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
-            found[split] = pairs.describe()
+        if look is None:
+            source = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
+            findings = Findings(source.describe(), source.video_of_text)
         else:
-            records = _load_records(data, split)
-            found[split] = _describe_records(records)
-            pairs = records.present()
+            findings = look(data, split)
+        found[split] = dict(findings.description)
         if split == "train":
-            pair_samplers(experiment.training, pairs.video_of_text, world)
+            pair_samplers(experiment.training, findings.video_of_text, world)
     return found
-
-
-def _describe_records(records: Split) -> dict[str, Any]:
-    return {
-        "protocol": records.protocol.name,
-        "texts": len(records.texts),
-        "videos_found": len(records) - len(records.missing),
-        "videos_missing": len(records.missing),
-    }
-
-
-def load_features(data: DataChoice, split: str, method: Method) -> FeatureSplit:
-    """Training or held-out part of a features folder; ``test`` needs ``data.options.test_root``."""
-    check_split_name(FEATURES, split, ("train", "val", "test"))
-    _refuse_options(data, {"test_root"})
-    if split == "test":
-        root = data.options.get("test_root")
-        if not root:
-            raise UsageError(
-                "a features folder holds no test split; name another folder of the same form with "
-                "data.options.test_root=FOLDER, or `eaglenet evaluate RUN --features FOLDER`"
-            )
-        return read_features(_folder(str(root), data), method)
-    whole = read_features(_folder(data.root, data), method)
-    train, validation = whole.hold_out(data.val_videos)
-    return train if split == "train" else validation
-
-
-def read_features(folder: Path, method: Method) -> FeatureSplit:
-    """A features folder as the model reads it, with its experts where it reads those."""
-    config: Any = getattr(method.encoder, "config", None)
-    if isinstance(config, ExpertConfig):
-        return check_experts(load_expert_folder(folder, words=config.words), config)
-    return check_features(load_feature_folder(folder), method)
-
-
-def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
-    """Refuse a folder whose experts or words are not those the model was built for."""
-    given = features.expert_widths
-    wanted = dict(sorted(config.experts.items()))
-    if any(given.get(name) != width for name, width in wanted.items()):
-        told = json.dumps(given)
-        raise ConfigError(
-            f"the folder has the experts {told}, the model takes {json.dumps(wanted)}: "
-            f"--set 'encoder.config.experts={told}'"
-        )
-    if features.frames_expert != config.frames:
-        raise ConfigError(
-            f"the folder's frames are {features.frames_expert!r}, the model's {config.frames!r}: "
-            f"--set encoder.config.frames={features.frames_expert}"
-        )
-    for name, found, expected in (
-        ("text_dim", features.text_dim, config.text_dim),
-        ("words_dim", features.words_dim, config.words_dim),
-    ):
-        if found != expected:
-            raise ConfigError(
-                f"the folder has {name} {found}, the model takes {expected}: "
-                f"--set encoder.config.{name}={found}"
-            )
-    return features
-
-
-def check_features(features: FeatureSplit, method: Method) -> FeatureSplit:
-    """Refuse features whose width or number of frames the model was not built for."""
-    encoder = method.encoder
-    if not isinstance(encoder, FeatureEncoder):
-        raise ConfigError("this model reads sentences and videos, not stored features")
-    expected = (encoder.config.text_dim, encoder.config.frame_dim)
-    given = (features.text_dim, features.frame_dim)
-    if given != expected:
-        raise ConfigError(
-            f"the features are {given[0]} wide for sentences and {given[1]} for frames, the model "
-            f"takes {expected[0]} and {expected[1]}: --set encoder.config.text_dim={given[0]} "
-            f"--set encoder.config.frame_dim={given[1]}"
-        )
-    most = getattr(method.config, "num_frames", None)
-    if most is not None and features.max_frames > most:
-        raise ConfigError(
-            f"the features have up to {features.max_frames} frames a video, the model takes "
-            f"{most}; set method_config.num_frames={features.max_frames}"
-        )
-    return features
 
 
 def _check_runs_on_features(method: Method) -> None:
@@ -253,54 +152,3 @@ def _check_runs_on_features(method: Method) -> None:
                 f"{method.name} needs {what} features, which a features folder does not offer; "
                 "train it on videos"
             )
-
-
-def _load_records(data: DataChoice, split: str) -> Split:
-    spec = DATASETS[data.dataset]
-    _refuse_options(data, {*spec.options, "video_folders"})
-    return spec.load(_folder(data.root, data), split, **data.options)
-
-
-def _refuse_options(data: DataChoice, known: set[str]) -> None:
-    for name in data.options:
-        if name not in known:
-            raise ConfigError(
-                f"data.options.{name}: {data.dataset} has no such option (known: "
-                f"{', '.join(sorted(known))}); data.options={{}} clears what a recipe sets"
-            )
-
-
-def _cached_frames(
-    data: DataChoice, split: str, method: Method, cache: Path, progress: Progress | None
-) -> Source:
-    from eaglenet.data.frame_cache import FrameCache, cache_folder, estimate
-
-    records = _load_records(data, split).present()
-    base = Path(data.cache).expanduser() if data.cache else cache
-    folder = cache_folder(base, records.dataset, data.frames)
-    size = estimate(records, data.frames)
-    logger.info("frames of %s: up to %.2f GB in %s", split, size / 1e9, folder)
-
-    frames = FrameCache.build(records, data.frames, folder, workers=data.workers, progress=progress)
-    pairs = CachedPairs(records, frames, method.tokenize, max_words=data.max_words)
-    return cached_source(pairs)
-
-
-def _demo_source(data: DataChoice, split: str, method: Method) -> Source:
-    from eaglenet.data.demo.dataset import demo_split, render_clips
-
-    world = demo_split(split, **check_options(DEMO, demo_split, data.options))
-    clips = render_clips(world, data.frames)
-    tokens = method.tokenize(world.texts, data.max_words)
-    return memory_source(world, tokens, clips)
-
-
-def _folder(root: str, data: DataChoice) -> Path:
-    if not root:
-        raise DatasetError(
-            f"data.root is not set; say where {data.dataset} lies: --set data.root=FOLDER"
-        )
-    folder = Path(root).expanduser()
-    if not folder.exists():
-        raise DatasetError(f"data.root={root}: no such folder or file")
-    return folder

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eaglenet.data import SOURCES
 from eaglenet.environment import describe_environment
 from eaglenet.errors import ConfigError
 from eaglenet.evaluation import report
 from eaglenet.evaluation.summary import mean_and_spread
-from eaglenet.experiments.build import DEMO, FEATURES, build_method
+from eaglenet.experiments.build import build_method
 from eaglenet.experiments.evaluation import evaluate_run
 from eaglenet.experiments.experiment import Experiment
 from eaglenet.experiments.runs import RESULT, train
@@ -50,7 +51,7 @@ def run_campaign(
     A method that cannot run on the data gives a row that says why. Decoded frames are kept once
     for all of them, in ``folder/frames``.
     """
-    if any(trial.experiment.data.dataset not in (FEATURES, DEMO) for trial in trials):
+    if any(SOURCES[trial.experiment.data.dataset].keeps_frames for trial in trials):
         (folder / "frames").mkdir(parents=True, exist_ok=True)
     rows = []
     for trial in trials:

@@ -9,34 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eaglenet.data.features import (
-    INDEX_FILE,
-    FeatureSplit,
-    made_otherwise,
-    read_index,
-)
-from eaglenet.data.records import hold_out_ids
+from eaglenet.data import SOURCES
+from eaglenet.data.sources import DataChoice, Source
 from eaglenet.errors import UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult
-from eaglenet.experiments.build import (
-    DEMO,
-    FEATURES,
-    load_source,
-    read_features,
-)
-from eaglenet.experiments.experiment import DataChoice, Experiment
+from eaglenet.experiments.build import check_data, default_split, load_source
+from eaglenet.experiments.experiment import Experiment
+from eaglenet.experiments.feature_data import feature_notes, feature_source, read_features
 from eaglenet.experiments.runs import SELECTION_NOTES, frames_folder, load_run
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
 from eaglenet.progress import Progress
 from eaglenet.settings import differences, override, to_plain
-from eaglenet.training.distributed import (
-    World,
-    join,
-    leave,
-)
+from eaglenet.training.distributed import World, join, leave
 from eaglenet.training.rounds import evaluate_source
-from eaglenet.training.sources import Source, feature_source
 from eaglenet.types import FrameSpec
 
 
@@ -71,9 +57,9 @@ def evaluate_run(
         if features is not None:
             given = read_features(features, method)
             source = feature_source(given)
-            notes += feature_notes(experiment, given)
+            notes += feature_notes(data, given)
         else:
-            name = split or default_split(experiment)
+            name = split or default_split(data)
             notes += split_notes(experiment, name)
             cache = frames_folder(folder)
             source = load_source(
@@ -108,38 +94,12 @@ def split_notes(experiment: Experiment, split: str) -> list[str]:
     return []
 
 
-def feature_notes(experiment: Experiment, given: FeatureSplit) -> list[str]:
-    """What of a features folder was part of the training, and how it was made otherwise."""
-    data = experiment.data
-    root = Path(data.root).expanduser()
-    if data.dataset != FEATURES or not (root / INDEX_FILE).is_file():
-        return []
-    index = read_index(root)
-    ids, video_ids = index["video_ids"], given.video_ids
-    held_out = hold_out_ids(ids, data.val_videos)
-    notes = made_otherwise(index, given.metadata)
-    for name, known in (("trained on", set(ids) - held_out), ("selected on", held_out)):
-        count = len(known.intersection(video_ids))
-        if count:
-            notes.append(
-                f"{count:,} of the {len(video_ids):,} videos are among those that the run was "
-                f"{name}: not a score on unseen videos"
-            )
-    return notes
-
-
-def default_split(experiment: Experiment) -> str:
-    """``test``, or the held-out part of a features folder that names no other."""
-    data = experiment.data
-    return "val" if data.dataset == FEATURES and not data.options.get("test_root") else "test"
-
-
 def evaluate_model(
     name_or_folder: str,
     dataset: str,
     root: str,
     *,
-    split: str = "test",
+    split: str | None = None,
     options: Mapping[str, Any] | None = None,
     noise_seeds: Sequence[int] | None = None,
     device: str = "auto",
@@ -160,10 +120,7 @@ def evaluate_model(
     precision = method.habits.precision if precision == "auto" else precision
     world = join(device)
     try:
-        if dataset == FEATURES:
-            source = feature_source(read_features(Path(root), method))
-        else:
-            source = dataset_source(method, dataset, root, split, options, world, progress)
+        source = dataset_source(method, dataset, root, split, options, world, progress)
         result = evaluate_source(
             method.to(world.device),
             source,
@@ -196,17 +153,20 @@ def dataset_source(
     method: Method,
     dataset: str,
     root: str,
-    split: str,
+    split: str | None,
     options: Mapping[str, Any] | None,
     world: World,
     progress: Progress | None = None,
 ) -> Source:
-    """A split with the frames that a model was made for."""
-    if not root and dataset != DEMO:
-        raise UsageError(f"no folder of {dataset} is given; say where it lies with --root FOLDER")
-    usual = method.habits.max_words or (64 if dataset == "didemo" else 32)
+    """A split with the frames that a model was made for; all of a folder that has no splits."""
+    spec = SOURCES[dataset]
+    usual = method.habits.max_words or spec.max_words
     words = min(method.encoder.context_length or usual, usual)
     data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
+    check_data(data)
+    if spec.whole is not None:
+        return spec.whole(data.folder(), method)
+    split = split or spec.default_split(data)
     cache = user_cache(data)
     return load_source(data, split, method, cache=cache, device=world.device, progress=progress)
 

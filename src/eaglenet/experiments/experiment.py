@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eaglenet.data.sources import DataChoice
 from eaglenet.encoders import ENCODERS
 from eaglenet.errors import CheckpointError
 from eaglenet.files import read_json, write_json
 from eaglenet.methods import METHODS
 from eaglenet.settings import from_plain, override, split_assignment, to_plain
 from eaglenet.training.config import TrainingConfig
-from eaglenet.types import FrameSpec
 
 PRETRAINED = "pretrained"
 
@@ -40,29 +40,6 @@ class EncoderChoice:
     def __post_init__(self) -> None:
         if self.kind != PRETRAINED:
             ENCODERS[self.kind]
-
-
-@dataclass(frozen=True)
-class DataChoice:
-    """A dataset and how its videos become frames.
-
-    dataset: a name that `eaglenet data` knows, ``demo`` (rendered in memory) or ``features``.
-    root: the folder with annotations, videos or features. options: what the dataset's loader takes.
-    cache: the folder for decoded frames; empty means beside the run.
-    val_videos: videos held out where a folder of features has no validation part.
-    jitter: frames decoded for training for each one that is shown; with more than 1 a step shows
-        others each time, evenly spaced from a random start to a random end (CLIP-ViP).
-    """
-
-    dataset: str
-    root: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    frames: FrameSpec = field(default_factory=FrameSpec)
-    max_words: int = 32
-    cache: str = ""
-    workers: int = 4
-    val_videos: int = 500
-    jitter: int = 1
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from eaglenet.data.expert_writing import add_experts
 from eaglenet.data.features import save_feature_folder
+from eaglenet.data.sources import Source
 from eaglenet.errors import UsageError
 from eaglenet.experiments.evaluation import dataset_source
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
 from eaglenet.progress import Progress
 from eaglenet.training.distributed import World, join, leave
+from eaglenet.training.epochs import index_chunks
 from eaglenet.training.rounds import fetched
-from eaglenet.training.sources import Source, index_chunks
 from eaglenet.types import Expert, TextFeatures
 
 FRAMES, WORDS = "frames", "words"

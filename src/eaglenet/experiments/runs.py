@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from eaglenet.data.sources import DataChoice, Source, few_videos
 from eaglenet.environment import describe_environment
 from eaglenet.errors import CheckpointError, ConfigError, UsageError
 from eaglenet.experiments.build import (
@@ -21,7 +22,7 @@ from eaglenet.experiments.build import (
     check_fit,
     load_source,
 )
-from eaglenet.experiments.experiment import DataChoice, Experiment
+from eaglenet.experiments.experiment import Experiment
 from eaglenet.files import read_json, write_json
 from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.methods.base import Method
@@ -39,7 +40,6 @@ from eaglenet.training.distributed import (
 )
 from eaglenet.training.logbook import check_board, read_log
 from eaglenet.training.memory import reset_peak_memory
-from eaglenet.training.sources import Source, few_videos
 from eaglenet.training.trainer import Position, Trainer
 
 logger = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ import torch
 
 from eaglenet.data.expert_writing import save_teacher
 from eaglenet.errors import UsageError
-from eaglenet.experiments.build import read_features
+from eaglenet.experiments.feature_data import read_features
 from eaglenet.methods.folder import load
 from eaglenet.methods.teachtext import teaching_vectors
-from eaglenet.training.sources import index_chunks
+from eaglenet.training.epochs import index_chunks
 
 
 def write_teacher(name_or_folder: str, folder: Path, name: str) -> tuple[int, int]:

@@ -7,13 +7,14 @@
 - ``components/frl+eam``, ``energy/mlp``, ...: the paper's ablations on MSR-VTT, ViT-B/16;
   ``didemo-b16/components/...`` on DiDeMo, ``msrvtt-b16-released/...`` in released settings;
   ``demo/...`` and ``features/...`` on the demo world and on stored features.
+- ``folder-b32``, ``folder-b32/clip4clip``, ...: on your own videos.
 - ``experts/ce``, ...: on folders of several experts.
 - ``msrvtt-b32/xpool``, ``demo/xpool``, ``features/xpool``: the compared methods.
 
 The docstring of a recipe names its command and its source.
 """
 
-from eaglenet.recipes import ablations, benchmarks, demo, experts, features, peers
+from eaglenet.recipes import ablations, benchmarks, demo, experts, features, own, peers
 from eaglenet.recipes.registry import RECIPES, Recipe, build_recipe, describe_recipe
 from eaglenet.recipes.rows import TABLES
 
@@ -22,6 +23,7 @@ benchmarks.register()
 demo.register()
 experts.register()
 features.register()
+own.register()
 peers.register()
 
 __all__ = ["RECIPES", "TABLES", "Recipe", "build_recipe", "describe_recipe"]

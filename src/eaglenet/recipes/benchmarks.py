@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.data.sources import DataChoice
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods.eaglenet_config import RELEASED_FRAMES, EagleNetConfig
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
@@ -40,7 +41,7 @@ def num_frames(dataset: str) -> int:
 
 
 def data_choice(dataset: str, frames: FrameSpec) -> DataChoice:
-    """Paths are left to `--set data.root=...`."""
+    """Paths are left to `--root`."""
     return DataChoice(dataset, frames=frames, max_words=64 if dataset == "didemo" else 32)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.benchmarks import LITERAL

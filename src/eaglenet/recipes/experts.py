@@ -1,7 +1,7 @@
 """Methods over several experts on the demo world that `eaglenet data demo-experts` writes.
 
 Make:      eaglenet data demo-experts --output FOLDER
-Train:     eaglenet train experts/ce --set data.root=FOLDER --output RUN
+Train:     eaglenet train experts/ce --root FOLDER --output RUN
 Compare:   eaglenet compare ce mmt clip4clip --dataset experts --root FOLDER --output OUT
 
 A folder of other experts needs encoder.config.experts (name -> width), encoder.config.frames,
@@ -17,9 +17,10 @@ from typing import Any
 
 from eaglenet.data.demo.dataset import vocabulary
 from eaglenet.data.demo.experts import FRAMES_EXPERT, TOKENS, WIDTHS, WORDS
+from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.experts import ExpertConfig
 from eaglenet.encoders.features import FeatureConfig
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.configs import method_config
 from eaglenet.recipes.features import NEED_TOWERS

@@ -1,6 +1,6 @@
 """Heads on stored features: frozen-feature mode, small adapters to a common width.
 
-Train:     eaglenet train features/eaglenet --set data.root=FOLDER --output RUN
+Train:     eaglenet train features/eaglenet --root FOLDER --output RUN
 Evaluate:  eaglenet evaluate RUN --features OTHER_FOLDER
 
 A features folder is described in `data.features`; widths other than 384 (sentences) and 512
@@ -14,8 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.features import FeatureConfig
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.benchmarks import LITERAL

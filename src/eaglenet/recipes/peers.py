@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.data.sources import DataChoice
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.benchmarks import (
     DATASETS,

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from eaglenet.data.sources import Source, few_videos
 from eaglenet.errors import UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult, evaluate
 from eaglenet.evaluation.ranking import Share
 from eaglenet.methods.base import Method
 from eaglenet.progress import Progress, tell
 from eaglenet.training.distributed import World, gather_uneven, sum_over_ranks
-from eaglenet.training.sources import Source, few_videos, index_chunks
+from eaglenet.training.epochs import index_chunks
 
 
 def evaluate_source(

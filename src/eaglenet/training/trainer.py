@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.data.sampler import PairSampler
+from eaglenet.data.sources import Source
 from eaglenet.errors import StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
 from eaglenet.files import folder_written_whole
@@ -34,6 +35,7 @@ from eaglenet.training.distributed import (
     broadcast_state,
     sum_over_ranks,
 )
+from eaglenet.training.epochs import epoch_batches, pair_samplers
 from eaglenet.training.logbook import Logbook, cut_log
 from eaglenet.training.memory import peak_memory
 from eaglenet.training.optimizer import (
@@ -44,7 +46,6 @@ from eaglenet.training.optimizer import (
 )
 from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.schedule import rate_factor
-from eaglenet.training.sources import Source, epoch_batches, pair_samplers
 from eaglenet.training.step import FiniteWatch, StepOptions, training_losses
 from eaglenet.training.stopping import StopRequest
 from eaglenet.types import PairBatch

@@ -15,7 +15,6 @@ from eaglenet.data.annotation_files import (
     stem_of,
 )
 from eaglenet.data.records import (
-    DATASETS,
     DatasetSpec,
     Protocol,
     Split,
@@ -26,6 +25,7 @@ from eaglenet.data.records import (
     make_split,
     report_empty_captions,
 )
+from eaglenet.data.video_files import add_dataset
 from eaglenet.errors import DatasetError, UsageError
 
 FOLDERS = ("didemo", "DiDeMo", "Didemo")
@@ -92,12 +92,12 @@ def read_sentences(path: Path) -> dict[str, list[str]]:
     return sentences
 
 
-DATASETS.add(
-    "didemo",
+add_dataset(
     DatasetSpec(
         "didemo",
         "DiDeMo",
         load,
         options={"window": "whole (the paper) or first_31_seconds (the released code)"},
-    ),
+        max_words=64,
+    )
 )

@@ -15,7 +15,6 @@ from eaglenet.data.annotation_files import (
     refuse_duplicates,
 )
 from eaglenet.data.records import (
-    DATASETS,
     DatasetSpec,
     Protocol,
     Split,
@@ -27,6 +26,7 @@ from eaglenet.data.records import (
     make_split,
     report_empty_captions,
 )
+from eaglenet.data.video_files import add_dataset
 from eaglenet.errors import DatasetError, UsageError
 
 FOLDERS = ("msrvtt", "MSRVTT", "MSR-VTT", "msrvtt_data")
@@ -156,8 +156,7 @@ def read_captions(path: Path) -> dict[str, list[str]]:
     return captions
 
 
-DATASETS.add(
-    "msrvtt",
+add_dataset(
     DatasetSpec(
         "msrvtt",
         "MSR-VTT",
@@ -167,5 +166,5 @@ DATASETS.add(
             "test": "test set: 1k-A or full",
             "hold_out": "training videos kept for validation (500; 0 trains on all)",
         },
-    ),
+    )
 )

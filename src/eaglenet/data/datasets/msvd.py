@@ -16,7 +16,6 @@ from eaglenet.data.annotation_files import (
     read_list,
 )
 from eaglenet.data.records import (
-    DATASETS,
     DatasetSpec,
     Protocol,
     Split,
@@ -26,6 +25,7 @@ from eaglenet.data.records import (
     make_split,
     report_empty_captions,
 )
+from eaglenet.data.video_files import add_dataset
 from eaglenet.errors import DatasetError
 
 FOLDERS = ("msvd", "MSVD", "msvd_data")
@@ -99,4 +99,4 @@ def join_words(words: object, where: str) -> str:
     raise DatasetError(f"{where}: a caption is neither text nor a list of words: {words!r:.80}")
 
 
-DATASETS.add("msvd", DatasetSpec("msvd", "MSVD", load))
+add_dataset(DatasetSpec("msvd", "MSVD", load))

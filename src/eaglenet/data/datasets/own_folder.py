@@ -17,7 +17,6 @@ from eaglenet.data.annotation_files import (
     read_text,
 )
 from eaglenet.data.records import (
-    DATASETS,
     DatasetSpec,
     LeftOut,
     Protocol,
@@ -29,6 +28,7 @@ from eaglenet.data.records import (
     make_split,
     stable_order,
 )
+from eaglenet.data.video_files import add_dataset
 from eaglenet.errors import DatasetError, UsageError
 from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
@@ -244,12 +244,11 @@ def share_out(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -
     return {video_id: names[video_id.partition("#")[0]] for video_id in video_ids}
 
 
-DATASETS.add(
-    "folder",
+add_dataset(
     DatasetSpec(
         "folder",
         "your own CSV, JSON lines or folder",
         load,
         options={"fractions": "train, val, test shares where no split is named"},
-    ),
+    )
 )

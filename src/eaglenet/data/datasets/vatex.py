@@ -13,7 +13,6 @@ from eaglenet.data.annotation_files import (
     read_list,
 )
 from eaglenet.data.records import (
-    DATASETS,
     DatasetSpec,
     Protocol,
     Split,
@@ -23,6 +22,7 @@ from eaglenet.data.records import (
     make_split,
     report_empty_captions,
 )
+from eaglenet.data.video_files import add_dataset
 from eaglenet.errors import DatasetError
 
 FOLDERS = ("vatex", "VATEX")
@@ -64,4 +64,4 @@ def read_captions(path: Path) -> dict[str, tuple[str, ...]]:
     return captions
 
 
-DATASETS.add("vatex", DatasetSpec("vatex", "VATEX", load))
+add_dataset(DatasetSpec("vatex", "VATEX", load))

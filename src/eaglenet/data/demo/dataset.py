@@ -31,8 +31,17 @@ from eaglenet.data.records import (
     Protocol,
     Split,
     VideoRecord,
+    check_options,
     check_split_name,
     make_split,
+)
+from eaglenet.data.sources import (
+    DataChoice,
+    Opening,
+    Source,
+    SourceSpec,
+    add_source,
+    memory_source,
 )
 from eaglenet.errors import ConfigError, DatasetError
 from eaglenet.files import read_json, write_json, write_text, written_whole
@@ -206,6 +215,14 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
     write_json(path, settings, indent=None)
 
 
+def open_demo(data: DataChoice, split: str, opening: Opening) -> Source:
+    """A split rendered in memory, without files."""
+    world = demo_split(split, **check_options("demo", demo_split, data.options))
+    clips = render_clips(world, data.frames)
+    return memory_source(world, opening.reader.tokenize(world.texts, data.max_words), clips)
+
+
+add_source(SourceSpec("demo", "The demo world, in memory", open=open_demo, needs_folder=False))
 DATASETS.add(
     "demo",
     DatasetSpec(

@@ -1,0 +1,46 @@
+"""Recipes for people's own videos (`docs/own_data.md`).
+
+Check:     eaglenet data check folder --root ROOT
+Train:     eaglenet train folder-b32 --root ROOT --output RUN
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from eaglenet.experiments.experiment import Experiment
+from eaglenet.recipes.benchmarks import TOWERS, main_result
+from eaglenet.recipes.peers import paper_experiment
+from eaglenet.recipes.registry import add_recipe
+
+NOTES = (
+    "Your own videos and captions: the settings of the main results, in batches of 32 so that a "
+    "few hundred captions are enough."
+)
+
+
+def own_experiment(method: str, tower: str) -> Experiment:
+    """A method on CLIP, on a folder of videos with captions."""
+    base = (
+        main_result("msrvtt", tower)
+        if method == "eaglenet"
+        else paper_experiment(main_result, method, "msrvtt", tower)
+    )
+    return replace(
+        base,
+        data=replace(base.data, dataset="folder", options={}),
+        training=replace(base.training, batch_size=32),
+        notes=NOTES,
+    )
+
+
+def register() -> None:
+    for tower in TOWERS:
+        for method in ("eaglenet", "clip4clip", "xpool"):
+            name = f"folder-{tower}" + ("" if method == "eaglenet" else f"/{method}")
+            add_recipe(
+                name,
+                partial(own_experiment, method, tower),
+                f"{method} on {TOWERS[tower]}. {NOTES}",
+            )
