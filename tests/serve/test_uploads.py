@@ -1,11 +1,17 @@
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
+from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import Settings
+from eaglenet.serve.upload_place import UploadPlace
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +47,41 @@ def test_bad_uploads_are_refused_without_telling_where_they_lay(open_client: Tes
             assert answer.status_code == 400, answer.text
             assert "/tmp" not in answer.text
     assert open_client.post("/api/search/image", content=bytes(400_001)).status_code == 413
+
+
+def test_searches_do_not_wait_for_an_upload_that_never_ends(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglenet.serve.uploads.clips_of_video", never_ends)
+    settings = Settings(allow_uploads=True, timeout=6.0)
+    app = create_app(engine, settings)
+    with TestClient(app, base_url="http://localhost") as client, ThreadPoolExecutor(1) as pool:
+        upload = pool.submit(client.post, "/api/search/video", content=b"film")
+        time.sleep(0.5)
+        began = time.monotonic()
+        assert client.get("/api/search?q=red&k=1").status_code == 200
+        assert time.monotonic() - began < 3
+        assert upload.result().status_code in (400, 504)
+
+
+def never_ends(path: Path, spec: object) -> None:
+    time.sleep(1000)
+
+
+def test_what_a_killed_service_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "eaglenet-uploads-left"
+    left.mkdir()
+    (left / "lock").touch()
+    (left / "upload").write_bytes(b"x")
+    place = UploadPlace(5.0, tmp_path)
+    assert not left.exists()
+    other = UploadPlace(5.0, tmp_path)
+    assert place.folder.exists()
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(place.room())
+        with pytest.raises(Problem, match="too many"):
+            stack.enter_context(place.room())
+    place.close()
+    other.close()
+    assert list(tmp_path.iterdir()) == []

@@ -375,7 +375,7 @@ def test_windows_of_one_pass_come_before_the_rest_is_decoded(tmp_path: Path) -> 
     assert unsorted == [windows[2], windows[9]]
 
 
-def test_impossible_specs_are_refused(files: Path) -> None:
-    for spec in (replace(SPEC, num_frames=0), replace(SPEC, size=0)):
-        with pytest.raises(UsageError, match="at least 1"):
-            decode(files / "h264.mp4", spec)
+def test_impossible_specs_are_refused() -> None:
+    for changes in ({"num_frames": 0}, {"size": 0}):
+        with pytest.raises(UsageError, match="expected a whole number"):
+            replace(SPEC, **changes)

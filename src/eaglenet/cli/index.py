@@ -60,6 +60,12 @@ def index(
         int | None,
         typer.Option(min=0, help="Processes that decode; 0: none. Default: by the work."),
     ] = None,
+    file_seconds: Annotated[
+        float, typer.Option(min=1, help="For one file; 2 more for each second it shows.")
+    ] = 600.0,
+    file_memory: Annotated[
+        float, typer.Option(min=0.1, help="GiB that decoding one file may take.")
+    ] = 4.0,
     device: Annotated[str | None, typer.Option(help="Where to encode: cpu, cuda.")] = None,
     executor: Annotated[
         str, typer.Option(help="Who does the work: local, or one that another package brings.")
@@ -70,6 +76,7 @@ def index(
     from eaglenet.search.indexing.files import read_tags
     from eaglenet.search.indexing.videos import IndexOptions, index_videos
     from eaglenet.search.store.manifest import Splitting
+    from eaglenet.video.limits import Limits
 
     options = IndexOptions(
         splitting=Splitting(clip_seconds, overlap, shots),
@@ -80,6 +87,7 @@ def index(
         workers=workers,
         device=device,
         executor=executor,
+        limits=Limits(memory=round(file_memory * 2**30), seconds=file_seconds),
     )
     given_tags = read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
@@ -146,6 +154,8 @@ def _print_report(report: IndexReport, store: str) -> None:
         print(f"{report.missing} of the store are gone; --drop-missing forgets them")
     print(f"{report.clips} clips in {store}, searched by {report.index}")
     _print_files("files were left out", report.problems)
+    if report.problems:
+        print("they are tried again when they change, or with --retry", file=sys.stderr)
     _print_files("files are in the store although parts of them are lost", report.damaged)
 
 

@@ -203,9 +203,15 @@ class Engine:
         **changes: Any,
     ) -> list[Hit]:
         """Clips that show what an image shows."""
+        clips = clips_of_image(Path(image), self.manifest.frame_spec)
+        return self.search_frames(clips, k, options=options, **changes)
+
+    def search_frames(
+        self, clips: Clips, k: int = 10, *, options: SearchOptions | None = None, **changes: Any
+    ) -> list[Hit]:
+        """Clips that look like one that is decoded already."""
         options = _of_frames(options, changes)
         view = self._now()
-        clips = clips_of_image(Path(image), view.manifest.frame_spec)
         return self._find(view, [self._frame_query(view, clips)], k, options)[0]
 
     def similar(

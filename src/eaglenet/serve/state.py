@@ -13,6 +13,7 @@ from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.metrics import Metrics
 from eaglenet.serve.security import TokenCheck
 from eaglenet.serve.settings import Settings
+from eaglenet.serve.upload_place import UploadPlace
 
 
 @dataclass
@@ -24,6 +25,7 @@ class State:
     metrics: Metrics
     tokens: TokenCheck | None
     videos: VideoFiles
+    uploads: UploadPlace | None = None
     _batcher: Batcher | None = field(default=None, repr=False)
 
     @property
@@ -34,6 +36,8 @@ class State:
 
     def start(self) -> None:
         """Needs a running event loop."""
+        if self.settings.allow_uploads:
+            self.uploads = UploadPlace(self.settings.timeout)
         self._batcher = Batcher(
             self.engine,
             window=self.settings.batch_window,
@@ -46,6 +50,9 @@ class State:
             await self._batcher.close()
             self._batcher = None
         self.videos.close()
+        if self.uploads is not None:
+            self.uploads.close()
+            self.uploads = None
 
 
 def state_of(request: Request) -> State:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +12,12 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.search.query_files import clips_of_image, clips_of_video
 from eaglenet.serve.api import COMMON, hit_body, since
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import SearchBody, SearchParameters
 from eaglenet.serve.state import state_of
-from eaglenet.types import Hit
+from eaglenet.types import Clips
 
 router = APIRouter(prefix="/api/search", tags=["search"], responses=documented(*COMMON, 408, 413))
 Parameters = Annotated[SearchParameters, Query()]
@@ -31,26 +31,31 @@ def _raw_body(media_type: str) -> dict[str, Any]:
 @router.post("/image", openapi_extra=_raw_body("image/*"))
 async def search_image(request: Request, asked: Parameters) -> SearchBody:
     """Moments that show what a picture shows; the body is the picture itself."""
-    return await _search(request, asked, state_of(request).engine.search_image)
+    return await _search(request, asked, clips_of_image)
 
 
 @router.post("/video", openapi_extra=_raw_body("video/*"))
 async def search_video(request: Request, asked: Parameters) -> SearchBody:
     """Moments that look like a video; the body is the file itself."""
-    return await _search(request, asked, state_of(request).engine.search_video)
+    return await _search(request, asked, clips_of_video)
 
 
 async def _search(
-    request: Request, asked: SearchParameters, find: Callable[..., list[Hit]]
+    request: Request, asked: SearchParameters, decode: Callable[..., Clips]
 ) -> SearchBody:
+    """Decoding happens in a process with limits, so that nobody waits for it but who sent it."""
     begun = time.perf_counter()
     state = state_of(request)
     options = asked.options()
     shortlist = options.width(asked.k)
-    with tempfile.NamedTemporaryFile(prefix="eaglenet-upload-") as file:
+    if state.uploads is None:
+        raise RuntimeError("the app has not been started; enter its lifespan first")
+    with state.uploads.room() as file:
         await _receive(request, file.file)
-        search = partial(find, Path(file.name), asked.k, options=options)
+        spec = state.engine.manifest.frame_spec
         try:
+            clips = await run_in_threadpool(state.uploads.decoder, decode, Path(file.name), spec)
+            search = partial(state.engine.search_frames, clips, asked.k, options=options)
             hits = await state.batcher.call(search)
         except (UsageError, VideoDecodeError) as error:
             # Where it lay for a moment is nobody's business.

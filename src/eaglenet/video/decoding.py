@@ -56,6 +56,8 @@ class VideoInfo:
     num_frames: int | None
     is_cut_short: bool = False
     """Whether the end of the video is missing from the file."""
+    stretches: tuple[Window, ...] = ()
+    """Seconds in which frames are shown; several where times jump. ``duration`` is their sum."""
 
 
 def decode(
@@ -86,8 +88,7 @@ def decode_windows(
 def probe(path: str | Path) -> VideoInfo:
     """What a file says of itself, without decoding more than its first frame."""
     with open_video(path, threads=1) as source:
-        start, end = source.span()
-        stream = source.stream
+        source.span()
         first = next((frame for _, frame in decode_through(source)), None)
         if first is None:
             raise VideoDecodeError(path, "no frame could be decoded from it")
@@ -95,8 +96,10 @@ def probe(path: str | Path) -> VideoInfo:
         size = (first.width, first.height)
         stream = source.stream
         rate = stream.average_rate or stream.guessed_rate or 0
+        stretches = source.stretches()
         return VideoInfo(
-            duration=float((end - start) * source.tick),
+            duration=sum(last - first for first, last in stretches),
+            stretches=stretches,
             fps=float(rate),
             width=size[1] if orientation.transposed else size[0],
             height=size[0] if orientation.transposed else size[1],

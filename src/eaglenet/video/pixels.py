@@ -73,12 +73,17 @@ def pixel_aspect(frame: Any) -> Fraction:
     return Fraction(ratio)
 
 
+LONGEST_SIDE = 64
+"""Times the shorter side; longer pictures are squeezed, for no picture has as many pixels."""
+
+
 def scaled_size(width: int, height: int, aspect: Fraction, short_side: int) -> tuple[int, int]:
     """Width and height for which the shorter side, as shown, is ``short_side``."""
     shown_width = width * aspect
+    most = LONGEST_SIDE * short_side
     if shown_width <= height:
-        return short_side, max(short_side, int(short_side * height / shown_width))
-    return max(short_side, int(short_side * shown_width / height)), short_side
+        return short_side, min(most, max(short_side, int(short_side * height / shown_width)))
+    return min(most, max(short_side, int(short_side * shown_width / height))), short_side
 
 
 def to_square(

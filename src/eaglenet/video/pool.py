@@ -5,9 +5,11 @@
         else: ...                           # Failed: outcome.request, outcome.reason
 
 A broken file can take the whole process with it (a crash in a codec, the system out of memory), so
-each worker is a process of its own with one thread. A request whose worker dies is given to a fresh
-one once more, then reported as failed. Requests and results are any objects that can be pickled;
-tensors and arrays in them travel without being copied into the pickle.
+each worker is a process of its own with one thread and a limit on its memory, and dies with its
+parent. A request whose worker dies is given to a fresh one once more, then reported as failed. Work
+that takes longer than its budget is ended, and what else has the same budget fails at once.
+Requests and results are any objects that can be pickled; tensors and arrays in them travel without
+being copied into the pickle.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import io
 import itertools
 import logging
 import multiprocessing
+import os
 import pickle
 import queue
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
@@ -29,7 +33,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from eaglenet.errors import EagleNetError, VideoDecodeError
+from eaglenet.errors import EagleNetError, UsageError, VideoDecodeError
+from eaglenet.video.limits import bound_memory, die_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -65,23 +70,34 @@ class Failed(Generic[Request]):
 _Outcome = Done[Any, Any] | Failed[Any]
 
 
+@dataclass(frozen=True)
+class Budget(Generic[Request]):
+    """What requests may cost: bytes of memory a worker, and seconds for all of one ``owner``."""
+
+    memory: int
+    owner: Callable[[Request], Hashable]
+    seconds: Callable[[Request], float]
+
+
 def map_ahead(
     work: Callable[[Request], Result],
     requests: Iterable[Request],
     *,
     workers: int = 0,
     prefetch: int = 8,
+    budget: Budget[Request] | None = None,
 ) -> Iterator[Done[Request, Result] | Failed[Request]]:
     """Do ``work`` on each request and give the outcomes in their order; none is ever lost.
 
     ``workers`` processes work up to ``prefetch`` requests ahead of the consumer; ``work`` goes to
-    them by its name. 0 works here. With workers the requests are taken in another thread.
+    them by its name. 0 works here, without a limit to memory or time. With workers the requests are
+    taken in another thread.
     """
     if workers <= 0:
         for request in requests:
             yield _outcome(request, _attempt(work, request))
         return
-    pool = _Pool(work, iter(requests), workers, prefetch)
+    pool = _Pool(work, iter(requests), workers, prefetch, budget)
     try:
         yield from pool.outcomes()
     finally:
@@ -109,16 +125,23 @@ def _attempt(work: Callable[[Request], Any], request: Request) -> _Answer:
         return _Answer(reason=error.cause)
     except EagleNetError as error:
         return _Answer(reason=str(error))
+    except MemoryError:
+        return _Answer(reason="it needs more memory than a file may have")
     except Exception as error:
         # Nothing that one request does may end the run over all the others.
         return _Answer(reason=f"{type(error).__name__}: {error}")
 
 
-def _work(connection: Connection, work: Callable[[Any], Any]) -> None:
+def _work(
+    connection: Connection, work: Callable[[Any], Any], parent: int, memory: int | None
+) -> None:
     """Body of a worker process: requests in, answers out, until the other side is gone."""
+    die_with_parent(parent)
     # Ctrl-C reaches the whole group; the parent decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    if memory is not None:
+        bound_memory(memory)
     try:
         connection.send("ready")
         while True:
@@ -167,12 +190,86 @@ def _receive(connection: Connection) -> _Answer:
     return answer
 
 
+def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+    function, arguments = request
+    return function(*arguments)
+
+
+class Isolated:
+    """Calls functions in one process of its own with limits; replaced when it dies or is slow.
+
+    Safe to use from several threads, which wait for each other.
+    """
+
+    def __init__(self, memory: int, seconds: float) -> None:
+        self.memory = memory
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        self._worker: _Worker | None = None
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``function`` gives; an error of its own, or of the limits, is an EagleNetError."""
+        with self._lock:
+            # It dies with the thread that started it, and threads of a service come and go.
+            if self._worker is not None and not self._worker.process.is_alive():
+                self._stop()
+            if self._worker is None:
+                self._worker = _start_worker(_call, self.memory)
+                self._worker.connection.recv()
+            connection = self._worker.connection
+            try:
+                connection.send((function, arguments))
+                if not connection.poll(self.seconds):
+                    raise EagleNetError(f"it took longer than {self.seconds:.0f} s")
+                answer = _receive(connection)
+            except (EagleNetError, EOFError, OSError) as error:
+                self._stop()
+                reason = (
+                    str(error) if isinstance(error, EagleNetError) else "the decoder died of it"
+                )
+                raise UsageError(f"{reason}; give a smaller or another file") from None
+            if answer.reason is not None:
+                raise UsageError(answer.reason)
+            return answer.result
+
+    def close(self) -> None:
+        with self._lock:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._worker is not None:
+            self._worker.process.kill()
+            _end_worker(self._worker)
+            self._worker = None
+
+
+def _start_worker(work: Callable[[Any], Any], memory: int | None) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    arguments = (theirs, work, os.getpid(), memory)
+    process = context.Process(target=_work, args=arguments, daemon=True)
+    process.start()
+    # With our copy closed, a dead worker ends the connection instead of leaving us waiting.
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _end_worker(worker: _Worker) -> None:
+    worker.connection.close()
+    worker.process.terminate()
+    worker.process.join(1)
+    if worker.process.exitcode is None:
+        worker.process.kill()
+        worker.process.join()
+
+
 @dataclass
 class _Worker:
     process: Any
     connection: Connection
     is_ready: bool = False
     item: int | None = None
+    began: float = 0.0
 
 
 class _Pool(Generic[Request, Result]):
@@ -184,12 +281,15 @@ class _Pool(Generic[Request, Result]):
         requests: Iterator[Request],
         workers: int,
         prefetch: int,
+        budget: Budget[Request] | None = None,
     ) -> None:
+        self.budget = budget
+        self.spent: Counter[Hashable] = Counter()
+        self.over: dict[Hashable, str] = {}
         self.work = work
         self.requests = enumerate(requests)
         self.num_workers = workers
         self.room = threading.Semaphore(workers + max(prefetch, 0))
-        self.context = multiprocessing.get_context("spawn")
         self.workers: list[_Worker] = []
         self.retries: deque[int] = deque()
         self.open: dict[int, Request] = {}
@@ -230,7 +330,7 @@ class _Pool(Generic[Request, Result]):
             self.ready.put(error)
         finally:
             for worker in self.workers:
-                self._end(worker)
+                _end_worker(worker)
 
     def _hand_out(self) -> bool:
         """Give every idle worker something to do; False when all is done."""
@@ -239,7 +339,7 @@ class _Pool(Generic[Request, Result]):
             item = self._next_item()
             if item is None:
                 break
-            worker.item = item
+            worker.item, worker.began = item, time.monotonic()
             try:
                 worker.connection.send(self.open[item])
             except OSError:
@@ -259,9 +359,28 @@ class _Pool(Generic[Request, Result]):
             self.all_taken = True
             return None
         self.open[taken[0]] = taken[1]
+        if self.budget is not None and self.budget.owner(taken[1]) in self.over:
+            reason = self.over[self.budget.owner(taken[1])]
+            self._finish(taken[0], _Answer(reason=reason))
+            return self._next_item()
         return taken[0]
 
+    def _end_what_takes_too_long(self) -> None:
+        if self.budget is None:
+            return
+        for worker in [each for each in self.workers if each.item is not None]:
+            request = self.open[worker.item]  # type: ignore[index]
+            owner, allowed = self.budget.owner(request), self.budget.seconds(request)
+            if self.spent[owner] + time.monotonic() - worker.began <= allowed:
+                continue
+            self.over[owner] = f"gave up after {allowed:.0f} s, the limit for it"
+            item, worker.item = worker.item, None
+            worker.process.kill()
+            self._bury(worker)
+            self._finish(item, _Answer(reason=self.over[owner]))  # type: ignore[arg-type]
+
     def _gather(self) -> None:
+        self._end_what_takes_too_long()
         by_connection = {worker.connection: worker for worker in self.workers}
         # The limit lets a stop, or room made by the consumer, be noticed.
         for connection in wait(list(by_connection), timeout=0.02):
@@ -279,6 +398,9 @@ class _Pool(Generic[Request, Result]):
             return
         answer = _receive(worker.connection)
         if worker.item is not None:
+            if self.budget is not None:
+                owner = self.budget.owner(self.open[worker.item])
+                self.spent[owner] += time.monotonic() - worker.began  # type: ignore[assignment]
             self._finish(worker.item, answer)
         worker.item = None
 
@@ -286,17 +408,12 @@ class _Pool(Generic[Request, Result]):
         self.ready.put((item, _outcome(self.open.pop(item), answer)))
 
     def _start(self) -> _Worker:
-        ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(theirs, self.work), daemon=True)
-        process.start()
-        # With our copy closed, a dead worker ends the connection instead of leaving us waiting.
-        theirs.close()
-        return _Worker(process, ours)
+        return _start_worker(self.work, self.budget.memory if self.budget is not None else None)
 
     def _bury(self, worker: _Worker) -> None:
         # A process closes its pipes a moment before its exit code is known.
         worker.process.join(1)
-        self._end(worker)
+        _end_worker(worker)
         self.workers.remove(worker)
         code = worker.process.exitcode
         if not worker.is_ready:
@@ -315,11 +432,3 @@ class _Pool(Generic[Request, Result]):
             return
         reason = f"the decoder process died (exit code {code}), {ATTEMPTS} times"
         self._finish(item, _Answer(reason=reason))
-
-    def _end(self, worker: _Worker) -> None:
-        worker.connection.close()
-        worker.process.terminate()
-        worker.process.join(1)
-        if worker.process.exitcode is None:
-            worker.process.kill()
-            worker.process.join()

@@ -9,12 +9,14 @@ import contextlib
 import os
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pixels
+from eaglenet.video.limits import MAX_PACKETS, MAX_PIXELS
 from eaglenet.video.picking import decode_through
 
 CONTAINERS = (
@@ -33,8 +35,13 @@ in HEVC (its mark holds within one temporal layer only) and VP9 (entropy context
 SCAN_BYTES = 256 * 2**20
 """Files without an index are read whole to learn their frame times only up to this size."""
 
+LONG_GAP = 300.0
+"""Seconds without a frame that split a video in two: its times jump, nothing is shown meanwhile."""
+
 LONG_GROUP = 2000
 """Packets after the last keyframe that are worth reading to learn where the video ends."""
+
+LEAST_BYTES_A_SECOND = 50
 
 READABLE_PART = 0.25
 """Share of a damaged file's declared length that must be readable."""
@@ -85,10 +92,15 @@ class VideoSource:
             self.container.close()
             raise
         context = self.stream.codec_context
+        if context.width * context.height > MAX_PIXELS:
+            self.container.close()
+            raise VideoDecodeError(
+                self.path, f"claims {context.width} x {context.height} pixels, which no video has"
+            )
         context.thread_type = "NONE" if self.threads == 1 else "AUTO"
         context.thread_count = self.threads
         # Damaged slices are reported instead of painted over with guesses.
-        context.options = {"err_detect": "explode"}
+        context.options = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
         self._context = context
         self._can_drop = context.name in SAFE_TO_DROP
 
@@ -169,13 +181,48 @@ class VideoSource:
             self._span = self._find_span()
         return self._span
 
+    def stretches(self) -> tuple[tuple[float, float], ...]:
+        """Seconds in which frames are shown: times are believed only as far as the data goes."""
+        first, last = self.span()
+        times = self._sparse_times(float((last - first) * self.tick))
+        gap = LONG_GAP / self.tick
+        edges = [first]
+        for time, following in pairwise(times):
+            if following - time > gap:
+                edges += [time + self._frame_ticks, following]
+        edges.append(last if not times or last - times[-1] <= gap else times[-1])
+        zero = min(first, self.zero)
+        seconds = [float((edge - zero) * self.tick) for edge in edges]
+        pairs = zip(seconds[::2], seconds[1::2], strict=True)
+        return tuple((start, max(end, start + 0.001)) for start, end in pairs)
+
+    @property
+    def _frame_ticks(self) -> int:
+        """How long a frame is shown where the next one does not tell."""
+        return max(1, round(Fraction(1, 25) / self.tick))
+
+    def _sparse_times(self, length: float) -> list[int]:
+        """Times of all frames, where these are so few for the length that there may be gaps."""
+        if self.is_indexed:
+            entries = self.stream.index_entries
+            if length <= len(entries):
+                return []
+            shift = self._index_shift
+            return sorted(entry.timestamp + shift for entry in entries)
+        if self.is_large:
+            return []
+        times = self.table().times
+        return [] if length <= len(times) else times
+
     def _find_span(self) -> tuple[int, int]:
         if self.is_indexed:
             start = int(self.stream.start_time or 0)
             return start, max(self._end_of_index(), start + 1)
         if self.is_large and self.container.duration and self.stream.start_time is not None:
             start = self.container.start_time or 0
-            end = Fraction(start + self.container.duration, 10**6) / self.tick
+            # Even a still picture takes a few bytes a second.
+            most = os.path.getsize(self.path) * 10**6 // LEAST_BYTES_A_SECOND
+            end = Fraction(start + min(self.container.duration, most), 10**6) / self.tick
             return int(self.stream.start_time), round(end)
         table = self.table()
         return table.times[0], table.end
@@ -200,8 +247,14 @@ class VideoSource:
     def table(self) -> PacketTable:
         """Times of all frames, by reading the file once."""
         if self._table is None:
-            with contextlib.closing(self.reopened()) as scanner:
-                self._table = _read_table(scanner)
+            status = os.stat(self.path)
+            key = (str(self.path), status.st_ino, status.st_size, status.st_mtime_ns)
+            if key not in _TABLES:
+                with contextlib.closing(self.reopened()) as scanner:
+                    _TABLES[key] = _read_table(scanner)
+                while len(_TABLES) > KEPT_TABLES:
+                    _TABLES.pop(next(iter(_TABLES)), None)
+            self._table = _TABLES[key]
         return self._table
 
     def keyframes(self) -> list[int] | None:
@@ -267,6 +320,11 @@ class VideoSource:
         return pixels.to_picture(frame, short_side, self.reformatter, self.aspect)
 
 
+KEPT_TABLES = 2
+_TABLES: dict[tuple[str, int, int, int], PacketTable] = {}
+"""Of the files read last: the pieces of a damaged film would each read it whole."""
+
+
 def _open_container(path: Path) -> Any:
     if path.is_dir():
         raise VideoDecodeError(path, "is a folder, not a video file")
@@ -303,7 +361,9 @@ def _read_table(source: VideoSource) -> PacketTable:
     keyframes: list[int] = []
     end = 0
     is_timed = True
-    for packet in source.packets():
+    for count, packet in enumerate(source.packets()):
+        if count >= MAX_PACKETS:
+            raise VideoDecodeError(source.path, f"has more than {MAX_PACKETS} packets")
         # In AVI the n-th frame to be decoded is not the n-th shown, but there are as many.
         time = packet.pts if source.has_times else packet.dts
         is_timed = is_timed and time is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 # fmt: off
 VIDEO_SUFFIXES = frozenset({
     ".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp",
@@ -10,3 +12,36 @@ VIDEO_SUFFIXES = frozenset({
 })
 # fmt: on
 """Endings in small letters, with their dot."""
+
+
+SIGNATURES: tuple[tuple[int, bytes], ...] = (
+    *((4, kind) for kind in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip")),
+    (0, b"\x1aE\xdf\xa3"),  # Matroska, WebM
+    (8, b"AVI "),
+    (0, b"\x00\x00\x01\xba"),  # MPEG program stream
+    (0, b"\x00\x00\x01\xb3"),
+    (0, b"FLV"),
+    (0, b"0&\xb2u\x8ef\xcf\x11"),  # ASF, WMV
+    (0, b"OggS"),
+    (0, b"GIF8"),
+    (0, b"DKIF"),  # IVF
+    (0, b".RMF"),
+    (0, b"\x06\x0e+4"),  # MXF
+    (0, b"YUV4MPEG2"),
+    (0, b"nut/multimedia container"),
+    (0, b"\xb7\xd8\x00 "),  # WTV
+)
+
+
+def may_be_video(path: Path) -> bool:
+    """Whether a file begins as videos do; nothing of it is decoded."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(400)
+    except OSError:
+        return False
+    is_transport = any(
+        len(head) > start + 188 and head[start] == head[start + step] == 0x47
+        for start, step in ((0, 188), (4, 192))
+    )
+    return is_transport or any(head.startswith(sign, place) for place, sign in SIGNATURES)

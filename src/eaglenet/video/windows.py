@@ -33,6 +33,9 @@ Window = tuple[float, float]
 ENOUGH_CLEAN = 0.5
 """Share of a damaged window's frames that must decode for them to stand for the window."""
 
+FROM_THE_BEGINNING = 120
+"""Seconds up to which a damaged window is decoded from the start of the file."""
+
 RUN_UP_SECONDS = 10
 """How far before a damaged window decoding starts."""
 
@@ -108,10 +111,6 @@ def decode_windows(
 
 
 def plan_window(source: VideoSource, spec: FrameSpec, window: Window | None) -> Plan:
-    if spec.num_frames < 1 or spec.size < 1:
-        raise UsageError(
-            f"num_frames and size must be at least 1, not {spec.num_frames} and {spec.size}"
-        )
     start, end = (Fraction(tick) for tick in source.span())
     if window is not None:
         start, end = clip(source, window)
@@ -234,7 +233,11 @@ def _repair(source: VideoSource, spec: FrameSpec, plan: Plan) -> DecodedVideo:
         # Streams that refresh gradually need a run-up; some have no other start than the first.
         one_second = math.ceil(1 / source.tick)
         near = int(plan.start) - RUN_UP_SECONDS * one_second
-        for start in (None,) if near <= table.times[0] else (near, None):
+        # From the beginning only where that is near: over all clips of a film it would be a square.
+        starts: list[int | None] = [near] if near > table.times[0] else []
+        if near <= table.times[0] + FROM_THE_BEGINNING * one_second:
+            starts.append(None)
+        for start in starts:
             found = _until(decode_through(repaired, start), expected[-1] + one_second)
             clean = sorted(time for time, _ in found if expected[0] <= time <= expected[-1])
             if len(clean) == len(expected):

@@ -97,7 +97,7 @@ def test_an_executor_that_is_not_there_is_told_before_anything_is_written(
 @pytest.mark.parametrize(
     ("wanted", "files", "size", "expected"),
     [
-        (None, 3, 100, 0),
+        (None, 3, 100, 1),
         (None, 3, 2**30, 2),
         (None, 64, 100, 2),
         (500, 5, 100, 5),

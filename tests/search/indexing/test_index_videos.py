@@ -131,7 +131,7 @@ def test_workers_that_would_have_nothing_to_do_are_not_started(
     started = []
 
     class Encoding(ClipEncoding):
-        def __init__(self, method: object, manifest: object, workers: int) -> None:
+        def __init__(self, method: object, manifest: object, workers: int, limits: object) -> None:
             started.append(workers)
             super().__init__(method, manifest, 0)
 

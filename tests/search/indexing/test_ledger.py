@@ -110,15 +110,36 @@ def test_a_file_whose_clips_got_lost_is_worked_on_again() -> None:
     book = ledger(done_row("/a.mp4", "A"), clips=2)
     assert book.settled_before(found("/a.mp4"), retry=False) is None
     assert list(book.requests([inspected("/a.mp4", "A")]))[1:] == [
-        ClipRequest("A", "/a.mp4", (2,), (WINDOWS[2],))
+        ClipRequest("A", "/a.mp4", (2,), (WINDOWS[2],), duration=14.0)
     ]
+
+
+def test_clips_that_were_given_up_are_tried_again_when_asked_to() -> None:
+    row = done_row("/a.mp4", "A", num_clips=2, reason="1 of 3 clips: the decoder process died")
+    book = ledger(row, clips=2)
+    assert book.settled_before(found("/a.mp4"), retry=False) is not None
+    assert book.settled_before(found("/a.mp4"), retry=True) is None
+    requests = list(book.requests([inspected("/a.mp4", "A")]))[1:]
+    assert [request.numbers for request in requests] == [(2,)]
+    book.begin(inspected("/a.mp4", "A"))
+    settled = book.encoded(rows_of(("A", 2)))
+    assert (settled[0].row.num_clips, settled[0].row.reason) == (3, "")
+
+
+def test_what_could_not_be_read_for_the_moment_is_not_remembered() -> None:
+    book = Ledger(FakeTables(), {})
+    passing = inspected("/a.mp4", "", problem="Permission denied", is_passing=True)
+    assert told(book.begin(passing)) == [("/a.mp4", "failed", False)]
+    lasting = inspected("/b.mp4", "B", problem="no video stream in it")
+    assert told(book.begin(lasting)) == [("/b.mp4", "failed", True)]
 
 
 def test_only_clips_that_an_interrupted_run_did_not_store_are_asked_for() -> None:
     book = Ledger(FakeTables(keys=[("A", 1)]), {})
     first, request, *rest = book.requests([inspected("/a.mp4", "A"), inspected("/b.mp4", "A")])
     assert first == inspected("/a.mp4", "A")
-    assert request == ClipRequest("A", "/a.mp4", (0, 2), (WINDOWS[0], WINDOWS[2]))
+    windows = (WINDOWS[0], WINDOWS[2])
+    assert request == ClipRequest("A", "/a.mp4", (0, 2), windows, duration=14.0)
     assert rest == [inspected("/b.mp4", "A")]  # The same content is asked for once.
     book.begin(inspected("/a.mp4", "A"))
     assert told(book.encoded(rows_of(("A", 0), ("A", 2)))) == [("/a.mp4", "encoded", True)]

@@ -64,11 +64,17 @@ def shot_windows(
     return windows
 
 
-def windows_of(path: Path, duration: float, splitting: Splitting) -> list[Window]:
-    """The clips of a file."""
-    if not splitting.shots:
-        return fixed_windows(duration, splitting.clip_seconds, splitting.overlap)
-    from eaglenet.video.decoding import shot_boundaries
+def windows_of(
+    path: Path, stretches: Sequence[tuple[float, float]], splitting: Splitting
+) -> list[Window]:
+    """The clips of a file, in the stretches of time in which frames are shown."""
+    length, overlap = splitting.clip_seconds, splitting.overlap
+    if splitting.shots and len(stretches) == 1:
+        from eaglenet.video.decoding import shot_boundaries
 
-    cuts = shot_boundaries(path)
-    return shot_windows(cuts, duration, splitting.clip_seconds, splitting.overlap)
+        return shot_windows(shot_boundaries(path), stretches[0][1], length, overlap)
+    return [
+        window
+        for start, end in stretches
+        for window in fixed_windows(end - start, length, overlap, start)
+    ]

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from eaglenet.errors import VideoDecodeError
 from eaglenet.search.indexing.clips import Window
+from eaglenet.search.indexing.files import CHANGED, FileVersion, version_of
 from eaglenet.search.store.tables import ClipKey
 from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import decode_windows, thumbnail
+from eaglenet.video.limits import Limits
 from eaglenet.video.pictures import to_jpeg
-from eaglenet.video.pool import Failed, map_ahead
+from eaglenet.video.pool import Budget, Failed, map_ahead
 
 THUMBNAIL_SIZE = 160
 """Shorter side in pixels. Frames of at least this size are the thumbnail themselves."""
@@ -31,6 +33,10 @@ class ClipRequest:
     path: str
     numbers: tuple[int, ...]
     windows: tuple[Window, ...]
+    version: FileVersion | None = None
+    """Of the file that was hashed; one that was exchanged since gives no clips."""
+    duration: float = 0.0
+    """Of the whole file, which its budget depends on."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,19 @@ class Damage:
     seconds: float
 
 
-def split_request(content: str, path: str, windows: dict[int, Window]) -> Iterator[ClipRequest]:
+def split_request(
+    content: str,
+    path: str,
+    windows: dict[int, Window],
+    version: FileVersion | None = None,
+    duration: float = 0.0,
+) -> Iterator[ClipRequest]:
     """Requests for the clips of one file, in pieces that travel well."""
     numbers = sorted(windows)
     for start in range(0, len(numbers), CLIPS_AT_ONCE):
         part = tuple(numbers[start : start + CLIPS_AT_ONCE])
-        yield ClipRequest(content, path, part, tuple(windows[number] for number in part))
+        chosen = tuple(windows[number] for number in part)
+        yield ClipRequest(content, path, part, chosen, version, duration)
 
 
 @dataclass(frozen=True)
@@ -80,14 +93,21 @@ class DecodedClips:
 
 
 def decode_ahead(
-    requests: Iterable[ClipRequest], spec: FrameSpec, workers: int
+    requests: Iterable[ClipRequest], spec: FrameSpec, workers: int, limits: Limits | None = None
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
     """Every requested clip once, as frames or as a failure, in order; damage before its clips.
 
     With workers the requests are taken in another thread, a few ahead of the results.
     """
     work = partial(decode_clips, spec=spec)
-    for outcome in map_ahead(work, requests, workers=workers, prefetch=PREFETCH):
+    limits = limits or Limits()
+    budget: Budget[ClipRequest] = Budget(
+        limits.memory,
+        lambda request: request.content,
+        lambda request: limits.time_for(request.duration),
+    )
+    outcomes = map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget)
+    for outcome in outcomes:
         request = outcome.request
         if isinstance(outcome, Failed):
             for number in request.numbers:
@@ -100,6 +120,7 @@ def decode_ahead(
 
 def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
     """The clips of a request in one pass over the file; one that cannot be decoded is a failure."""
+    require_version(request.path, request.version)
     found = {
         video.window: video
         for video in decode_windows(
@@ -115,9 +136,16 @@ def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
         frames, mask, seconds = video.frames, video.mask, video.seconds
         picture = make_thumbnail(request.path, frames, seconds, mask)
         clips.append(ClipFrames(key, request.path, window, frames, mask, seconds, picture))
+    require_version(request.path, request.version)
     # The nearest keyframes are some way off in whole files too.
     errors = () if spec.fast else (video.largest_error for video in found.values())
     return DecodedClips(tuple(clips), max(errors, default=0.0))
+
+
+def require_version(path: str, version: FileVersion | None) -> None:
+    """Refuse a file that is not the one that was hashed: its clips would stand for another's."""
+    if version is not None and version_of(path) != version:
+        raise VideoDecodeError(path, CHANGED)
 
 
 def make_thumbnail(path: str, frames: Tensor, seconds: Tensor, mask: Tensor) -> bytes:

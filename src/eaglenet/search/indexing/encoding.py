@@ -20,6 +20,7 @@ from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.tables import ClipRows
 from eaglenet.types import Clips
+from eaglenet.video.limits import Limits
 
 BATCH_FRAMES = 192
 """Frames encoded at once: 16 clips of 12. More does not make two cores faster."""
@@ -29,7 +30,10 @@ GPU_BATCH_FRAMES = 1536
 class ClipEncoding:
     """Encodes requested clips with one model."""
 
-    def __init__(self, method: Method, manifest: Manifest, workers: int) -> None:
+    def __init__(
+        self, method: Method, manifest: Manifest, workers: int, limits: Limits | None = None
+    ) -> None:
+        self.limits = limits
         self.method = method
         self.manifest = manifest
         self.workers = workers
@@ -40,7 +44,8 @@ class ClipEncoding:
         """Rows, failures and damage as they come; clips of one file may be spread over batches."""
         batch: list[ClipFrames] = []
         try:
-            for item in decode_ahead(requests, self.manifest.frame_spec, self.workers):
+            spec = self.manifest.frame_spec
+            for item in decode_ahead(requests, spec, self.workers, self.limits):
                 if not isinstance(item, ClipFrames):
                     yield item
                     continue

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from eaglenet.methods.base import Method
@@ -22,6 +22,7 @@ from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.inspection import Inspected, inspect_ahead
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.tables import ClipRows
+from eaglenet.video.limits import Limits
 
 ClipOutcome = ClipRows | ClipFailure | Damage
 
@@ -51,6 +52,7 @@ class Setting:
     files: Sequence[FoundFile]
     """All that will be looked at."""
     workers: int | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 class MakeExecutor(Protocol):
@@ -63,15 +65,17 @@ EXECUTORS: Registry[MakeExecutor] = Registry("executor")
 
 
 class LocalExecutor:
-    """This machine: threads look at files, processes decode, this process encodes."""
+    """This machine: processes with limits look at files and decode, this process encodes."""
 
     def __init__(self, setting: Setting) -> None:
         self.manifest = setting.manifest
         workers = num_workers(setting.files, setting.workers)
-        self.encoding = ClipEncoding(setting.method, setting.manifest, workers)
+        self.workers, self.limits = workers, setting.limits
+        self.encoding = ClipEncoding(setting.method, setting.manifest, workers, setting.limits)
 
     def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
-        return inspect_ahead(files, self.manifest.splitting, known)
+        splitting = self.manifest.splitting
+        return inspect_ahead(files, splitting, known, self.workers, self.limits)
 
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
         return self.encoding.run(requests)
@@ -81,11 +85,11 @@ EXECUTORS.add("local", LocalExecutor)
 
 
 def num_workers(files: Sequence[FoundFile], wanted: int | None) -> int:
-    """Starting processes takes seconds; a few short files are done by then."""
+    """None only where that is asked for: a bad file must not end the run or eat the machine."""
     cores = os.cpu_count() or 1
     if wanted is not None:
         # A long film keeps every core busy, but more workers need more files.
         return min(max(0, wanted), max(cores, len(files)))
     if sum(file.size for file in files) < 32 * 2**20 and len(files) < 64:
-        return 0
+        return 1
     return min(8, cores)

@@ -23,15 +23,28 @@ class FoundFile:
     size: int
     modified_ns: int
     problem: str = ""
+    is_sure: bool = True
+    """Whether its name says that it is a video; else only its first bytes look like one."""
+
+
+FileVersion = tuple[int, int, int, int]
+CHANGED = "changed while it was being indexed; index it again"
+
+
+def version_of(path: str) -> FileVersion:
+    """Inode, size and times: another one where a file was exchanged or written to."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def find_videos(
-    paths: Sequence[Path], is_video: Callable[[Path], bool], *, leave_out: Path
+    paths: Sequence[Path], may_be_video: Callable[[Path], bool], *, leave_out: Path
 ) -> Iterator[FoundFile]:
     """Videos under ``paths``, each once, in a stable order.
 
-    A file counts if its content is a video's or its name says it should be one; the latter so
-    that broken videos are reported rather than passed over. Named files always count.
+    A file counts if its first bytes may be a video's or its name says it should be one; the latter
+    so that broken videos are reported rather than passed over. Named files always count. Nothing
+    is decoded here: that is for processes with limits.
     """
     seen: set[str] = set()
     for root in paths:
@@ -46,9 +59,12 @@ def find_videos(
             wanted = root.is_file() or path.suffix.lower() in VIDEO_SUFFIXES
             try:
                 # Fifos and devices would block or never end.
-                if path.is_file() and (wanted or is_video(path)):
+                if path.is_file() and (wanted or may_be_video(path)):
                     status = path.stat()
-                    yield FoundFile(name, status.st_size, status.st_mtime_ns, _problem(name))
+                    problem = _problem(name)
+                    yield FoundFile(
+                        name, status.st_size, status.st_mtime_ns, problem, is_sure=wanted
+                    )
                 elif wanted and path.is_symlink() and is_gone(name):
                     yield FoundFile(
                         name, 0, 0, f"a link to {os.readlink(name)}, which is not there"

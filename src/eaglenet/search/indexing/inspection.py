@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from eaglenet.errors import VideoDecodeError
 from eaglenet.search.indexing.clips import Window, windows_of
-from eaglenet.search.indexing.files import FoundFile, content_hash
+from eaglenet.search.indexing.files import (
+    CHANGED,
+    FileVersion,
+    FoundFile,
+    content_hash,
+    version_of,
+)
 from eaglenet.search.store.manifest import Splitting
+from eaglenet.video.limits import Limits
+from eaglenet.video.pool import Budget, Failed, map_ahead
 
 LOOK_AHEAD = 6
+HASHED_A_SECOND = 2 * 2**20
+"""Bytes; slower disks than any."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +37,32 @@ class Inspected:
     windows: tuple[Window, ...] = ()
     problem: str = ""
     is_cut_short: bool = False
+    is_passing: bool = False
+    """Whether the problem is of the moment (no permission, a disk that fails), not of the file."""
+    is_video: bool = True
+    version: FileVersion | None = None
 
 
 def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Inspected:
     """Hash, probe and split one file; content in ``known`` is only hashed."""
-    from eaglenet.video.decoding import probe
+    from eaglenet.video.decoding import is_video, probe
 
     if file.problem:
         return Inspected(file, problem=file.problem)
     content = ""
     try:
+        version = version_of(file.path)
+        if not file.is_sure and not is_video(file.path):
+            return Inspected(file, is_video=False)
         content = content_hash(file.path)
+        if version_of(file.path) != version or version[1:3] != (file.size, file.modified_ns):
+            return Inspected(file, problem=CHANGED, is_passing=True)
         if content in known:
             return Inspected(file, content)
         info = probe(file.path)
         if not 0 < info.duration < float("inf"):
             return Inspected(file, content, problem=f"its duration is {info.duration} s")
-        windows = windows_of(Path(file.path), info.duration, splitting)
+        windows = windows_of(Path(file.path), info.stretches, splitting)
         return Inspected(
             file,
             content,
@@ -53,26 +71,35 @@ def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Ins
             info.height,
             windows=tuple(windows),
             is_cut_short=info.is_cut_short,
+            version=version,
         )
     except VideoDecodeError as error:
         return Inspected(file, content, problem=error.cause)
     except OSError as error:
-        return Inspected(file, content, problem=error.strerror or str(error))
+        return Inspected(file, content, problem=error.strerror or str(error), is_passing=True)
 
 
 def inspect_ahead(
-    files: Iterable[FoundFile], splitting: Splitting, known: frozenset[str]
+    files: Iterable[FoundFile],
+    splitting: Splitting,
+    known: frozenset[str],
+    workers: int = 0,
+    limits: Limits | None = None,
 ) -> Iterator[Inspected]:
-    """:func:`inspect` in threads (hashing and probing wait for the disk), in order."""
-    waiting: deque[Future[Inspected]] = deque()
-    with ThreadPoolExecutor(2, thread_name_prefix="inspect") as pool:
-        try:
-            for file in files:
-                waiting.append(pool.submit(inspect, file, splitting, known))
-                if len(waiting) >= LOOK_AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    """:func:`inspect` in order; in a process with ``limits``, unless there are no ``workers``.
+
+    One process is enough: hashing and probing wait for the disk.
+    """
+    limits = limits or Limits()
+    budget: Budget[FoundFile] = Budget(
+        limits.memory,
+        lambda file: file.path,
+        lambda file: limits.time_for(file.size / HASHED_A_SECOND),
+    )
+    work = partial(inspect, splitting=splitting, known=known)
+    outcomes = map_ahead(work, files, workers=min(workers, 1), prefetch=LOOK_AHEAD, budget=budget)
+    for outcome in outcomes:
+        if isinstance(outcome, Failed):
+            yield Inspected(outcome.request, problem=outcome.reason)
+        else:
+            yield outcome.result

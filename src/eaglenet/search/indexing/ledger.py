@@ -7,7 +7,7 @@ for the commit to store and the tally to count.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -74,7 +74,12 @@ class Ledger:
             if row.status == "done" and row.content not in missing
         }
         """Contents whose clips are all stored."""
-        self.unfinished = _unfinished(tables, self.whole)
+        self.stored = _stored(tables)
+        """Numbers of the stored clips of each content."""
+        self.unfinished = {
+            content: self.stored[content] for content in self.stored.keys() - self.whole.keys()
+        }
+        """Clips that an interrupted run stored of files it did not finish."""
         self.hopeless: dict[str, str] = {}
         """Contents of which no clip could be decoded, and why."""
         self._begun: dict[str, _Work] = {}
@@ -88,6 +93,11 @@ class Ledger:
             return None if retry else Settled(row, "failed", is_new=False)
         if row.content not in self.whole:
             return None  # Its clips got lost.
+        if retry and row.reason and not row.reason.startswith(DAMAGED):
+            # Some clips were given up: what is stored of the content stays, the rest is tried.
+            del self.whole[row.content]
+            self.unfinished[row.content] = self.stored[row.content]
+            return None
         tags = tags_of(file.path, self.tags)
         if tags is None or tags == row.tags:
             return Settled(row, "unchanged", is_new=False)
@@ -102,18 +112,23 @@ class Ledger:
         for file in inspected:
             yield file
             content = file.content
-            if file.problem or content in known or content in asked:
+            if file.problem or not file.is_video or content in known or content in asked:
                 continue
             asked.add(content)
             stored = self.unfinished.get(content, frozenset())
             windows = {n: w for n, w in enumerate(file.windows) if n not in stored}
-            yield from split_request(content, file.file.path, windows)
+            yield from split_request(content, file.file.path, windows, file.version, file.duration)
 
     def begin(self, inspected: Inspected) -> list[Settled]:
         """Take a file up, or settle it where nothing of it has to be encoded."""
         file, content = inspected.file, inspected.content
+        if not inspected.is_video:
+            return []
         if inspected.problem:
-            return [_failed(file, content, inspected.problem)]
+            settled = _failed(file, content, inspected.problem)
+            return [
+                dataclasses.replace(settled, is_new=settled.is_new and not inspected.is_passing)
+            ]
         if content in self.whole:
             return [self._alias(file, self.whole[content])]
         if content in self._begun:
@@ -237,10 +252,8 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def _unfinished(tables: ClipStore, finished: Container[str]) -> dict[str, frozenset[int]]:
-    """Clips that an interrupted run stored of files it did not finish."""
+def _stored(tables: ClipStore) -> dict[str, frozenset[int]]:
     numbers: dict[str, set[int]] = {}
     for content, number in tables.clip_keys():
-        if content not in finished:
-            numbers.setdefault(content, set()).add(number)
+        numbers.setdefault(content, set()).add(number)
     return {content: frozenset(found) for content, found in numbers.items()}

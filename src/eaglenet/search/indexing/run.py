@@ -17,6 +17,7 @@ from eaglenet.search.indexing.ledger import Ledger, Settled
 from eaglenet.search.indexing.report import IndexReport, OnProgress
 from eaglenet.search.indexing.tally import Tally
 from eaglenet.search.store.manifest import Splitting
+from eaglenet.video.limits import Limits
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class IndexOptions:
     for an EagleNet; re-ranking takes half the time on a CPU."""
     workers: int | None = None
     device: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    """What one file may cost."""
     executor: str = "local"
     """Who works: a name in ``EXECUTORS``."""
 

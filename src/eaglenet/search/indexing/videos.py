@@ -17,6 +17,7 @@ from eaglenet.search.indexing.run import IndexOptions, IndexRun
 from eaglenet.search.indexing.tally import Tally
 from eaglenet.search.models import describe, load_model, model_of, put_on
 from eaglenet.search.store.base import kind_of
+from eaglenet.video.suffixes import may_be_video
 
 __all__ = ["IndexOptions", "index_videos"]
 
@@ -46,9 +47,7 @@ def index_videos(
         put_on(method, options.device)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
-    from eaglenet.video.decoding import is_video
-
-    found = list(find_videos(roots, is_video, leave_out=Path(store).expanduser()))
+    found = list(find_videos(roots, may_be_video, leave_out=Path(store).expanduser()))
     make_executor = EXECUTORS[options.executor]
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
@@ -56,6 +55,6 @@ def index_videos(
             opened.publish(tables)
         run = IndexRun(Ledger(tables, tags or {}), Commit(opened, tables), Tally(), on_progress)
         todo = run.todo(found, retry=options.retry)
-        setting = Setting(method, opened.manifest, todo, options.workers)
+        setting = Setting(method, opened.manifest, todo, options.workers, options.limits)
         run.encode(todo, make_executor(setting))
         return run.finish(found, roots, drop_missing=options.drop_missing)

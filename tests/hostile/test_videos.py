@@ -1,0 +1,253 @@
+"""Videos that lie about time and size, or take for ever: one file costs one file."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Hashable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from campaign import limits
+from mutations import mutate_bytes
+from synthetic_store import BagMethod
+
+from eaglenet.errors import VideoDecodeError
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing import inspection
+from eaglenet.search.indexing.clips import windows_of
+from eaglenet.search.indexing.decoding import ClipFailure, decode_ahead, split_request
+from eaglenet.search.indexing.files import FoundFile, version_of
+from eaglenet.search.indexing.inspection import inspect, inspect_ahead
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.store.manifest import Splitting
+from eaglenet.types import FrameSpec
+from eaglenet.video.decoding import decode, probe, write_video
+from eaglenet.video.limits import Limits
+from eaglenet.video.pool import Budget, Done, Failed, map_ahead
+from eaglenet.video.suffixes import may_be_video
+
+SPEC = FrameSpec(num_frames=3, size=16)
+SPLITTING = Splitting(3.0, 1.0)
+
+
+def small_video(path: Path, frames: int = 50, size: tuple[int, int] = (24, 32)) -> Path:
+    generator = np.random.default_rng(frames)
+    pixels = generator.integers(0, 256, (frames, 3, *size), dtype=np.uint8)
+    write_video(path, pixels, 25)
+    return path
+
+
+def video_with_times(path: Path, seconds: list[float]) -> Path:
+    """Frames at these times, by way of a container that takes any."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 32, 24, "yuv420p"
+        stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)
+        for number, second in enumerate(seconds):
+            pixels = np.full((24, 32, 3), 5 * number % 256, np.uint8)
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = round(second * 1000), stream.codec_context.time_base
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["mkv", "mp4"])
+def test_one_timestamp_far_away_does_not_make_a_million_clips(tmp_path: Path, suffix: str) -> None:
+    times = [number / 25 for number in range(50)] + [80_000.0]
+    path = video_with_times(tmp_path / f"far.{suffix}", times)
+    with limits(20):
+        info = probe(path)
+        windows = windows_of(path, info.stretches, SPLITTING)
+    assert len(windows) <= 4
+    assert info.duration < 10
+
+
+def test_a_jump_in_time_makes_no_clips_of_nothing(tmp_path: Path) -> None:
+    times = [n / 25 for n in range(50)] + [6000 + n / 25 for n in range(50)]
+    path = video_with_times(tmp_path / "jump.mkv", times)
+    info = probe(path)
+    windows = windows_of(path, info.stretches, SPLITTING)
+    assert len(windows) <= 4
+    assert windows[-1][0] >= 5999
+    assert bool(decode(path, SPEC, window=windows[-1]).mask.all())
+
+
+def test_an_honest_video_is_one_stretch(tmp_path: Path) -> None:
+    info = probe(small_video(tmp_path / "honest.mp4"))
+    assert info.stretches == ((0.0, pytest.approx(2.0)),)
+    assert info.duration == pytest.approx(2.0)
+
+
+def test_a_very_wide_video_gets_thumbnails(tmp_path: Path) -> None:
+    path = small_video(tmp_path / "wide.mp4", 8, (16, 4096))
+    requests = split_request("content", str(path), {0: (0.0, 0.3)})
+    found = list(decode_ahead(requests, SPEC, 0))
+    assert not isinstance(found[0], ClipFailure)
+
+
+def test_a_header_that_claims_a_huge_picture_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "huge.y4m"
+    path.write_bytes(b"YUV4MPEG2 W65500 H65500 F25:1 Ip C420\nFRAME\n" + bytes(1000))
+    with limits(20), pytest.raises(VideoDecodeError):
+        probe(path)
+
+
+def never_ends(request: int) -> int:
+    while request == 1:
+        time.sleep(0.05)
+    return request
+
+
+def takes_memory(request: int) -> int:
+    if request == 1:
+        return len(bytearray(1_500_000_000))
+    return request
+
+
+def budget(seconds: float, memory: int) -> Budget[int]:
+    def owner(request: int) -> Hashable:
+        return request % 3
+
+    return Budget(memory, owner, lambda request: seconds)
+
+
+def test_work_that_never_ends_is_ended_and_the_rest_goes_on() -> None:
+    outcomes = list(map_ahead(never_ends, range(6), workers=2, budget=budget(1.5, 2**30)))
+    failed = [one for one in outcomes if isinstance(one, Failed)]
+    # 4 has the same owner as 1: a file is given up as a whole, once it used its time up.
+    assert failed[0].request == 1
+    assert {one.request for one in failed} <= {1, 4}
+    assert "the limit" in failed[0].reason
+    assert [one.result for one in outcomes if isinstance(one, Done)][:2] == [0, 2]
+
+
+def test_work_that_takes_too_much_memory_fails_alone() -> None:
+    outcomes = list(map_ahead(takes_memory, range(3), workers=1, budget=budget(60, 2**29)))
+    assert [type(one) for one in outcomes] == [Done, Failed, Done]
+    assert "memory" in outcomes[1].reason  # type: ignore[union-attr]
+
+
+def test_a_file_exchanged_between_hashing_and_decoding_gives_no_clips(tmp_path: Path) -> None:
+    path = small_video(tmp_path / "a.mp4")
+    status = path.stat()
+    file = FoundFile(str(path), status.st_size, status.st_mtime_ns)
+    found = inspect(file, SPLITTING, frozenset())
+    small_video(tmp_path / "b.mp4", 60)
+    os.replace(tmp_path / "b.mp4", path)
+    requests = split_request(
+        found.content, str(path), dict(enumerate(found.windows)), found.version
+    )
+    outcomes = list(decode_ahead(requests, SPEC, 0))
+    assert all(isinstance(one, ClipFailure) for one in outcomes)
+    assert "changed while" in outcomes[0].reason  # type: ignore[union-attr]
+
+
+def test_a_file_written_to_while_it_is_hashed_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small_video(tmp_path / "a.mp4")
+    status = path.stat()
+    file = FoundFile(str(path), status.st_size, status.st_mtime_ns)
+    hashed = inspection.content_hash
+
+    def then_write(name: str) -> str:
+        found = hashed(name)
+        with open(name, "ab") as stream:
+            stream.write(b"more")
+        return found
+
+    monkeypatch.setattr(inspection, "content_hash", then_write)
+    found = inspect(file, SPLITTING, frozenset())
+    assert found.is_passing
+    assert "changed while" in found.problem
+    assert version_of(str(path))[1] == status.st_size + 4
+
+
+def test_files_without_a_videos_name_are_told_by_their_first_bytes(tmp_path: Path) -> None:
+    for name in ("a.mp4", "b.mkv", "c.avi", "d.ts"):
+        path = small_video(tmp_path / name, 8) if name != "c.avi" else tmp_path / name
+        if name == "c.avi":
+            write_video(path, np.zeros((5, 3, 24, 32), np.uint8), 25, codec="mpeg4")
+        bare = tmp_path / path.stem
+        path.rename(bare)
+        assert may_be_video(bare), name
+    (tmp_path / "text").write_text("hello")
+    assert not may_be_video(tmp_path / "text")
+
+
+def test_bad_files_among_good_ones_cost_themselves(tmp_path: Path) -> None:
+    """Through the whole indexer, in processes: every good file is found afterwards."""
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    small_video(folder / "a good.mp4")
+    video_with_times(folder / "b far.mkv", [0, 0.04, 0.08, 1e6])
+    (folder / "c garbage.mp4").write_bytes(random.Random(0).randbytes(3000))
+    small_video(folder / "d wide.mp4", 8, (16, 4096))
+    small_video(folder / "e good.mp4", 70)
+    bag = BagMethod()
+    options = IndexOptions(splitting=SPLITTING, limits=Limits(2**31, 60, 2))
+    report = index_videos([folder], tmp_path / "store", "bag", method=bag, options=options)
+    assert [Path(problem.path).name for problem in report.problems] == ["c garbage.mp4"]
+    assert report.indexed == 4
+    assert len(Engine.open(tmp_path / "store", bag).search("red", k=50)) == report.clips
+
+
+def test_damaged_videos(tmp_path: Path) -> None:
+    """Mutations of real small files, looked at in one process with limits."""
+    sound = [small_video(tmp_path / f"sound.{suffix}", 12) for suffix in ("mp4", "mkv", "ts")]
+    files = []
+    for number in range(120):
+        chance = random.Random(number)
+        source = chance.choice(sound)
+        path = tmp_path / f"{number}{source.suffix}"
+        path.write_bytes(mutate_bytes(source.read_bytes(), chance))
+        status = path.stat()
+        files.append(FoundFile(str(path), status.st_size, status.st_mtime_ns))
+    found = list(inspect_ahead(files, SPLITTING, frozenset(), 1, Limits(2**30, 20, 2)))
+    assert [one.file for one in found] == files
+    assert sum(len(one.windows) for one in found) < 20 * len(files)
+    assert any(one.problem for one in found)
+    assert any(not one.problem for one in found)
+
+
+def test_no_worker_outlives_its_parent(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from eaglenet.video.pool import map_ahead\n"
+        "from test_videos import tell_and_sleep\n"
+        "if __name__ == '__main__':\n"
+        "    list(map_ahead(tell_and_sleep, [sys.argv[1]], workers=1))\n"
+    )
+    place = tmp_path / "pid"
+    (tmp_path / "run.py").write_text(script)
+    search = os.pathsep.join(sys.path)
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "run.py"), str(place)],
+        env={**os.environ, "PYTHONPATH": search},
+    )
+    until = time.monotonic() + 60
+    while not place.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.1)
+    worker = int(place.read_text())
+    parent.kill()
+    parent.wait()
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
+        state = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "Z":
+            break
+        time.sleep(0.05)
+    assert time.monotonic() < until, "the worker is still there"
+
+
+def tell_and_sleep(place: str) -> None:
+    Path(place).write_text(str(os.getpid()))
+    time.sleep(600)
