@@ -93,6 +93,7 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path) -> None
     assert "chosen on the validation split" in text
     assert "evaluation test (ours)" in text
     assert "val 4 found, 1 missing" in text
+    assert "| recipe | pre-training | features | split | epoch chosen on |" in text
     for name in ("loss", "recall", "recall_against_time"):
         assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(PNG)
         assert f"]({name}.png)" in text

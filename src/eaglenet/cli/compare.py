@@ -38,7 +38,8 @@ def compare(
     ],
     output: Output,
     dataset: Annotated[
-        str, typer.Option(help="demo, features, or a dataset and tower such as msrvtt-b32.")
+        str,
+        typer.Option(help="demo, features, experts, or such as msrvtt-b32."),
     ] = "demo",
     root: Root = "",
     split: Annotated[
@@ -56,6 +57,7 @@ def compare(
     differ, and the report says in what). The epoch is chosen on validation; a method that cannot
     run says why. Started again, it goes on where it stopped.
     """
+    from eaglenet.evaluation.conditions import conditions_lines
     from eaglenet.experiments.build import default_split
     from eaglenet.experiments.campaign import (
         Trial,
@@ -63,6 +65,7 @@ def compare(
         campaign_table,
         left_out_lines,
         reasons,
+        row_conditions,
         run_campaign,
         write_report,
     )
@@ -92,7 +95,8 @@ def compare(
         print(json.dumps({"title": title, "rows": rows}, indent=2))
         return
     print_table(title, *campaign_table(rows))
-    for line in [*budget_lines(rows), *reasons(rows), *left_out_lines(output, rows)]:
+    unequal = conditions_lines(row_conditions(rows))
+    for line in [*budget_lines(rows), *unequal, *reasons(rows), *left_out_lines(output, rows)]:
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
 
@@ -106,7 +110,7 @@ def find_trial(name: str, dataset: str, changes: list[str]) -> Experiment | None
     from eaglenet.recipes import RECIPES
 
     known = sorted(
-        recipe.removesuffix("/clip4clip") for recipe in RECIPES if recipe.endswith("/clip4clip")
+        {place for place, _, last in (r.rpartition("/") for r in RECIPES) if last in METHODS}
     )
     if dataset not in known:
         raise UsageError(f"--dataset {dataset}; choose one of {', '.join(known)}")
@@ -121,7 +125,7 @@ def find_trial(name: str, dataset: str, changes: list[str]) -> Experiment | None
 
 def recipe_name(method: str, dataset: str) -> str:
     """The recipe of a method (or of a table's row) on a dataset."""
-    if dataset in ("demo", "features"):
+    if dataset in ("demo", "features") or dataset.endswith("experts"):
         return f"{dataset}/{method}"
     if "/" in method:
         return method if dataset == "msrvtt-b16" else f"{dataset}/{method}"

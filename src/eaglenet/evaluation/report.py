@@ -12,6 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.errors import EagleNetError, UsageError
+from eaglenet.evaluation.conditions import (
+    SLIPS,
+    TITLES,
+    as_cells,
+    conditions_lines,
+    paper_conditions,
+    run_conditions,
+)
 from eaglenet.evaluation.document import (
     Block,
     Heading,
@@ -69,7 +77,8 @@ def write_report(
     groups = group_runs(runs)
     unfinished = [run for run in runs if not run.is_finished]
     said = list(notes)
-    blocks = [*_results(groups), *_later_evaluations(groups), *_paper(groups)]
+    blocks = [*_results(groups), *_later_evaluations(groups), *_conditions(groups)]
+    blocks += _paper(groups)
     blocks += _pictures(runs, groups, examples, said)
     blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in said)]
     markdown, page = write_document(output, title, blocks)
@@ -154,16 +163,38 @@ def _paper(groups: Sequence[RecipeGroup]) -> list[Block]:
         return []
     table = paper_tables()["msrvtt"]
     rows = [
-        [f"{row.label} (paper)", row.group]
+        [f"{row.label} (paper)", "-" if row.group == "other" else row.group]
         + ["-" if value is None else f"{value:.1f}" for value in row.values]
+        + as_cells(paper_conditions(row.label))
         for row in table.rows
-        if row.group.startswith("ViT")
     ]
+    told = [f"{label}: {slip}." for label, slip in SLIPS.items()]
     return [
         Heading("The paper's numbers"),
-        Paragraph("Published numbers on MSR-VTT 1k-A (paper), for comparison; none is ours."),
-        Table(["method", "tower", *table.columns], rows),
+        Paragraph(
+            "Published numbers on MSR-VTT 1k-A (paper), for comparison; none is ours. (u): not "
+            "certain. " + " ".join(told)
+        ),
+        Table(["method", "tower", *table.columns, *TITLES.values()], rows),
     ]
+
+
+def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
+    """What each recipe had, so that nobody compares what cannot be compared."""
+    found = [
+        run_conditions(
+            group.runs[0].settings, str((group.runs[0].metrics or {}).get("protocol", ""))
+        )
+        for group in groups
+    ]
+    if not found:
+        return []
+    rows = [
+        [group.label, *as_cells(conditions)]
+        for group, conditions in zip(groups, found, strict=True)
+    ]
+    lines = [Paragraph(line) for line in conditions_lines(found)]
+    return [Heading("Conditions"), Table(["recipe", *TITLES.values()], rows), *lines]
 
 
 def _pictures(

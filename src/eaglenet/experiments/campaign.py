@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,13 @@ from eaglenet.data import SOURCES
 from eaglenet.environment import describe_environment
 from eaglenet.errors import ConfigError
 from eaglenet.evaluation import report
+from eaglenet.evaluation.conditions import (
+    TITLES,
+    Conditions,
+    as_cells,
+    conditions_lines,
+    run_conditions,
+)
 from eaglenet.evaluation.summary import mean_and_spread
 from eaglenet.experiments.build import build_method
 from eaglenet.experiments.evaluation import evaluate_run
@@ -112,6 +119,9 @@ def summarise_trial(trial: Trial, records: Sequence[dict[str, Any]]) -> dict[str
         "train_seconds": statistics.median(record["result"]["seconds"] for record in records),
         "parameters": first["result"]["parameters"],
         "budget": budget(trial.experiment, first["result"]),
+        "conditions": asdict(
+            run_conditions(trial.experiment.to_plain(), first["evaluation"]["protocol"])
+        ),
         "peak_memory_bytes": max(known) if known else None,
         "selection": first["result"]["selection"],
     }
@@ -125,6 +135,11 @@ def budget(experiment: Experiment, result: dict[str, Any]) -> dict[str, Any]:
         "frames": experiment.data.frames.num_frames,
         "words": experiment.data.max_words,
     }
+
+
+def row_conditions(rows: Sequence[dict[str, Any]]) -> list[Conditions]:
+    """What each row that ran was made under."""
+    return [Conditions(**row["conditions"]) for row in rows if row.get("conditions")]
 
 
 def budget_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -162,6 +177,13 @@ def write_report(
         lines += ["## Budget", ""]
         cells = [[row["label"], *_budget_cells(row["budget"])] for row in timed]
         lines += [markdown_table(["", *BUDGET.values()], cells), "", *budget_lines(rows), ""]
+        lines += ["## Conditions", ""]
+        cells = [
+            [row["label"], *as_cells(conditions)]
+            for row, conditions in zip(timed, row_conditions(timed), strict=True)
+        ]
+        lines += [markdown_table(["", *TITLES.values()], cells), ""]
+        lines += [*conditions_lines(row_conditions(timed)), ""]
     lines += [*reasons(rows), *left_out_lines(folder, rows)]
     write_text(folder / f"{name}.md", "\n".join(lines))
     if timed:

@@ -9,18 +9,20 @@
   ``demo/...`` and ``features/...`` on the demo world and on stored features.
 - ``folder-b32``, ``folder-b32/clip4clip``, ...: on your own videos.
 - ``experts/ce``, ...: on folders of several experts.
+- ``msrvtt-experts/ce``, ``msrvtt-b16/frozen``, ...: rows before CLIP with their authors' settings.
 - ``msrvtt-b32/xpool``, ``demo/xpool``, ``features/xpool``: the compared methods.
 
 The docstring of a recipe names its command and its source.
 """
 
-from eaglenet.recipes import ablations, benchmarks, demo, experts, features, own, peers
+from eaglenet.recipes import ablations, benchmarks, demo, earlier, experts, features, own, peers
 from eaglenet.recipes.registry import RECIPES, Recipe, build_recipe, describe_recipe
 from eaglenet.recipes.rows import TABLES
 
 ablations.register()
 benchmarks.register()
 demo.register()
+earlier.register()
 experts.register()
 features.register()
 own.register()

@@ -65,6 +65,7 @@ class TrainingConfig:
     second_beta: float = 0.98
     warmup: float = 0.1
     schedule: ScheduleName = "cosine"
+    rate_decay: float = 0.95  # after each epoch, with schedule="epochs"
     clip_norm: float = 1.0
     optimizer: OptimizerName = "adamw"
     precision: Precision = "auto"
@@ -110,6 +111,8 @@ class TrainingConfig:
         for name in (*amounts, "checkpointed_blocks", "coarse_epochs", "coarse_batch_size"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
+        if not 0.0 < self.rate_decay <= 1.0:
+            raise ConfigError(f"training.rate_decay is {self.rate_decay}; expected 0 to 1")
         if not 0.0 <= self.warmup < 1.0:
             raise ConfigError(f"training.warmup is {self.warmup}; expected a share from 0 to 1")
         if self.accumulate > self.batch_size:

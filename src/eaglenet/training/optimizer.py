@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from eaglenet.errors import ConfigError
+from eaglenet.training.ranger import Ranger
 
-OptimizerName = Literal["adamw", "bert_adam"]
+OptimizerName = Literal["adamw", "bert_adam", "ranger"]
 Freeze = Literal["none", "embeddings", "towers"]
 Decay = Literal["matrices", "all"]
 
@@ -122,12 +123,14 @@ def is_of_encoder(name: str) -> bool:
 def build_optimizer(
     groups: list[dict[str, Any]], name: OptimizerName, *, beta: float = 0.98
 ) -> torch.optim.Optimizer:
-    """AdamW (fused where the parameters are on a GPU) or :class:`BertAdam`.
+    """AdamW (fused where the parameters are on a GPU), :class:`BertAdam` or :class:`Ranger`.
 
     ``beta`` is that of the second moment.
     """
     if name == "bert_adam":
         return BertAdam(groups, betas=(0.9, beta))
+    if name == "ranger":
+        return Ranger(groups)
     on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
     return torch.optim.AdamW(groups, betas=(0.9, beta), eps=1e-6, fused=on_gpu or None)
 

@@ -200,7 +200,12 @@ class Trainer:
         clip_norm = self.config.clip_norm or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.method.parameters(), clip_norm)
         factor = rate_factor(
-            step, self.num_steps, warmup=self.config.warmup, schedule=self.config.schedule
+            step,
+            self.num_steps,
+            warmup=self.config.warmup,
+            schedule=self.config.schedule,
+            epochs=self.config.epochs + self.config.coarse_epochs,
+            decay=self.config.rate_decay,
         )
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * factor
