@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.experiments.experiment import DataChoice, EncoderChoice, Experiment
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.benchmarks import TOWERS
 from eaglenet.recipes.configs import method_config
