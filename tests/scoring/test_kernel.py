@@ -12,7 +12,7 @@ from torch import Tensor
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
 from eaglenet.scoring.eaglenet.factorised import Prepared
-from eaglenet.scoring.eaglenet.fused import FusedScorer, Tuning, tuning_for
+from eaglenet.scoring.eaglenet.launching import KernelLauncher, Tuning, tuning_for
 from eaglenet.scoring.eaglenet.plan import plan_of
 from eaglenet.types import TextFeatures, VideoFeatures
 
@@ -185,17 +185,17 @@ def test_attention_terms_and_narrow_pooling_stay_in_float32(
 ) -> None:
     plan = plan_of(model(**RELEASED), torch.device("cpu"))
     assert plan is not None
-    assert FusedScorer(plan, precise=False).outer == torch.float32
+    assert KernelLauncher(plan, precise=False).outer == torch.float32
     given: list[Tensor] = []
-    attend = FusedScorer.attend
+    attend = KernelLauncher.attend
 
     def watched(
-        self: FusedScorer, text: Tensor, drawn: Tensor, scores: Tensor, video: Prepared
+        self: KernelLauncher, text: Tensor, drawn: Tensor, scores: Tensor, video: Prepared
     ) -> Tensor:
         given.append(scores)
         return attend(self, text, drawn, scores, video)
 
-    monkeypatch.setattr(FusedScorer, "attend", watched)
+    monkeypatch.setattr(KernelLauncher, "attend", watched)
     off(model(**RELEASED), texts(1), videos(1), "bf16")
     assert given[0].dtype == torch.float32
     assert not torch.equal(given[0], given[0].bfloat16().float())

@@ -12,7 +12,7 @@ from scoring_cases import largest_difference, model, texts, videos
 
 from eaglenet.errors import UsageError
 from eaglenet.scoring import score_all
-from eaglenet.scoring.backends import FactorisedScorer
+from eaglenet.scoring.eaglenet.scorers import FactorisedScorer
 from eaglenet.types import TextFeatures, VideoFeatures
 
 TILES = {"tile_texts": 2, "tile_videos": 3}

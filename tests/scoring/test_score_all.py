@@ -12,8 +12,10 @@ from scoring_cases import DIM, RELEASED, largest_difference, model, texts, video
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.methods import METHODS, Method
-from eaglenet.scoring import TopK, backends, choose, score_all
-from eaglenet.scoring.backends import FactorisedScorer, KernelScorer, ReferenceScorer
+from eaglenet.scoring import TopK, choose, score_all
+from eaglenet.scoring.eaglenet import scorers
+from eaglenet.scoring.eaglenet.scorers import FactorisedScorer, KernelScorer
+from eaglenet.scoring.scorer import ReferenceScorer
 
 
 def other_method(name: str = "xpool") -> Method:
@@ -89,7 +91,7 @@ def test_a_forced_kernel_without_a_device_says_so(monkeypatch: pytest.MonkeyPatc
 def test_a_forced_kernel_without_triton_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(scorers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'eaglenet\[triton\]'"):
         choose(model(), videos(), backend="kernel")
 

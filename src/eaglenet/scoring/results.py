@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +17,30 @@ from eaglenet.scoring.tiles import RunningTopK, TopK
 SCORES_FILE = "scores.npy"
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A folder that finished blocks are kept in, and of what they are."""
+
+    folder: Path
+    fingerprint: str
+
+
 class Result(ABC):
-    """Takes tiles; after each block of videos the state on disk is whole again."""
+    """Takes tiles; after each block of videos the state on disk is whole again.
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    Where it is kept, it goes on from the state of its folder, and refuses one that was made from
+    something else.
+    """
+
+    def __init__(self, kept: Kept | None) -> None:
+        self.folder = None if kept is None else kept.folder
         self.blocks_done = 0
-        self._fingerprint = ""
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+        self._fingerprint = "" if kept is None else kept.fingerprint
+        if kept is not None:
+            kept.folder.mkdir(parents=True, exist_ok=True)
+            self._restore(kept.fingerprint)
 
-    def restore(self, fingerprint: str) -> None:
-        """Go on from a folder's state; refuse one that was made from something else."""
-        self._fingerprint = fingerprint
+    def _restore(self, fingerprint: str) -> None:
         journal = self._journal
         if not journal.exists():
             return
@@ -81,18 +93,15 @@ class MatrixResult(Result):
     """The whole matrix: in memory, or in a memory-mapped ``scores.npy`` where a folder is given."""
 
     def __init__(
-        self, num_texts: int, num_videos: int, device: torch.device, folder: Path | None
+        self, num_texts: int, num_videos: int, device: torch.device, kept: Kept | None = None
     ) -> None:
-        super().__init__(folder)
         self.device = device
         self.shape = (num_texts, num_videos)
         self._mapped: np.memmap[tuple[int, ...], np.dtype[np.float32]] | None = None
-        if folder is None:
+        super().__init__(kept)
+        if kept is None:
             self._matrix = torch.empty(self.shape, device=device)
-
-    def restore(self, fingerprint: str) -> None:
-        super().restore(fingerprint)
-        if self._mapped is None:
+        elif self._mapped is None:
             self._map("w+")
 
     def _map(self, mode: str) -> None:
@@ -124,13 +133,15 @@ class MatrixResult(Result):
 class TopKResult(Result):
     """The best videos of each text so far."""
 
-    def __init__(self, num_texts: int, k: int, device: torch.device, folder: Path | None) -> None:
-        super().__init__(folder)
+    def __init__(
+        self, num_texts: int, k: int, device: torch.device, kept: Kept | None = None
+    ) -> None:
         self.device = device
         self._best: dict[int, RunningTopK] = {}  # by the first text of a tile
         self._k = k
         self._restored: TopK | None = None
         self.num_texts = num_texts
+        super().__init__(kept)
 
     def add(self, texts: slice, videos: slice, scores: Tensor) -> None:
         if texts.start not in self._best:

@@ -13,8 +13,9 @@ from torch import Tensor
 from eaglenet.errors import UsageError
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.progress import Progress, tell
-from eaglenet.scoring.backends import Scorer, choose
-from eaglenet.scoring.results import MatrixResult, Result, TopKResult
+from eaglenet.scoring.backends import choose
+from eaglenet.scoring.results import Kept, MatrixResult, Result, TopKResult
+from eaglenet.scoring.scorer import Scorer
 from eaglenet.scoring.tiles import TopK, spans
 from eaglenet.types import TextFeatures, VideoFeatures
 
@@ -93,16 +94,16 @@ def score_all(
         if min(tile) < 1:
             raise UsageError(f"tiles of {tile[0]} texts x {tile[1]} videos; both must be 1 or more")
         device = video.frames.device
-        folder = None if resume is None else Path(resume)
-        result: MatrixResult | TopKResult
-        if top_k is None:
-            result = MatrixResult(len(text), len(video), device, folder)
-        else:
-            result = TopKResult(len(text), min(top_k, len(video)), device, folder)
-        if folder is not None:
+        kept = None
+        if resume is not None:
             model = (type(method).__qualname__, getattr(method, "config", None))
             settings = (model, type(scorer).__name__, precision, top_k, tile[1])
-            result.restore(_fingerprint(method, text, video, settings))
+            kept = Kept(Path(resume), _fingerprint(method, text, video, settings))
+        result: MatrixResult | TopKResult
+        if top_k is None:
+            result = MatrixResult(len(text), len(video), device, kept)
+        else:
+            result = TopKResult(len(text), min(top_k, len(video)), device, kept)
         _fill(scorer, text, video, tile, result, progress)
         return result.value()
 

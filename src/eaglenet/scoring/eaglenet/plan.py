@@ -16,7 +16,6 @@ from eaglenet.errors import UsageError
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.graph_attention import PlainAttention, Relation, RelationalAttention
 from eaglenet.layers.text_frame_graph import TextFrameGraph
-from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import EagleNet
 
 
@@ -122,9 +121,9 @@ class Plan:
     """Whether padded frames are left out (the released code counts them)."""
 
 
-def plan_of(method: Method, device: torch.device | None = None) -> Plan | None:
-    """The plan of a method in float32, or None where its score has no such form."""
-    if not isinstance(method, EagleNet) or method.graph is None:
+def plan_of(method: EagleNet, device: torch.device | None = None) -> Plan | None:
+    """The plan of a model in float32, or None where it has no graph."""
+    if method.graph is None:
         return None
     if device is not None and method.noise.device != device:
         raise UsageError(

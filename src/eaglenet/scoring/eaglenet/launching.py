@@ -74,7 +74,7 @@ def _parts(value: Tensor) -> tuple[Tensor, Tensor]:
     return high, (value.float() - high.float()).to(torch.bfloat16)
 
 
-class FusedScorer:
+class KernelLauncher:
     """Scores tiles of pairs with the kernels. Built once per plan; holds its arranged weights.
 
     precise: products of two bfloat16 parts each, accumulated in float32 (about 1e-6 of the exact

@@ -1,0 +1,74 @@
+"""What scores tiles, and the scorer that any method has: its own score."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from eaglenet.methods.base import Method
+from eaglenet.types import TextFeatures, VideoFeatures
+
+Precision = Literal["fp32", "bf16"]
+
+
+class Scorer(ABC):
+    """Scores tiles: ``prepare`` a block of videos once, then ``score`` texts against it.
+
+    A score does not depend on the caller's autocast or precision of float32 products.
+    """
+
+    tile_texts: int
+    tile_videos: int
+    precision: Precision
+
+    def prepare(self, video: VideoFeatures) -> Any:
+        """What does not depend on the text; rows can be cut and stored per video."""
+        with alone(video.frames.device, self.precision):
+            return self._prepare(video)
+
+    def score(self, text: TextFeatures, prepared: Any) -> Tensor:
+        """Float32 scores ``[texts, videos]``."""
+        with alone(text.sentence.device, self.precision):
+            return self._score(text, prepared)
+
+    @abstractmethod
+    def _prepare(self, video: VideoFeatures) -> Any: ...
+
+    @abstractmethod
+    def _score(self, text: TextFeatures, prepared: Any) -> Tensor: ...
+
+
+@contextmanager
+def alone(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Products as ``precision`` says, whatever the caller has set."""
+    kept = torch.get_float32_matmul_precision()
+    if precision == "fp32":
+        torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(kept)
+
+
+class ReferenceScorer(Scorer):
+    """The method's own ``score``; any method."""
+
+    def __init__(self, method: Method, precision: Precision) -> None:
+        self.method = method
+        self.precision = precision
+        self.dtype = next((value.dtype for value in method.parameters()), torch.float32)
+        self.tile_texts, self.tile_videos = method.score_tile
+
+    def _prepare(self, video: VideoFeatures) -> VideoFeatures:
+        return video.to(video.frames.device, self.dtype)
+
+    def _score(self, text: TextFeatures, prepared: VideoFeatures) -> Tensor:
+        device = prepared.frames.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            return self.method.score(text.to(device, self.dtype), prepared).float()
