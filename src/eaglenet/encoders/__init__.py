@@ -1,17 +1,17 @@
 """Towers and what reads their files. Importing this registers every family in ``ENCODERS``."""
 
-from eaglenet.encoders import clip, experts, features
-from eaglenet.encoders.perception import encoder as perception
+from eaglenet.encoders import clip_family, experts, features
+from eaglenet.encoders.perception import family as perception_family
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
-from eaglenet.encoders.siglip import encoder as siglip
+from eaglenet.encoders.siglip import family as siglip_family
 
 __all__ = [
     "ENCODERS",
     "EncoderSpec",
     "Pretrained",
-    "clip",
+    "clip_family",
     "experts",
     "features",
-    "perception",
-    "siglip",
+    "perception_family",
+    "siglip_family",
 ]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE, ClipConfig
-from eaglenet.encoders.model_files import model_type
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.text import TextTower, take_positions
 from eaglenet.encoders.vision import VisionTower
 from eaglenet.types import Abilities, TextFeatures
@@ -62,29 +58,3 @@ class ClipEncoder(TowerEncoder):
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
         """Shift tokens in time inside these visual blocks (from 0), and in no other."""
         self.vision.set_token_shift(blocks)
-
-
-def is_clip(place: Path) -> bool:
-    """An OpenAI file, or a folder whose ``config.json`` is of a CLIP, a MetaCLIP 2 or no type."""
-    if place.is_file():
-        return not place.name.lower().startswith("pe-core")
-    return model_type(place) in ("clip", "metaclip_2", "")
-
-
-def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    from eaglenet.encoders.pretrained import load_clip
-
-    return Pretrained(*load_clip(place, dtype=dtype, tokenizer=tokenizer))
-
-
-ENCODERS.add(
-    "clip",
-    EncoderSpec(
-        name="clip",
-        title="CLIP (OpenAI, LAION, MetaCLIP, MetaCLIP 2)",
-        config_class=ClipConfig,
-        build=ClipEncoder,
-        recognises=is_clip,
-        load=_load,
-    ),
-)

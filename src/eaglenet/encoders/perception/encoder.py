@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE
-from eaglenet.encoders.model_files import open_clip_trunk
 from eaglenet.encoders.perception.config import PerceptionConfig
 from eaglenet.encoders.perception.vision import PerceptionVisionTower
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.text import TextTower, take_positions
 from eaglenet.types import Abilities, TextFeatures
-
-PREFIX = "pe-core"
 
 
 class PerceptionEncoder(TowerEncoder):
@@ -61,32 +55,3 @@ class PerceptionEncoder(TowerEncoder):
             return TextFeatures(sentence=features[:, 0])
         sentence = take_positions(features, self.text.end_positions(ids))
         return TextFeatures(sentence=sentence, words=features, words_mask=mask)
-
-
-def is_perception(place: Path) -> bool:
-    """Meta's ``PE-Core-*.pt``, a folder with one, or a folder of open_clip with such a trunk."""
-    if place.is_file():
-        return place.name.lower().startswith(PREFIX)
-    trunk = open_clip_trunk(place)
-    return trunk.startswith("vit_pe_core") if trunk else any(place.glob("PE-Core*.pt"))
-
-
-def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    from eaglenet.encoders.perception.files import read_perception
-    from eaglenet.encoders.pretrained import clip_tokenizer_for
-
-    encoder = read_perception(place, dtype=dtype)
-    return Pretrained(encoder, clip_tokenizer_for(place, tokenizer))
-
-
-ENCODERS.add(
-    "perception",
-    EncoderSpec(
-        name="perception",
-        title="PE-Core (Perception Encoder)",
-        config_class=PerceptionConfig,
-        build=PerceptionEncoder,
-        recognises=is_perception,
-        load=_load,
-    ),
-)

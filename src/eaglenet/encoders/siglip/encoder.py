@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.model_files import model_type, open_clip_trunk
-from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.siglip.config import SiglipConfig
 from eaglenet.encoders.siglip.towers import SiglipTextTower, SiglipVisionTower
 from eaglenet.types import Abilities, TextFeatures
@@ -59,30 +56,3 @@ class SiglipEncoder(TowerEncoder):
         if not words:
             return TextFeatures(sentence=features[:, -1])
         return TextFeatures(features[:, -1], words=features[:, : ids.shape[1]], words_mask=mask)
-
-
-def is_siglip(place: Path) -> bool:
-    """Of transformers, fixed-resolution models say ``siglip``, both versions, NaFlex ``siglip2``;
-    of open_clip, the trunk says it."""
-    return model_type(place) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(place)
-
-
-def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    from eaglenet.encoders.siglip.files import read_siglip_folder, read_siglip_tokenizer
-
-    encoder = read_siglip_folder(place, dtype=dtype)
-    source = Path(tokenizer) if tokenizer is not None else place
-    return Pretrained(encoder, read_siglip_tokenizer(source, encoder.config))
-
-
-ENCODERS.add(
-    "siglip",
-    EncoderSpec(
-        name="siglip",
-        title="SigLIP and SigLIP 2 of fixed resolution",
-        config_class=SiglipConfig,
-        build=SiglipEncoder,
-        recognises=is_siglip,
-        load=_load,
-    ),
-)
