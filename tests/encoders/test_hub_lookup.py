@@ -88,7 +88,7 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(tmp_path, monkeypatch
     save_clip(ClipEncoder(CONFIG), TOKENIZER, tmp_path)
     asked = []
 
-    def download(identifier, file, *, local_files_only):
+    def download(identifier, file, *, revision, local_files_only):
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
         asked.append(file)
@@ -120,7 +120,7 @@ def test_other_layouts_of_the_hub_are_found(files, tmp_path, monkeypatch):
     for file in files:
         (tmp_path / file).write_text("{}")
 
-    def download(identifier, file, *, local_files_only):
+    def download(identifier, file, *, revision, local_files_only):
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
         return str(tmp_path / file)

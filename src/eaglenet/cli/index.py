@@ -33,7 +33,8 @@ def index(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A name (demo), a model folder, or a hub id. Default: the store's own; for a new "
+            help="A name (fast, balanced, best, multilingual, demo: see `eaglenet models`), a "
+            "model folder, or a hub id. Default: the store's own; for a new "
             "store openai/clip-vit-base-patch32."
         ),
     ] = None,

@@ -18,6 +18,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "data",
     "convert",
     "metrics",
+    "models",
     "recipes",
     "train",
     "evaluate",

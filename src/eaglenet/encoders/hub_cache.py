@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eaglenet import foreign
+from eaglenet.encoders.catalogue import HUB_IDS, require_licence
 from eaglenet.encoders.model_files import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
@@ -17,20 +18,12 @@ from eaglenet.encoders.model_files import (
 )
 from eaglenet.errors import ModelNotFoundError
 
-HUB_IDS = {
-    "ViT-B/32": "openai/clip-vit-base-patch32",
-    "ViT-B/16": "openai/clip-vit-base-patch16",
-    "ViT-L/14": "openai/clip-vit-large-patch14",
-    "ViT-L/14@336px": "openai/clip-vit-large-patch14-336",
-}
-"""Short names of OpenAI's models."""
-
 VOCABULARIES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 
 def find_hub_folder(name: str) -> Path:
     """The local folder of a hub model: from the cache where it is there, else downloaded."""
-    identifier = HUB_IDS.get(name, name)
+    identifier, revision = split_revision(HUB_IDS.get(name, name))
     # No import where the name cannot be a hub id: the message is the same, the wait is not.
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", identifier):
         raise ModelNotFoundError(_not_found(name, [Path(name)], "no such folder or file"))
@@ -39,7 +32,9 @@ def find_hub_folder(name: str) -> Path:
 
     def fetch(file: str, *, is_local: bool) -> Path:
         with _quiet_hub():
-            path = huggingface_hub.hf_hub_download(identifier, file, local_files_only=is_local)
+            path = huggingface_hub.hf_hub_download(
+                identifier, file, revision=revision, local_files_only=is_local
+            )
         return Path(path)
 
     places = [Path(name), Path(constants.HF_HUB_CACHE)]
@@ -48,12 +43,48 @@ def find_hub_folder(name: str) -> Path:
     except Exception as error:  # not cached, or cached in part
         if constants.HF_HUB_OFFLINE:
             raise ModelNotFoundError(_not_found(name, places, "offline mode is on")) from error
+    require_licence(identifier)
     try:
         return _fetch_files(lambda file: fetch(file, is_local=False), identifier)
     except Exception as error:  # network, authorisation, no such model: each with its own class
         lines = str(error).splitlines() or [type(error).__name__]
         cause = f"the hub answered: {lines[0]}"
         raise ModelNotFoundError(_not_found(name, places, cause)) from error
+
+
+def split_revision(name: str) -> tuple[str, str | None]:
+    """``owner/model@commit`` in its two parts; without ``@`` the newest revision is meant."""
+    found = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})", name)
+    return (found[1], found[2]) if found else (name, None)
+
+
+def exact_name(name: str) -> str:
+    """A hub model as ``owner/model@commit``, the one that lies here; any other name as it is."""
+    identifier, revision = split_revision(HUB_IDS.get(name, name))
+    if revision is not None or not re.fullmatch(r"[\w.-]+/[\w.-]+", identifier):
+        return name if revision is None else f"{identifier}@{revision}"
+    folder = cached_folder(identifier)
+    if folder is None or not re.fullmatch(r"[0-9a-f]{7,40}", folder.name):
+        return identifier
+    return f"{identifier}@{folder.name}"
+
+
+def cached_folder(identifier: str) -> Path | None:
+    """Where a hub model lies on this machine, whole; None where it would have to be downloaded."""
+    import huggingface_hub
+
+    def fetch(file: str) -> Path:
+        with _quiet_hub():
+            return Path(
+                huggingface_hub.hf_hub_download(
+                    identifier, file, revision=None, local_files_only=True
+                )
+            )
+
+    try:
+        return _fetch_files(fetch, identifier)
+    except Exception:  # not cached, or cached in part
+        return None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from eaglenet import foreign
 from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.catalogue import ALIASES
 from eaglenet.encoders.config import check_sizes
 from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
 from eaglenet.files import write_json, written_whole
@@ -74,9 +75,12 @@ def load(name_or_folder: str | Path) -> Method:
     Args:
         name_or_folder: ``demo`` (the small model of the package, even where a folder of that name
             lies about: write ``./demo`` for it), a folder written by :func:`save` or by training,
-            or a folder, file or hub id of any known tower family, which gives the zero-shot model:
-            the mean of its frames against its sentence.
+            or a folder, file or hub id of any known tower family, or ``fast``, ``balanced``,
+            ``best`` or ``multilingual``, which gives the zero-shot model: the mean of its frames
+            against its sentence.
     """
+    if isinstance(name_or_folder, str):
+        name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
     folder = Path(name_or_folder).expanduser()
     packaged = PACKAGED / str(name_or_folder)
     if is_packaged(name_or_folder):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from eaglenet.encoders.hub_cache import exact_name
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import is_packaged
@@ -102,10 +103,11 @@ def describe(
     path = Path(model).expanduser()
     # A folder that happens to be called like a packaged model or a hub id is not a model.
     is_model = not is_packaged(model) and any(
-        (path / part / "config.json").is_file() for part in (".", "model")
+        (path / file).is_file()
+        for file in ("config.json", "model/config.json", "open_clip_config.json")
     )
     return Manifest(
-        model=os.path.abspath(path) if is_model or path.is_file() else model,
+        model=os.path.abspath(path) if is_model or path.is_file() else exact_name(model),
         identity=model_identity(method),
         method=method.name,
         dim=dim,

@@ -1,0 +1,134 @@
+"""`eaglenet models`: towers to choose from, with licences, sizes and speed on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eaglenet.cli.training_options import AsJson
+from eaglenet.errors import UsageError
+
+if TYPE_CHECKING:
+    from eaglenet.encoders.catalogue import ModelCard
+
+MEASURED_FRAMES = 8
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("models", help="List models to index with: size, languages, licence.")(models)
+
+
+def models(
+    as_json: AsJson = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Frames a second of each on this machine (slow).")
+    ] = False,
+    only: Annotated[
+        str, typer.Option("--containing", help="Only names with this text in them.")
+    ] = "",
+    download: Annotated[str | None, typer.Option(help="Fetch this model now.")] = None,
+    accept_licence: Annotated[
+        str | None, typer.Option(help="A licence that you have read and accept, by its name.")
+    ] = None,
+) -> None:
+    """List the towers that have a name, or fetch one."""
+    if download is not None:
+        _download(download, accept_licence)
+        return
+    from eaglenet.encoders.catalogue import ALIASES, CARDS
+
+    cards = [card for card in CARDS.values() if only in card.name]
+    if not cards:
+        raise UsageError(f"no model has {only!r} in its name; `eaglenet models` lists them all")
+    names: dict[str, list[str]] = {}
+    for alias, name in ALIASES.items():
+        names.setdefault(name, []).append(alias)
+    rows = [_row(card, names.get(card.name, []), measure) for card in cards]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    _print(rows, measure)
+
+
+def _row(card: ModelCard, aliases: list[str], measure: bool) -> dict[str, Any]:
+    from eaglenet.encoders.hub_cache import cached_folder
+
+    row = dataclasses.asdict(card) | {
+        "bytes_on_disk": card.bytes_on_disk,
+        "aliases": aliases,
+        "is_here": cached_folder(card.name) is not None,
+    }
+    if measure:
+        row["frames_per_second"] = frames_per_second(card)
+    return row
+
+
+def _print(rows: list[dict[str, Any]], measure: bool) -> None:
+    width = max(len(row["name"]) for row in rows)
+    speed = f"{'frames/s':>9}" if measure else ""
+    print(
+        f"{'model':<{width}} {'alias':<12} {'GB':>5} {'dim':>5} {'pixels':>6} {'languages':<9} "
+        f"{'licence':<13} {'R@1':>5}{speed}  here"
+    )
+    for row in rows:
+        shown = "-" if row["zero_shot"] is None else f"{row['zero_shot']:.1f}"
+        rate = row.get("frames_per_second")
+        speed = "" if not measure else f"{'-' if rate is None else format(rate, '.1f'):>9}"
+        licence = row["licence"] + ("" if row["is_commercial"] else " *")
+        print(
+            f"{row['name']:<{width}} {','.join(row['aliases']):<12} "
+            f"{row['bytes_on_disk'] / 1e9:5.1f} {row['dim']:5} {row['image_size']:6} "
+            f"{row['languages']:<9} {licence:<13} {shown:>5}{speed}  "
+            f"{'yes' if row['is_here'] else 'no'}"
+        )
+    print("\nR@1: published text-to-video recall on MSR-VTT, zero-shot; sources with --json.")
+    if any(not row["is_commercial"] for row in rows):
+        print("* no commercial use; downloading it needs --accept-licence.")
+
+
+def frames_per_second(card: ModelCard) -> float | None:
+    """Through the image tower with random weights of the model's shape; None: shape unknown."""
+    import torch
+
+    from eaglenet.encoders import ENCODERS
+    from eaglenet.encoders.catalogue import shape_of
+
+    config = shape_of(card)
+    if config is None:
+        return None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device("meta"):
+        encoder: Any = ENCODERS[card.family].build(config)
+    # The image tower alone: a vocabulary of 256,000 words would fill a gigabyte for nothing.
+    vision = encoder.vision.to_empty(device=device).eval()
+    for weight in vision.parameters():
+        weight.data.normal_(std=0.02)
+    if device == "cuda":
+        vision = vision.to(torch.bfloat16)
+    size = card.image_size
+    pixels = torch.zeros(MEASURED_FRAMES, 3, size, size, dtype=torch.uint8, device=device)
+    with torch.inference_mode():
+        vision(pixels[:1]).cpu()
+        started = time.perf_counter()
+        vision(pixels).cpu()
+    return MEASURED_FRAMES / (time.perf_counter() - started)
+
+
+def _download(name: str, licence: str | None) -> None:
+    from eaglenet.encoders.catalogue import ACCEPTED, CARDS, HUB_IDS
+    from eaglenet.encoders.hub_cache import exact_name, find_hub_folder
+
+    identifier = HUB_IDS.get(name, name)
+    card = CARDS.get(identifier)
+    if card is not None:
+        print(f"{identifier}: {card.bytes_on_disk / 1e9:.1f} GB, licence {card.licence}")
+    if licence is not None:
+        os.environ[ACCEPTED] = licence
+    folder = find_hub_folder(name)
+    print(f"{exact_name(name)} is in {folder}")

@@ -1,0 +1,136 @@
+"""Trained towers by name: size, input, languages, licence, and what their makers measured."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from eaglenet.errors import UsageError
+from eaglenet.types import PlainConfig
+
+Languages = Literal["English", "many"]
+ACCEPTED = "EAGLENET_ACCEPT_LICENCE"
+"""Environment variable with a licence that was read and accepted, such as ``CC-BY-NC-4.0``."""
+PE_PAPER = "Bolya et al. 2025, arXiv:2504.13181"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What there is to know of a model before it is downloaded.
+
+    parameters: of both towers; files hold 4 bytes of each.
+    zero_shot: published text-to-video R@1 on MSR-VTT without training on it; None: not published
+        by its makers. source: where that number is from.
+    """
+
+    name: str
+    family: str
+    parameters: int
+    dim: int
+    image_size: int
+    languages: Languages
+    licence: str
+    is_commercial: bool = True
+    zero_shot: float | None = None
+    source: str = ""
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return 4 * self.parameters
+
+
+CARDS: dict[str, ModelCard] = {
+    card.name: card
+    for card in (
+        ModelCard(
+            "openai/clip-vit-base-patch32", "clip", 151_277_313, 512, 224, "English", "MIT",
+            zero_shot=31.1, source="as reported for zero-shot CLIP, mean of frames",
+        ),
+        ModelCard("openai/clip-vit-base-patch16", "clip", 149_620_737, 512, 224, "English", "MIT"),
+        ModelCard("openai/clip-vit-large-patch14", "clip", 427_616_513, 768, 224, "English", "MIT"),
+        ModelCard(
+            "openai/clip-vit-large-patch14-336", "clip", 427_944_193, 768, 336, "English", "MIT"
+        ),
+        ModelCard(
+            "google/siglip-base-patch16-224", "siglip", 203_155_970, 768, 224, "English",
+            "Apache-2.0",
+        ),
+        ModelCard(
+            "google/siglip2-base-patch32-256", "siglip", 376_856_066, 768, 256, "many", "Apache-2.0"
+        ),
+        ModelCard(
+            "google/siglip2-base-patch16-224", "siglip", 375_187_970, 768, 224, "many", "Apache-2.0"
+        ),
+        ModelCard(
+            "google/siglip2-large-patch16-256", "siglip", 881_526_786, 1024, 256, "many",
+            "Apache-2.0",
+        ),
+        ModelCard(
+            "google/siglip2-so400m-patch14-384", "siglip", 1_136_008_498, 1152, 384, "many",
+            "Apache-2.0",
+        ),
+        ModelCard(
+            "timm/PE-Core-T-16-384", "perception", 69_546_113, 512, 384, "English", "Apache-2.0",
+            zero_shot=28.8, source=PE_PAPER,
+        ),
+        ModelCard(
+            "timm/PE-Core-S-16-384", "perception", 87_188_225, 512, 384, "English", "Apache-2.0",
+            zero_shot=39.3, source=PE_PAPER,
+        ),
+        ModelCard(
+            "timm/PE-Core-B-16", "perception", 447_660_545, 1024, 224, "English", "Apache-2.0",
+            zero_shot=47.6, source=PE_PAPER,
+        ),
+        ModelCard(
+            "timm/PE-Core-L-14-336", "perception", 671_138_817, 1024, 336, "English", "Apache-2.0",
+            zero_shot=50.3, source=PE_PAPER,
+        ),
+        ModelCard(
+            "facebook/metaclip-2-worldwide-huge-quickgelu", "clip", 1_858_783_745, 1024, 224,
+            "many", "CC-BY-NC-4.0", is_commercial=False,
+        ),
+    )
+}  # fmt: skip
+"""By hub id."""
+
+ALIASES = {
+    "fast": "openai/clip-vit-base-patch32",
+    "balanced": "timm/PE-Core-B-16",
+    "best": "timm/PE-Core-L-14-336",
+    "multilingual": "google/siglip2-base-patch16-224",
+}
+"""Names that people can remember; a folder called so is written as ``./best``."""
+
+HUB_IDS = {
+    "ViT-B/32": "openai/clip-vit-base-patch32",
+    "ViT-B/16": "openai/clip-vit-base-patch16",
+    "ViT-L/14": "openai/clip-vit-large-patch14",
+    "ViT-L/14@336px": "openai/clip-vit-large-patch14-336",
+    **ALIASES,
+}
+"""Short names: OpenAI's own, and the aliases."""
+
+
+def shape_of(card: ModelCard) -> PlainConfig | None:
+    """The configuration of a model, where it is one of the shapes known by name."""
+    from eaglenet.encoders.config import CLIP_SHAPES
+    from eaglenet.encoders.perception.config import PERCEPTION_SHAPES
+    from eaglenet.encoders.siglip.config import SIGLIP_SHAPES
+
+    openai = {HUB_IDS[name]: config for name, config in CLIP_SHAPES.items()}
+    perception = {f"timm/{name}": config for name, config in PERCEPTION_SHAPES.items()}
+    shapes: dict[str, PlainConfig] = {**openai, **SIGLIP_SHAPES, **perception}
+    return shapes.get(card.name)
+
+
+def require_licence(identifier: str) -> None:
+    """Refuse to download a model whose licence forbids commercial use until it is accepted."""
+    card = CARDS.get(identifier)
+    if card is None or card.is_commercial or os.environ.get(ACCEPTED) == card.licence:
+        return
+    raise UsageError(
+        f"{identifier} ({card.bytes_on_disk / 1e9:.1f} GB) is licensed {card.licence}, which "
+        "forbids commercial use. If that suits you, download it with `eaglenet models --download "
+        f"{identifier} --accept-licence {card.licence}`, or set {ACCEPTED}={card.licence}"
+    )

@@ -1,0 +1,120 @@
+"""Models by name: what is said of each is true of its shape, and licences are asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.catalogue import ACCEPTED, ALIASES, CARDS, require_licence, shape_of
+from eaglenet.encoders.hub_cache import exact_name, find_hub_folder, split_revision
+from eaglenet.errors import ModelNotFoundError, UsageError
+
+METACLIP = "facebook/metaclip-2-worldwide-huge-quickgelu"
+
+
+@pytest.mark.parametrize("name", [name for name, card in CARDS.items() if shape_of(card)])
+def test_a_card_says_what_the_shape_of_its_model_says(name: str) -> None:
+    card = CARDS[name]
+    with torch.device("meta"):
+        encoder = ENCODERS[card.family].build(shape_of(card))
+    assert sum(weight.numel() for weight in encoder.parameters()) == card.parameters
+    assert (encoder.dim, encoder.image_size) == (card.dim, card.image_size)
+
+
+def test_aliases_name_models_that_may_be_used_by_anybody() -> None:
+    assert set(ALIASES) == {"fast", "balanced", "best", "multilingual"}
+    for name in ALIASES.values():
+        assert CARDS[name].is_commercial
+    assert CARDS[ALIASES["multilingual"]].languages == "many"
+
+
+def test_a_licence_against_commercial_use_has_to_be_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(ACCEPTED, raising=False)
+    with pytest.raises(UsageError, match=r"CC-BY-NC-4\.0, which forbids commercial use"):
+        require_licence(METACLIP)
+    require_licence("openai/clip-vit-base-patch32")
+    require_licence("somebody/unknown")
+    monkeypatch.setenv(ACCEPTED, "CC-BY-NC-4.0")
+    require_licence(METACLIP)
+
+
+def test_nothing_is_downloaded_before_the_licence_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    def download(*_: Any, local_files_only: bool, **__: Any) -> str:
+        assert local_files_only, "the network was asked"
+        raise FileNotFoundError
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.delenv(ACCEPTED, raising=False)
+    with pytest.raises(UsageError, match="licence"):
+        find_hub_folder(METACLIP)
+
+
+def test_a_store_remembers_the_exact_revision(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import huggingface_hub
+
+    commit = "0123456789" * 4
+    snapshot = tmp_path / commit
+    snapshot.mkdir()
+    for name in ("open_clip_config.json", "open_clip_model.safetensors"):
+        (snapshot / name).write_text("{}")
+    asked = []
+
+    def download(identifier: str, file: str, *, revision: str | None, **_: Any) -> str:
+        asked.append((identifier, revision))
+        if not (snapshot / file).is_file():
+            raise FileNotFoundError(file)
+        return str(snapshot / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert exact_name("balanced") == f"timm/PE-Core-B-16@{commit}"
+    assert exact_name("demo") == "demo"
+    assert find_hub_folder(f"timm/PE-Core-B-16@{commit}") == snapshot
+    assert asked[-1] == ("timm/PE-Core-B-16", commit)
+    assert split_revision("ViT-L/14@336px") == ("ViT-L/14@336px", None)
+
+
+def test_the_command_lists_models_and_refuses_unknown_ones() -> None:
+    runner = CliRunner()
+    listed = runner.invoke(app, ["models"])
+    assert listed.exit_code == 0
+    for part in ("best", "PE-Core-L-14-336", "Apache-2.0", "50.3", "no commercial use"):
+        assert part in listed.output
+    rows = json.loads(runner.invoke(app, ["models", "--json", "--containing", "clip-vit"]).output)
+    assert {row["family"] for row in rows} == {"clip"}
+    with pytest.raises(UsageError, match="no model has 'xyz'"):
+        runner.invoke(app, ["models", "--containing", "xyz"], catch_exceptions=False)
+
+
+def test_speed_is_measured_on_this_machine() -> None:
+    from eaglenet.cli.models import frames_per_second
+
+    rate = frames_per_second(CARDS["openai/clip-vit-base-patch32"])
+    assert rate is not None
+    assert rate > 0
+
+
+def test_an_alias_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of that name is written as ./best, as for the demo model."""
+    import eaglenet
+
+    (tmp_path / "best").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="PE-Core-L-14-336"):
+        eaglenet.load("best")
