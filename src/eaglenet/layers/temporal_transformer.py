@@ -35,13 +35,18 @@ class TransformerBlock(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(
-        self, states: Float[Tensor, "rows tokens dim"], bias: Float[Tensor, "rows 1 1 tokens"]
-    ) -> Float[Tensor, "rows tokens dim"]:
-        """``bias`` is added to the attention logits of every query."""
+        self,
+        states: Float[Tensor, "rows tokens dim"],
+        bias: Float[Tensor, "rows 1 1 tokens"],
+        *,
+        num_queries: int | None = None,
+    ) -> Float[Tensor, "rows queries dim"]:
+        """``bias`` is added to the attention logits; ``num_queries``: the first tokens' outputs."""
         projected = self.in_projection(self.ln_1(states)).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = projected.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
+        query = query[:, :, :num_queries]
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        states = states + self.out_projection(attended.transpose(1, 2).flatten(2))
+        states = states[:, :num_queries] + self.out_projection(attended.transpose(1, 2).flatten(2))
         hidden = self.expand(self.ln_2(states))
         return states + self.contract(hidden * torch.sigmoid(1.702 * hidden))  # type: ignore[no-any-return]
 
@@ -68,14 +73,20 @@ class TransformerStack(nn.Module):
         return tokens + self.positions[:length]
 
     def attend(
-        self, states: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
-    ) -> Float[Tensor, "rows tokens dim"]:
+        self,
+        states: Float[Tensor, "rows tokens dim"],
+        mask: Bool[Tensor, "rows tokens"],
+        *,
+        num_queries: int | None = None,
+    ) -> Float[Tensor, "rows queries dim"]:
+        """States after all blocks; ``num_queries`` asks the last one for the first tokens only."""
         # Finite, also in float16: a row without a valid token attends evenly instead of giving
         # NaN, and beside a valid token its exponential is exactly 0.
         bias = torch.zeros(mask.shape, dtype=states.dtype, device=states.device)
         bias = bias.masked_fill(~mask, -3e4)[:, None, None, :]
-        for block in self.blocks:
-            states = block(states, bias)
+        last = len(self.blocks) - 1
+        for index, block in enumerate(self.blocks):
+            states = block(states, bias, num_queries=num_queries if index == last else None)
         return states
 
     def forward(
@@ -162,7 +173,7 @@ class CrossEncoder(nn.Module):
     ) -> Float[Tensor, "pairs"]:
         tokens = self.stack.add_positions(torch.cat([texts[:, None], frames], dim=1))
         mask = torch.cat([mask.new_ones(mask.shape[0], 1), mask], dim=1)
-        first = self.stack.attend(self.dropout(tokens), mask)[:, 0]
+        first = self.stack.attend(self.dropout(tokens), mask, num_queries=1)[:, 0]
         hidden = self.hidden(self.norm(first))
         return self.output(hidden * torch.sigmoid(1.702 * hidden)).squeeze(-1)  # type: ignore[no-any-return]
 

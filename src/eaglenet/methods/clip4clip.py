@@ -119,7 +119,9 @@ class CLIP4Clip(Method):
     @property
     def score_tile(self) -> tuple[int, int]:
         # One vector a video: few passes over the videos, whatever the number of texts.
-        return super().score_tile if isinstance(self.head, CrossEncoder) else (4096, 64)
+        if not isinstance(self.head, CrossEncoder):
+            return (4096, 64)
+        return (64, 64) if self.device.type == "cuda" else super().score_tile
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         if isinstance(self.head, CrossEncoder):
