@@ -232,3 +232,40 @@ def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path) -> None:
             make_run(folder, f"demo/{method}", seed=seed)
     runs, broken = read_runs([tmp_path])
     assert (len(runs), broken) == (4, [])
+
+
+def test_columns_over_datasets_join_runs_of_one_recipe(tmp_path) -> None:
+    """Rsum of table 2 adds nine recalls; the average of table 3 is over two datasets."""
+    for dataset, recall in (("didemo", 30.0), ("msvd", 40.0), ("vatex", 50.0), ("msrvtt", 20.0)):
+        name = f"{dataset}-b16/xpool"
+        make_run(tmp_path / dataset, name, recall=recall)
+        record = metrics(recall, protocol=f"{dataset} test")
+        (tmp_path / dataset / "evaluation-test.json").write_text(json.dumps(record))
+    make_run(tmp_path / "first", "components/frl", recall=20.0)
+    make_run(tmp_path / "second", "didemo-b16/components/frl", recall=40.0)
+    for folder, recall in (("first", 20.0), ("second", 40.0)):
+        path = tmp_path / folder / "evaluation-test.json"
+        path.write_text(json.dumps(metrics(recall, protocol="x")))
+    text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
+    rsum = 3 * (30 + 40 + 50) + 3 * 30
+    assert f"{rsum:.1f}" in next(
+        line for line in text.splitlines() if "b16 xpool" in line and "30.0 | 40.0" in line
+    )
+    average = next(line for line in text.splitlines() if "b16 components/frl" in line)
+    assert average.split("|")[-4:-1] == [" 30.0 ", " 40.0 ", " 50.0 "]
+
+
+def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_path) -> None:
+    make_run(tmp_path / "run", "didemo-b16", recall=20.0)
+    record = metrics(20.0, protocol="DiDeMo paragraphs") | {
+        "seconds": {"encode_text": 1.0, "encode_video": 4.0, "score": 0.25}
+    }
+    (tmp_path / "run" / "evaluation-test.json").write_text(json.dumps(record))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result | {"epoch_seconds": 12.5}))
+    text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
+    assert "82.7 is R@50" in text
+    assert "EagleNet (paper) | ViT-B/16 | 51.5" in text
+    assert "MMT: without HowTo100M" not in text  # that row stands on MSR-VTT alone
+    seconds = next(line for line in text.splitlines() if "12.50" in line)
+    assert seconds.split("|")[-4:-1] == [" 12.50 ", " 5.25 ", " 0.25 "]

@@ -132,7 +132,7 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
     assert row["score_seconds"] > 0
     assert {"R@1", "R@5"} <= set(row["mean"]["t2v"])
     report = (tmp_path / "compare.md").read_text()
-    assert "Recall against scoring time" in report
+    assert "Recall against test time" in report
     assert "chosen on the validation split" in report
     assert row["budget"] == {"pairs": 2 * 5 * 16, "batch": 16, "frames": 5, "words": 32}
     assert "All rows had the same budget." in report

@@ -52,7 +52,7 @@ def compare(
 ) -> None:
     """Train and evaluate methods with the same data and seeds, each by its own recipe.
 
-    Writes compare.json and compare.md: mean and spread of the recalls, recall against scoring time,
+    Writes compare.json and compare.md: mean and spread of the recalls, recall against test time,
     parameters, memory, budgets (on demo and features they are the same; on the datasets authors
     differ, and the report says in what). The epoch is chosen on validation; a method that cannot
     run says why. Started again, it goes on where it stopped.

@@ -35,7 +35,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write report.md and report.html: tables with mean and spread over seeds, loss and recall
-    curves, recall against scoring time and, with --examples, what each run finds.
+    curves, seconds, recall against test time and, with --examples, what each run finds.
 
     Scoring times come from `eaglenet evaluate RUN --output RUN/evaluation-test.json`.
     """

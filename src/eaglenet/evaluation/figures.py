@@ -74,11 +74,11 @@ def recall_against_time_figure(
     *,
     protocol: str = "",
 ) -> bytes:
-    """Figure 1 of the paper: (seconds, text-to-video R@1) of each method.
+    """Figure 1 of the paper: (seconds of the whole test, text-to-video R@1) of each method.
 
     Ours and the paper's stand in separate panels: other machines, other data.
     """
-    panels = [(f"ours, {protocol}" if protocol else "ours", "scoring time (s)", ours)]
+    panels = [(f"ours, {protocol}" if protocol else "ours", "test time (s)", ours)]
     panels.append(("paper: MSR-VTT, ViT-B/16, A100", "test time (s)", paper))
     shown = [panel for panel in panels if panel[2]]
     figure = _figure(5.4 * max(1, len(shown)), 4.2)

@@ -13,11 +13,9 @@ from typing import Any
 
 from eaglenet.errors import EagleNetError, UsageError
 from eaglenet.evaluation.conditions import (
-    SLIPS,
     TITLES,
     as_cells,
     conditions_lines,
-    paper_conditions,
     run_conditions,
 )
 from eaglenet.evaluation.document import (
@@ -35,7 +33,13 @@ from eaglenet.evaluation.figures import (
     qualitative_figure,
     recall_against_time_figure,
 )
-from eaglenet.evaluation.paper_tables import paper_tables, recall_against_time
+from eaglenet.evaluation.paper_blocks import (
+    evaluation_seconds,
+    over_datasets,
+    paper_blocks,
+    seconds_blocks,
+)
+from eaglenet.evaluation.paper_tables import recall_against_time
 from eaglenet.evaluation.run_records import (
     BrokenRun,
     RecipeGroup,
@@ -46,7 +50,6 @@ from eaglenet.evaluation.run_records import (
 from eaglenet.evaluation.summary import mean_and_spread
 
 METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
-PAPER_PROTOCOL = "MSR-VTT"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def write_report(
     unfinished = [run for run in runs if not run.is_finished]
     said = list(notes)
     blocks = [*_results(groups), *_later_evaluations(groups), *_conditions(groups)]
-    blocks += _paper(groups)
+    blocks += [*over_datasets(groups), *seconds_blocks(groups), *paper_blocks(groups)]
     blocks += _pictures(runs, groups, examples, said)
     blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in said)]
     markdown, page = write_document(output, title, blocks)
@@ -156,29 +159,6 @@ def format_spread(mean: float, spread: float, count: int) -> str:
     return f"{mean:.1f} +- {spread:.1f}" if count > 1 else f"{mean:.1f}"
 
 
-def _paper(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """Table 1 of the paper, when a run was measured on the same data."""
-    protocols = [str((run.metrics or {}).get("protocol")) for g in groups for run in g.runs]
-    if not any(protocol.startswith(PAPER_PROTOCOL) for protocol in protocols):
-        return []
-    table = paper_tables()["msrvtt"]
-    rows = [
-        [f"{row.label} (paper)", "-" if row.group == "other" else row.group]
-        + ["-" if value is None else f"{value:.1f}" for value in row.values]
-        + as_cells(paper_conditions(row.label))
-        for row in table.rows
-    ]
-    told = [f"{label}: {slip}." for label, slip in SLIPS.items()]
-    return [
-        Heading("The paper's numbers"),
-        Paragraph(
-            "Published numbers on MSR-VTT 1k-A (paper), for comparison; none is ours. (u): not "
-            "certain. " + " ".join(told)
-        ),
-        Table(["method", "tower", *table.columns, *TITLES.values()], rows),
-    ]
-
-
 def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
     """What each recipe had, so that nobody compares what cannot be compared."""
     found = [
@@ -221,7 +201,7 @@ def _pictures(
                                   y_label="R@1 (%)"))  # fmt: skip
     for number, (protocol, points) in enumerate(_time_points(groups).items()):
         name = "recall_against_time" + (f"_{number + 1}" if number else "")
-        add(name, f"Recall against scoring time. Ours: {protocol}. Right panel: paper",
+        add(name, f"Recall against whole test time. Ours: {protocol}. Right panel: paper",
             lambda points=points, protocol=protocol: recall_against_time_figure(  # type: ignore[misc]
                 points, recall_against_time(), protocol=protocol))  # fmt: skip
     if examples:
@@ -262,15 +242,15 @@ def _run_label(run: RunRecord) -> str:
 
 
 def _time_points(groups: Sequence[RecipeGroup]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Protocol -> recipe -> (scoring seconds, R@1), means over the runs that were timed."""
+    """Protocol -> recipe -> (seconds of the whole test, R@1), means over the runs timed."""
     points: dict[str, dict[str, tuple[float, float]]] = {}
     for group in groups:
         timed: dict[str, list[tuple[float, float]]] = {}
         for run in group.runs:
             for record in (run.metrics or {}, *run.evaluations.values()):
-                seconds = record.get("seconds")
-                if isinstance(seconds, Mapping) and "score" in seconds:
-                    point = (float(seconds["score"]), float(record["t2v"]["R@1"]))
+                seconds = evaluation_seconds(record)
+                if seconds is not None:
+                    point = (seconds[0], float(record["t2v"]["R@1"]))
                     timed.setdefault(str(record.get("protocol", "?")), []).append(point)
         for protocol, found in timed.items():
             mean = (sum(p[0] for p in found) / len(found), sum(p[1] for p in found) / len(found))

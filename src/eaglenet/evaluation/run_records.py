@@ -30,6 +30,8 @@ class RunRecord:
     evaluations: Mapping[str, Mapping[str, Any]]
     manifest: Mapping[str, Any]
     selection: str
+    epoch_seconds: float | None = None
+    """An epoch of training, evaluations left out."""
     problem: str | None = None
 
     @property
@@ -117,6 +119,7 @@ def read_run(folder: Path) -> RunRecord:
         evaluations=_read_evaluations(folder, problems),
         manifest=manifest,
         selection=str(result.get("selection") or manifest.get("selection") or ""),
+        epoch_seconds=_number(result.get("epoch_seconds")),
         problem="; ".join(problems) or None,
     )
 
@@ -159,6 +162,10 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _kind(event: Mapping[str, Any]) -> Any:

@@ -266,6 +266,7 @@ def summarise(experiment: Experiment, position: Position, method: Method) -> dic
         "parameters": count_parameters(method),
         "pairs": position.pairs,
         "seconds": round(position.seconds, 2),
+        "epoch_seconds": position.epoch_seconds,
         "peak_memory_bytes": position.peak_bytes,
     }
 

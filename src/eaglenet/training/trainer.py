@@ -70,6 +70,10 @@ class Position:
     """Pairs of a text and a video that it has learnt from."""
     seconds: float = 0.0
     """Spent on it, evaluations included; the attempts of an interrupted run together."""
+    step_seconds: float = 0.0
+    """Spent on steps alone, waiting for data included."""
+    epoch_seconds: float | None = None
+    """Of them for an epoch, once one is complete."""
     peak_bytes: int | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -255,7 +259,9 @@ class Trainer:
         if not self.pending:
             return
         rows = torch.stack([values for _, values in self.pending]).tolist()
-        seconds = (time.perf_counter() - self._log_started) / len(rows)
+        elapsed = time.perf_counter() - self._log_started
+        self.position.step_seconds += elapsed
+        seconds = elapsed / len(rows)
         rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
         for (step, _), row in zip(self.pending, rows, strict=True):
             named = dict(zip(self.names, row, strict=True))
@@ -268,6 +274,7 @@ class Trainer:
 
     def _finish_epoch(self, epoch: int) -> None:
         self._flush()
+        self.position.epoch_seconds = self.position.step_seconds / epoch
         broadcast_state(self.method, self.world, buffers_only=True)
         is_due = epoch % self.config.eval_every == 0 or self.position.step >= self.num_steps
         # Until its own epochs begin, the method's head is untrained.
