@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.catalogue import ACCEPTED, ALIASES, CARDS, require_licence, shape_of
+from eaglenet.encoders.catalogue import ACCEPTED, ALIASES, CARDS, require_licence
 from eaglenet.encoders.hub_cache import exact_name, find_hub_folder, split_revision
+from eaglenet.encoders.shapes import shape_of
 from eaglenet.errors import ModelNotFoundError, UsageError
 
 METACLIP = "facebook/metaclip-2-worldwide-huge-quickgelu"

@@ -97,7 +97,7 @@ def frames_per_second(card: ModelCard) -> float | None:
     import torch
 
     from eaglenet.encoders import ENCODERS
-    from eaglenet.encoders.catalogue import shape_of
+    from eaglenet.encoders.shapes import shape_of
 
     config = shape_of(card)
     if config is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eaglenet.errors import UsageError
-from eaglenet.types import PlainConfig
 
 Languages = Literal["English", "many"]
 ACCEPTED = "EAGLENET_ACCEPT_LICENCE"
@@ -110,18 +109,6 @@ HUB_IDS = {
     **ALIASES,
 }
 """Short names: OpenAI's own, and the aliases."""
-
-
-def shape_of(card: ModelCard) -> PlainConfig | None:
-    """The configuration of a model, where it is one of the shapes known by name."""
-    from eaglenet.encoders.config import CLIP_SHAPES
-    from eaglenet.encoders.perception.config import PERCEPTION_SHAPES
-    from eaglenet.encoders.siglip.config import SIGLIP_SHAPES
-
-    openai = {HUB_IDS[name]: config for name, config in CLIP_SHAPES.items()}
-    perception = {f"timm/{name}": config for name, config in PERCEPTION_SHAPES.items()}
-    shapes: dict[str, PlainConfig] = {**openai, **SIGLIP_SHAPES, **perception}
-    return shapes.get(card.name)
 
 
 def require_licence(identifier: str) -> None:
