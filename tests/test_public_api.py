@@ -7,7 +7,7 @@ import eaglenet
 
 PUBLIC = {
     "METHODS", "Clips", "FrameSpec", "Hit", "Method", "Moment", "TextFeatures", "Tokens",
-    "VideoFeatures", "__version__", "load", "open", "save",
+    "VideoFeatures", "__version__", "index", "load", "open", "save",
 }  # fmt: skip
 HEAVY = ("torch", "av", "lancedb", "fastapi", "typer", "transformers", "triton", "matplotlib")
 
@@ -15,6 +15,10 @@ HEAVY = ("torch", "av", "lancedb", "fastapi", "typer", "transformers", "triton",
 def test_the_public_names_are_these_and_all_can_be_had():
     assert set(eaglenet.__all__) == PUBLIC
     assert all(getattr(eaglenet, name) is not None for name in eaglenet.__all__)
+
+
+def test_completion_shows_the_public_names():
+    assert dir(eaglenet) == sorted(PUBLIC)
 
 
 def test_importing_the_package_loads_nothing_heavy():

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.methods.folder import load, save
     from eaglenet.search.engine import open
+    from eaglenet.search.indexing.videos import index
     from eaglenet.types import Clips, FrameSpec, Hit, Moment, TextFeatures, Tokens, VideoFeatures
 
 _HOME = {
     "METHODS": "eaglenet.methods.base",
     "Method": "eaglenet.methods.base",
+    "index": "eaglenet.search.indexing.videos",
     "load": "eaglenet.methods.folder",
     "open": "eaglenet.search.engine",
     "save": "eaglenet.methods.folder",
@@ -39,6 +41,7 @@ __all__ = [
     "Tokens",
     "VideoFeatures",
     "__version__",
+    "index",
     "load",
     "open",
     "save",
@@ -51,3 +54,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -414,3 +414,7 @@ class Hit:
     moment: Moment
     duration: float
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON takes them."""
+        return dataclasses.asdict(self)

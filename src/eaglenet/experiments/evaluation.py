@@ -27,16 +27,16 @@ from eaglenet.types import FrameSpec
 
 
 def evaluate_run(
-    folder: Path,
+    folder: str | Path,
     *,
     split: str | None = None,
-    features: Path | None = None,
+    features: str | Path | None = None,
     noise_seeds: Sequence[int] | None = None,
     device: str = "auto",
     backend: str = "auto",
     precision: str = "auto",
     frames: Sequence[str] = (),
-    scores_file: Path | None = None,
+    scores_file: str | Path | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate the selected model of a run on a split, or on any features folder of its form.
@@ -55,13 +55,13 @@ def evaluate_run(
     try:
         method = method.to(world.device)
         if features is not None:
-            given = read_features(features, method)
+            given = read_features(Path(features).expanduser(), method)
             source = feature_source(given)
             notes += feature_notes(data, given)
         else:
             name = split or default_split(data)
             notes += split_notes(experiment, name)
-            cache = frames_folder(folder)
+            cache = frames_folder(Path(folder).expanduser())
             source = load_source(
                 data,
                 name,
@@ -77,7 +77,7 @@ def evaluate_run(
             noise_seeds=noise_seeds,
             backend=backend,
             precision=precision,
-            scores_file=scores_file,
+            scores_file=None if scores_file is None else Path(scores_file),
             progress=progress,
         )
     finally:
@@ -95,9 +95,9 @@ def split_notes(experiment: Experiment, split: str) -> list[str]:
 
 
 def evaluate_model(
-    name_or_folder: str,
+    name_or_folder: str | Path,
     dataset: str,
-    root: str,
+    root: str | Path,
     *,
     split: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -106,7 +106,7 @@ def evaluate_model(
     backend: str = "auto",
     precision: str = "auto",
     frames: Sequence[str] = (),
-    scores_file: Path | None = None,
+    scores_file: str | Path | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate any model on any dataset, with the frames that the model was made for.
@@ -128,7 +128,7 @@ def evaluate_model(
             noise_seeds=noise_seeds,
             backend=backend,
             precision=precision,
-            scores_file=scores_file,
+            scores_file=None if scores_file is None else Path(scores_file),
             progress=progress,
         )
     finally:
@@ -152,7 +152,7 @@ def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, l
 def dataset_source(
     method: Method,
     dataset: str,
-    root: str,
+    root: str | Path,
     split: str | None,
     options: Mapping[str, Any] | None,
     world: World,
@@ -162,7 +162,7 @@ def dataset_source(
     spec = SOURCES[dataset]
     usual = method.habits.max_words or spec.max_words
     words = min(method.encoder.context_length or usual, usual)
-    data = DataChoice(dataset, root, options or {}, method.frame_spec, max_words=words)
+    data = DataChoice(dataset, str(root), options or {}, method.frame_spec, max_words=words)
     check_data(data)
     if spec.whole is not None:
         return spec.whole(data.folder(), method)

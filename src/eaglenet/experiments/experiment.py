@@ -73,13 +73,13 @@ class Experiment:
             encoder=_with_config(experiment.encoder),
         )
 
-    def save(self, path: Path) -> None:
-        write_json(path, self.to_plain())
+    def save(self, path: str | Path) -> None:
+        write_json(Path(path), self.to_plain())
 
     @staticmethod
-    def load(path: Path) -> Experiment:
+    def load(path: str | Path) -> Experiment:
         try:
-            plain = read_json(path)
+            plain = read_json(Path(path))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read as an experiment ({error})") from error
         return Experiment.from_plain(plain)

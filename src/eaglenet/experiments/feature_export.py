@@ -29,8 +29,8 @@ FRAMES, WORDS = "frames", "words"
 def export_features(
     name_or_folder: str,
     dataset: str,
-    root: str,
-    output: Path,
+    root: str | Path,
+    output: str | Path,
     *,
     split: str = "train",
     options: Mapping[str, Any] | None = None,
@@ -44,6 +44,7 @@ def export_features(
     ``experts`` (name -> model) the folder also holds the frames of those models and the words of
     the first, for the ``experts`` recipes.
     """
+    output = Path(output).expanduser()
     if output.exists():
         raise UsageError(f"{output} exists; features are never overwritten, give another folder")
     method = load(name_or_folder)
@@ -109,7 +110,7 @@ def _words(method: Method, source: Source, world: World) -> dict[str, tuple[Tens
 def _expert(
     name_or_folder: str,
     dataset: str,
-    root: str,
+    root: str | Path,
     split: str,
     options: Mapping[str, Any] | None,
     world: World,

@@ -66,13 +66,14 @@ class Run:
 
 def train(
     experiment: Experiment,
-    folder: Path,
+    folder: str | Path,
     *,
     device: str = "auto",
     progress: Progress | None = None,
     tensorboard: bool = False,
 ) -> Run:
     """Train into ``folder``, or go on where the same experiment stopped there."""
+    folder = Path(folder).expanduser()
     if tensorboard:
         check_board()
     world = join(device)
@@ -271,8 +272,9 @@ def summarise(experiment: Experiment, position: Position, method: Method) -> dic
     }
 
 
-def load_run(folder: Path) -> tuple[Experiment, Method]:
+def load_run(folder: str | Path) -> tuple[Experiment, Method]:
     """A finished (or at least once evaluated) run's experiment and selected model."""
+    folder = Path(folder).expanduser()
     path = folder / EXPERIMENT
     if not path.exists():
         raise CheckpointError(

@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -30,6 +32,10 @@ from eaglenet.types import (
     Tokens,
     VideoFeatures,
 )
+
+Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor
+VideoInput = str | Path | Frames | Sequence[str | Path | Frames] | Clips | VideoFeatures
+"""A file, frames, several of either, or what was made of them."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +88,63 @@ class Method(nn.Module, ABC):
         self.encoder = encoder
         self.frame_spec = frame_spec or FrameSpec()
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """Features of texts; never sees a video."""
+    @final
+    def encode_text(self, texts: str | Sequence[str] | Tokens | TextFeatures) -> TextFeatures:
+        """Features of texts, one row each; never sees a video.
+
+        Sentences are tokenised here and encoded without gradients, on the model's device.
+        """
+        if isinstance(texts, Tokens | TextFeatures):
+            return self._encode_text(texts)
+        sentences = [texts] if isinstance(texts, str) else list(texts)
+        with torch.no_grad():
+            return self._encode_text(self.tokenize(sentences).to(self.device))
+
+    @final
+    def encode_video(self, videos: VideoInput) -> VideoFeatures:
+        """Features of videos, one row each; never sees a text.
+
+        A video is a file, an array ``[frames, height, width, 3]`` or a tensor
+        ``[frames, 3, height, width]`` of uint8; a list is several. These are read as ``frame_spec``
+        says and encoded without gradients, on the model's device.
+        """
+        if isinstance(videos, Clips | VideoFeatures):
+            return self._encode_video(videos)
+        from eaglenet.video.inputs import clips_of
+
+        with torch.no_grad():
+            return self._encode_video(clips_of(videos, self.frame_spec).to(self.device))
+
+    def similarity(
+        self, texts: str | Sequence[str] | Tokens | TextFeatures, videos: VideoInput
+    ) -> Float[Tensor, "texts videos"]:
+        """Scores of every text with every video, in eval mode and without gradients.
+
+        Takes what :meth:`encode_text` and :meth:`encode_video` take.
+        """
+        with evaluating(self), torch.no_grad():
+            text, video = self.encode_text(texts), self.encode_video(videos)
+            rows, columns = self.score_tile
+            starts = range(0, len(text), rows)
+            return torch.cat(
+                [
+                    torch.cat(
+                        [
+                            self.score(text[start : start + rows], video[first : first + columns])
+                            for first in range(0, len(video), columns)
+                        ],
+                        dim=1,
+                    )
+                    for start in starts
+                ]
+            )
+
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        """What :meth:`encode_text` does with tokens; the part that methods change."""
         return self.encoder.encode_text(texts, words=self.needs_words)
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        """Features of videos; never sees a text."""
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        """What :meth:`encode_video` does with clips; the part that methods change."""
         return self.encoder.encode_video(videos, patches=self.needs_patches)
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:

@@ -82,7 +82,7 @@ class CE(ExpertMethod):
         )
         self.gate = CollaborativeGate(config.dim, len(self.widths), sequential=config.sequential)
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         sentence = self.text_vlad(words, mask)
         vectors = torch.stack([head(sentence) for head in self.text_heads], dim=1)
@@ -92,7 +92,7 @@ class CE(ExpertMethod):
             weights=expert_weights(self.weigh, sentence),
         )
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
         raw = torch.stack([self._reduced(name, expert) for name, expert in experts.items()], dim=1)

@@ -101,8 +101,8 @@ class CLIP4Clip(Method):
         # The cross encoder's score is a logit already: no temperature.
         self.loss = None if config.head == "tight" else SoftmaxLoss()
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = dataclasses.replace(super().encode_video(videos), video=None)
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        features = dataclasses.replace(super()._encode_video(videos), video=None)
         if isinstance(self.head, TemporalLSTM | TemporalTransformer):
             return dataclasses.replace(features, video=self._vector(features))
         return features

@@ -108,7 +108,7 @@ class ClipBERT(Method):
         self.pooler = nn.Linear(dim, dim)
         self.head = nn.Sequential(nn.Linear(dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 2))
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """Sentence for the shortlist, words for the pair network."""
         has_words = self.encoder.abilities.words
         if isinstance(texts, TextFeatures):
@@ -117,7 +117,7 @@ class ClipBERT(Method):
         words, mask = words_or_sentence(text)
         return dataclasses.replace(text, words=words, words_mask=mask)
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         """Frames for the shortlist; in ``patches`` the grid of each clip, [videos, clips, ...]."""
         video = self.encoder.encode_video(videos, patches=self.has_grid)
         grid = video.frames[:, :, None] if video.patches is None else video.patches[:, :, 1:]

@@ -75,7 +75,7 @@ class CLIPViP(Method):
         )
         self.loss = SoftmaxLoss(bounds=PROXY_BOUNDS)
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         return self.proxies.encode(self.encoder.vision, videos).features
 
     @property

@@ -77,13 +77,13 @@ class DRL(Method):
         self.frame_weights = TokenWeights(encoder.dim)
         self.loss = SoftmaxLoss()
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """Sentences and, where the input has any, words."""
         has_words = isinstance(texts, Tokens) or texts.words is not None
         return self.encoder.encode_text(texts, words=has_words)
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = dataclasses.replace(super().encode_video(videos), tokens=None)
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         return dataclasses.replace(
             features, tokens=self._tokens(features), tokens_mask=features.mask
         )

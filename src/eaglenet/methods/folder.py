@@ -69,7 +69,7 @@ def is_packaged(name_or_folder: str | Path) -> bool:
     )
 
 
-def load(name_or_folder: str | Path) -> Method:
+def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> Method:
     """A model in eval mode, with its tokenizer.
 
     Args:
@@ -78,7 +78,14 @@ def load(name_or_folder: str | Path) -> Method:
             or a folder, file or hub id of any known tower family, or ``fast``, ``balanced``,
             ``best`` or ``multilingual``, which gives the zero-shot model: the mean of its frames
             against its sentence.
+        device: where it computes; ``auto`` is a GPU where there is one.
     """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return _find(name_or_folder).to(device).eval()
+
+
+def _find(name_or_folder: str | Path) -> Method:
     if isinstance(name_or_folder, str):
         name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
     folder = Path(name_or_folder).expanduser()
@@ -99,7 +106,7 @@ def load(name_or_folder: str | Path) -> Method:
     spec = METHODS["clip4clip"]
     method = spec.build(spec.config_class(), encoder)
     method.tokenizer = tokenizer
-    return method.eval()
+    return method
 
 
 def _read_description(folder: Path) -> dict[str, Any] | None:
@@ -145,7 +152,7 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
     from eaglenet.encoders.loading import read_tokenizer
 
     method.tokenizer = read_tokenizer(folder)
-    return method.eval()
+    return method
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ class VideoTowerMethod(Method):
     space_time: SpaceTime
     temperature: float
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         return self.space_time.encode(self.encoder.vision, videos)
 
     @property

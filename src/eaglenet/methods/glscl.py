@@ -90,13 +90,13 @@ class GLSCL(Method):
         self.decoder = nn.TransformerDecoder(layer, config.num_decoder_layers)
         self.loss = SoftmaxLoss()
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """Sentences and, where the input has any, words."""
         has_words = isinstance(texts, Tokens) or texts.words is not None
         return self.encoder.encode_text(texts, words=has_words)
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = dataclasses.replace(super().encode_video(videos), tokens=None)
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         frames = self.temporal(features.frames, features.mask)
         concepts = self.concepts(frames, features.mask)
         shown = features.mask.new_ones(concepts.shape[:2])

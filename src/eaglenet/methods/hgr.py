@@ -86,7 +86,7 @@ class HGR(ExpertMethod):
         self.pooling = AttentionPooling(dim)
         self.dropout = nn.Dropout(config.frame_dropout)
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         text, words, mask = self.read_text(texts)
         if text.graph is None:
             raise UsageError(
@@ -100,7 +100,7 @@ class HGR(ExpertMethod):
             words_mask=exists[:, 1:],
         )
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         _, experts = self.read_experts(videos)
         shown = experts[self.frames_expert]
         values = shown.values.masked_fill(~shown.mask[..., None], 0.0)

@@ -136,7 +136,7 @@ class HiT(ExpertMethod):
         self.text_banks = nn.ModuleList(KeyBank(config.bank_size, config.dim) for _ in LEVELS)
         self.video_banks = nn.ModuleList(KeyBank(config.bank_size, config.dim) for _ in LEVELS)
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         levels = self.text_network(words, mask)
         keys = None
@@ -145,7 +145,7 @@ class HiT(ExpertMethod):
                 keys = self.key_text(words, mask)
         return TextFeatures(sentence=self._joined(levels), words=levels, keys=keys)
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         levels = self.video_network(experts)
         keys = None

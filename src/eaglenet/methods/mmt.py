@@ -90,7 +90,7 @@ class MMT(ExpertMethod):
         self.weigh = weight_layer(in_dim, len(self.widths))
         self.dropout = nn.Dropout(config.dropout)
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         if self.words is None:
             sentence = self.encoder.encode_text(texts).sentence
         else:
@@ -103,7 +103,7 @@ class MMT(ExpertMethod):
             weights=expert_weights(self.weigh, self.dropout(sentence)),
         )
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         sequence = self.tokens(experts)
         outputs: Float[Tensor, "videos length dim"] = self.stack(sequence.tokens, sequence.mask)

@@ -84,8 +84,8 @@ class ProST(Method):
         )
         self.loss = SoftmaxLoss()
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = super().encode_video(videos)
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        features = super()._encode_video(videos)
         if features.patches is None:
             raise ConfigError("prost needs patches; make features with its own encode_video")
         num_videos, num_frames = features.mask.shape

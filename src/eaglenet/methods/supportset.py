@@ -108,7 +108,7 @@ class SupportSet(ExpertMethod):
             vocabulary_size(encoder, config), dim, num_layers=config.decoder_layers, **sizes
         )
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """The sentence and, in training, what the support set is chosen by and the captions."""
         if self.words is None:
             state = self.encoder.encode_text(texts).sentence
@@ -127,7 +127,7 @@ class SupportSet(ExpertMethod):
         support = self.text_support(state)[:, None]
         return dataclasses.replace(text, words=support, tokens=tokens.to(state.device))
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         sequence = self.tokens(experts)
         states: Tensor = self.stack(sequence.tokens, sequence.mask)

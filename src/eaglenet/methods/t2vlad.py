@@ -68,7 +68,7 @@ class T2VLAD(ExpertMethod):
             {name: GatedEmbedding(width, dim) for name, width in self.widths.items()}
         )
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         _, words, mask = self.read_text(texts)
         if self.config.released:
             mask = torch.ones_like(mask)
@@ -80,7 +80,7 @@ class T2VLAD(ExpertMethod):
             sentence=gathered, words=vectors, weights=expert_weights(self.weigh, gathered)
         )
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
         if self.config.released:

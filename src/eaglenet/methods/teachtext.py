@@ -76,11 +76,11 @@ class TeachText(Method):
         student.__dict__["encoder"] = encoder
         self.student = student
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         text = self.student.encode_text(texts)
         return dataclasses.replace(text, teachers=_kept(self, texts, text.sentence))
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video = self.student.encode_video(videos)
         return dataclasses.replace(video, teachers=_kept(self, videos, video.frames))
 

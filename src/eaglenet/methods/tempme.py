@@ -89,7 +89,7 @@ class TempMe(Method):
         )
         self.loss = SoftmaxLoss()
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         if not isinstance(videos, Clips):
             raise UsageError(f"tempme reads Clips, got {type(videos).__name__}")
         mask = videos.mask.to(self.device)

@@ -102,8 +102,8 @@ class TS2Net(Method):
         )
         self.loss = SoftmaxLoss()
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = dataclasses.replace(super().encode_video(videos), tokens=None)
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         return dataclasses.replace(
             features, patches=None, tokens=self._tokens(features), tokens_mask=features.mask
         )

@@ -89,7 +89,7 @@ class TVMM(Method):
         # A tower's prototypes share the projection of its class token.
         self.map = nn.Linear(width, encoder.dim) if tower is None else None
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         if self.space_time is None or not isinstance(self.encoder, ClipEncoder):
             video = self.encoder.encode_video(videos)
             tokens, mask, frames = video.frames, video.mask, video.frames

@@ -111,7 +111,7 @@ class TVProxyNet(Method):
             self.dash = nn.Linear(config.num_read, dim)
         self.loss = SoftmaxLoss(bounds=PROXY_BOUNDS)
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         encoded = self.proxies.encode(self.encoder.vision, videos)
         # Of the last hidden states as they are, without the tower's last normalisation.
         tokens = self.proxy_projection(encoded.proxies)

@@ -107,8 +107,8 @@ class UCoFiA(Method):
         )
         self.loss = SoftmaxLoss()
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = super().encode_video(videos)
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        features = super()._encode_video(videos)
         if features.patches is None:
             raise ConfigError("ucofia needs patches; make features with its own encode_video")
         num_videos, num_frames = features.mask.shape

@@ -85,7 +85,7 @@ class VideoColBERT(Method):
             config.num_query_tokens, encoder.context_length or config.num_query_tokens
         )
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """Sentences and, where the input has any, words; queries are expanded by pads."""
         if isinstance(texts, TextFeatures):
             return self.encoder.encode_text(texts, words=texts.words is not None)
@@ -100,8 +100,8 @@ class VideoColBERT(Method):
         features = self.encoder.encode_text(padded, words=True)
         return dataclasses.replace(features, words_mask=expanded.to(features.sentence.device))
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        features = dataclasses.replace(super().encode_video(videos), tokens=None)
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        features = dataclasses.replace(super()._encode_video(videos), tokens=None)
         tokens, mask = self._tokens(features)
         return dataclasses.replace(features, tokens=tokens, tokens_mask=mask)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from eaglenet.search.queries import (
     clean_query,
     encode_sentences,
 )
-from eaglenet.search.query_files import clips_of_image, clips_of_video
 from eaglenet.search.reranking import Reranker
 from eaglenet.search.results import (
     Candidates,
@@ -43,6 +42,10 @@ from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.view import View
 from eaglenet.types import Clips, Hit, VideoFeatures
+from eaglenet.video.inputs import clips_of_image, clips_of_video
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 class Engine:
@@ -196,14 +199,14 @@ class Engine:
 
     def search_image(
         self,
-        image: str | Path,
+        image: str | Path | Image,
         k: int = 10,
         *,
         options: SearchOptions | None = None,
         **changes: Any,
     ) -> list[Hit]:
-        """Clips that show what an image shows."""
-        clips = clips_of_image(Path(image), self.manifest.frame_spec)
+        """Clips that show what an image shows: a file, or an image of Pillow."""
+        clips = clips_of_image(image, self.manifest.frame_spec)
         return self.search_frames(clips, k, options=options, **changes)
 
     def search_frames(

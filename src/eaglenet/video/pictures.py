@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from eaglenet.errors import UsageError
 from eaglenet.video.pixels import Pixels, scaled_size
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 JPEG_QUALITY = 85
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -31,13 +35,11 @@ def to_jpeg(picture: Pixels) -> bytes:
 
 def decode_image(path: Path, size: int, resize: str = "crop") -> Tensor:
     """Uint8 [3, size, size], upright; bicubic, then centre cropped or stretched as frames are."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     try:
         with Image.open(path, formats=FORMATS) as opened:
-            if opened.width * opened.height > MAX_PIXELS:
-                raise ValueError(f"{opened.width} x {opened.height} pixels; {MAX_PIXELS} at most")
-            image = ImageOps.exif_transpose(opened).convert("RGB")
+            return to_square_picture(opened, size, resize)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such image file") from error
     # A damaged picture can fail in any way; some of Pillow's decoders raise what they like.
@@ -46,6 +48,15 @@ def decode_image(path: Path, size: int, resize: str = "crop") -> Tensor:
         raise UsageError(
             f"{path}: not an image that can be read ({cause}); give a JPEG, PNG or WebP file"
         ) from error
+
+
+def to_square_picture(opened: Image, size: int, resize: str = "crop") -> Tensor:
+    """An opened picture as uint8 [3, size, size]; see :func:`decode_image`."""
+    from PIL import Image, ImageOps
+
+    if opened.width * opened.height > MAX_PIXELS:
+        raise UsageError(f"{opened.width} x {opened.height} pixels; {MAX_PIXELS} at most")
+    image = ImageOps.exif_transpose(opened).convert("RGB")
     if resize == "stretch":
         image = image.resize((size, size), Image.Resampling.BICUBIC)
     else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,7 @@ class IndexReport:
     """How the store is searched: ``exact scan`` or the kind of approximate index."""
     unused_tags: tuple[str, ...] = ()
     """Names in the table of tags that stand for none of the files that were found."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON takes them."""
+        return asdict(self)

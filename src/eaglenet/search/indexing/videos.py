@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from eaglenet.errors import UsageError
 from eaglenet.methods.base import Method
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.commit import Commit
@@ -19,7 +21,27 @@ from eaglenet.search.models import describe, load_model, model_of, put_on
 from eaglenet.search.store.base import kind_of
 from eaglenet.video.suffixes import may_be_video
 
-__all__ = ["IndexOptions", "index_videos"]
+__all__ = ["IndexOptions", "index", "index_videos"]
+
+
+def index(
+    videos: str | Path | Sequence[str | Path],
+    store: str | Path,
+    model: str | Path | None = None,
+    **options: Any,
+) -> IndexReport:
+    """Bring a store up to date with a folder of videos, or several folders and files.
+
+    ``model`` None: that of the store, or CLIP ViT-B/32 for a new one. ``options`` are those of
+    :class:`IndexOptions` by name: ``device="cuda"``, ``drop_missing=True``.
+    """
+    paths = [videos] if isinstance(videos, str | Path) else videos
+    known = [spec.name for spec in dataclasses.fields(IndexOptions)]
+    for name in options:
+        if name not in known:
+            raise UsageError(f"index has no option {name!r}; it has {', '.join(known)}")
+    chosen = None if model is None else str(model)
+    return index_videos(paths, store, chosen, options=IndexOptions(**options))
 
 
 def index_videos(

@@ -1,0 +1,143 @@
+"""What people write first in Python works: sentences, files, arrays, pictures, plain results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import eaglenet
+from eaglenet.data.demo.dataset import demo_split, render_clips, render_world
+from eaglenet.errors import UsageError
+from eaglenet.methods.base import Method
+from eaglenet.types import Clips, FrameSpec, Hit, TextFeatures, VideoFeatures
+from eaglenet.video.inputs import clips_of
+
+SENTENCES = ["a red circle moves", "a blue square grows", "a green triangle"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Method:
+    """The model of the package."""
+    return eaglenet.load("demo", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight videos."""
+    place = tmp_path_factory.mktemp("world")
+    render_world(place, "test", 8, workers=1)
+    return place / "videos"
+
+
+@pytest.fixture(scope="module")
+def files(folder: Path) -> list[Path]:
+    """Two of them."""
+    return sorted(folder.glob("*.mp4"))[:2]
+
+
+@pytest.fixture(scope="module")
+def clips(model: Method) -> Clips:
+    """Five videos as the towers read them."""
+    return render_clips(demo_split("test", test=8), model.frame_spec)[:5]
+
+
+def test_sentences_are_encoded_as_their_tokens_are(model: Method) -> None:
+    natural = model.encode_text(SENTENCES)
+    assert isinstance(natural, TextFeatures)
+    assert natural.sentence.shape == (3, model.encoder.dim)
+    assert not natural.sentence.requires_grad
+    with torch.no_grad():
+        tokens = model.encode_text(model.tokenize(SENTENCES))
+    torch.testing.assert_close(natural.sentence, tokens.sentence, rtol=0, atol=0)
+    assert len(model.encode_text(SENTENCES[0])) == 1
+
+
+def test_a_file_is_a_video_by_its_path_or_name(model: Method, files: list[Path]) -> None:
+    by_path = model.encode_video(files[0])
+    by_name = model.encode_video(str(files[0]))
+    both = model.encode_video(files)
+    assert isinstance(by_path, VideoFeatures)
+    torch.testing.assert_close(by_path.frames, by_name.frames, rtol=0, atol=0)
+    assert len(both) == 2
+    torch.testing.assert_close(both.frames[:1], by_path.frames, rtol=1e-5, atol=1e-6)
+
+
+def test_arrays_and_tensors_are_videos(model: Method, clips: Clips) -> None:
+    """Frames of the right size and number are taken as they are, colours last or second."""
+    expected = model.encode_video(clips).frames
+    tensors = [clips.frames[number] for number in range(5)]
+    arrays = [np.ascontiguousarray(one.permute(0, 2, 3, 1).numpy()) for one in tensors]
+    for given in (tensors, arrays, clips.frames, np.stack(arrays)):
+        with torch.no_grad():
+            torch.testing.assert_close(model.encode_video(given).frames, expected)
+    one = model.encode_video(arrays[2])
+    torch.testing.assert_close(one.frames, expected[2:3], rtol=1e-5, atol=1e-6)
+
+
+def test_too_few_and_too_many_frames_are_filled_up_and_thinned(model: Method) -> None:
+    spec = model.frame_spec
+    size = 3 * spec.size
+    few = torch.zeros(1, 3, size, size, dtype=torch.uint8)
+    many = torch.zeros(5 * spec.num_frames, 3, size, 2 * size, dtype=torch.uint8)
+    assert model.encode_video([few, many]).frames.shape[:2] == (2, spec.num_frames)
+
+
+@pytest.mark.parametrize(
+    ("video", "message"),
+    [
+        (
+            np.zeros((4, 9, 9, 3)),
+            r"float64 \[4, 9, 9, 3\] is no video; a video is a file, or uint8",
+        ),
+        (np.zeros((9, 9, 3), dtype=np.uint8), "is no video"),
+        (np.zeros((0, 9, 9, 3), dtype=np.uint8), "has no frames"),
+        ([], "is no video"),
+        (7, "int 7 is no video"),
+    ],
+)
+def test_what_is_no_video_is_told_what_one_is(video: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        clips_of(video, FrameSpec())
+
+
+def test_similarity_is_the_score_of_every_text_with_every_video(
+    model: Method, clips: Clips
+) -> None:
+    scores = model.similarity(SENTENCES, clips)
+    with torch.no_grad():
+        expected = model.score(model.encode_text(SENTENCES), model.encode_video(clips))
+    assert scores.shape == (3, 5)
+    torch.testing.assert_close(scores, expected)
+
+
+def test_a_folder_is_indexed_and_searched_and_hits_are_plain(
+    folder: Path, files: list[Path], tmp_path: Path
+) -> None:
+    from PIL import Image
+
+    store = tmp_path / "store"
+    report = eaglenet.index(str(folder), str(store), "demo", workers=0)
+    assert report.indexed == 8
+    assert json.loads(json.dumps(report.to_dict()))["indexed"] == 8
+    engine = eaglenet.open(store)
+    hits = engine.search("a red circle", k=2, path=files[0].name)
+    assert [Path(hit.path).name for hit in hits] == [files[0].name]
+    assert isinstance(hits[0], Hit)
+    plain = json.loads(json.dumps(hits[0].to_dict()))
+    assert plain["moment"].keys() == {"start", "end", "best"}
+    picture = Image.new("RGB", (90, 50), "red")
+    assert len(engine.search_image(picture, k=3)) == 3
+    picture.save(tmp_path / "red.png")
+    by_file = engine.search_image(str(tmp_path / "red.png"), k=3)
+    assert [hit.clip_id for hit in by_file] == [
+        hit.clip_id for hit in engine.search_image(picture, k=3)
+    ]
+
+
+def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no option 'works'; it has .*workers"):
+        eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
