@@ -77,7 +77,7 @@ def make_model(folder: Path) -> None:
 
 def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
     """Fill a store through its own interface; seconds it took."""
-    from eaglenet.search.store.folder import StoreFolder
+    from eaglenet.search.store.local import StoreFolder
     from eaglenet.search.store.tables import ClipRows, FileRow
 
     started = time.perf_counter()

@@ -16,8 +16,8 @@ from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
 from eaglenet.search.models import model_identity
-from eaglenet.search.store.folder import StoreFolder
 from eaglenet.search.store.layout import FeatureLayout
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.search.store.tables import ClipRows, ClipStore, FileRow
 from eaglenet.types import Clips, FrameSpec, Losses, TextFeatures, Tokens, VideoFeatures

@@ -14,7 +14,7 @@ from eaglenet.errors import EagleNetError, ModelNotFoundError, StoreError, Usage
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.queries import NEGATIVE_WEIGHT, encode_sentences
-from eaglenet.search.store.folder import StoreFolder
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.types import VideoFeatures
 
 

@@ -205,7 +205,7 @@ def show(report: CheckReport) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from eaglenet.data.checks import Problem, count_reasons
+    from eaglenet.data.checks import VideoProblem, count_reasons
 
     console = Console()
     table = Table(title=escape(printable(f"{report.dataset} in {report.root}")))
@@ -225,7 +225,7 @@ def show(report: CheckReport) -> None:
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")
-        missing = [Problem(video_id, "no file found") for video_id in split.missing]
+        missing = [VideoProblem(video_id, "no file found") for video_id in split.missing]
         for problems in (missing, split.undecodable, split.left_out):
             for reason, count in count_reasons(problems)[:MAX_REASONS]:
                 first = next(entry.video_id for entry in problems if entry.reason == reason)

@@ -164,9 +164,9 @@ def _search(
     method: Method, asked: list[tuple[str, str]], output: Path, num_clips: int
 ) -> list[list[Hit]]:
     from eaglenet.search.engine import Engine
+    from eaglenet.search.hits import Answer
     from eaglenet.search.pictures.contact_sheet import write_contact_sheet
     from eaglenet.search.pictures.page import write_page
-    from eaglenet.search.results import Answer
 
     engine = Engine.open(output / "store", method)
     sentences = [sentence for sentence, _ in asked]

@@ -16,8 +16,7 @@ from eaglenet.cli.terminal import one_line
 from eaglenet.progress import Progress, Work
 
 if TYPE_CHECKING:
-    from eaglenet.search.indexing.report import IndexReport, OnProgress, Problem
-    from eaglenet.search.indexing.report import Progress as IndexProgress
+    from eaglenet.search.indexing.report import FileProblem, IndexProgress, IndexReport, OnProgress
 
 LEFT_OUT = 3
 """Exit code: finished, but some files were left out."""
@@ -160,7 +159,7 @@ def _print_report(report: IndexReport, store: str) -> None:
     _print_files("files are in the store although parts of them are lost", report.damaged)
 
 
-def _print_files(title: str, files: Sequence[Problem]) -> None:
+def _print_files(title: str, files: Sequence[FileProblem]) -> None:
     if files:
         print(f"{len(files)} {title}:", file=sys.stderr)
     for file in files:

@@ -15,8 +15,8 @@ from eaglenet.errors import UsageError, VideoDecodeError
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
+    from eaglenet.search.hits import Answer, CaptionHit
     from eaglenet.search.options import SearchOptions
-    from eaglenet.search.results import Answer, CaptionHit
 
 LONGEST_TITLE = 200
 """Characters of a query above its table."""
@@ -133,7 +133,7 @@ class Asked:
 
     def ask(self, engine: Engine, k: int, options: SearchOptions) -> list[Answer]:
         """Search, for each query if there are several."""
-        from eaglenet.search.results import Answer
+        from eaglenet.search.hits import Answer
 
         if self.query is not None or self.queries is not None:
             sentences = [self.query] if self.query is not None else read_lines(self.queries or _IN)

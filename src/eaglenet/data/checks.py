@@ -17,7 +17,7 @@ from eaglenet.types import FrameSpec
 
 
 @dataclass(frozen=True)
-class Problem:
+class VideoProblem:
     """A video that cannot be used, and why."""
 
     video_id: str
@@ -34,8 +34,8 @@ class SplitReport:
     num_captions: int
     num_found: int
     missing: tuple[str, ...] = ()
-    undecodable: tuple[Problem, ...] = ()
-    left_out: tuple[Problem, ...] = ()
+    undecodable: tuple[VideoProblem, ...] = ()
+    left_out: tuple[VideoProblem, ...] = ()
     ambiguous: tuple[str, ...] = ()
     longest_caption: int = 0
 
@@ -126,7 +126,7 @@ def report_split(
     split: Split, problems: Mapping[Path, str], ambiguous: tuple[str, ...]
 ) -> SplitReport:
     undecodable = tuple(
-        Problem(video.video_id, problems[video.path])
+        VideoProblem(video.video_id, problems[video.path])
         for video in split.videos
         if video.path is not None and video.path in problems
     )
@@ -138,7 +138,7 @@ def report_split(
         num_found=len(split) - len(split.missing),
         missing=tuple(video.video_id for video in split.missing),
         undecodable=undecodable,
-        left_out=tuple(Problem(entry.video_id, entry.reason) for entry in split.left_out),
+        left_out=tuple(VideoProblem(entry.video_id, entry.reason) for entry in split.left_out),
         ambiguous=ambiguous,
         longest_caption=max(len(text) for text in split.texts),
     )
@@ -212,6 +212,6 @@ def decode_files(
         yield Path(outcome.request.video_id), reason
 
 
-def count_reasons(problems: Sequence[Problem]) -> list[tuple[str, int]]:
+def count_reasons(problems: Sequence[VideoProblem]) -> list[tuple[str, int]]:
     """Reasons with their counts, most frequent first."""
     return Counter(problem.reason for problem in problems).most_common()

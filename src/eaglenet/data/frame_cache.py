@@ -19,8 +19,8 @@ from eaglenet.data.frame_journal import (
     LOCK_FILE,
     NO_FILE,
     Encoding,
+    FrameRow,
     Journal,
-    Row,
     check_header,
     decode_jpeg,
     file_size,
@@ -69,7 +69,7 @@ class FrameCache:
         folder: Path,
         spec: FrameSpec,
         encoding: Encoding,
-        rows: dict[str, Row],
+        rows: dict[str, FrameRow],
         skipped: dict[str, str],
         split: Split | None = None,
     ) -> None:
@@ -201,7 +201,7 @@ class FrameCache:
             raise DatasetError(f"{self.folder} was opened without a split; use bound_to(split)")
         return self.split
 
-    def _row(self, video: VideoRecord) -> Row | None:
+    def _row(self, video: VideoRecord) -> FrameRow | None:
         row = self.rows.get(video.video_id)
         return row if row is not None and row.window == video.window else None
 
@@ -213,7 +213,7 @@ class FrameCache:
             self._data = np.memmap(self.folder / DATA_FILE, dtype=np.uint8, mode="r")
         return self._data
 
-    def _read(self, row: Row, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def _read(self, row: FrameRow, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         data = self._map()[row.offset : row.offset + row.num_bytes]
         if self.encoding == "raw":
             target[...] = data.reshape(target.shape)
@@ -225,7 +225,7 @@ class FrameCache:
 
 
 def needs_decoding(
-    video: VideoRecord, row: Row | None, skipped: dict[str, str], retry_skipped: bool
+    video: VideoRecord, row: FrameRow | None, skipped: dict[str, str], retry_skipped: bool
 ) -> bool:
     """No row of this window yet, or its file has changed; a skipped one only when worth a try."""
     size = file_size(video.path)

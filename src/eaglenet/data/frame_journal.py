@@ -49,7 +49,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True)
-class Row:
+class FrameRow:
     """Where a video's frames lie in the data file, and what they show."""
 
     offset: int
@@ -69,7 +69,7 @@ class Row:
 class Contents:
     """What a journal holds, and where its last whole row and line end."""
 
-    rows: dict[str, Row]
+    rows: dict[str, FrameRow]
     skipped: dict[str, str]
     data_end: int
     lines_end: int
@@ -169,7 +169,7 @@ class Journal:
 
 def read_journal(folder: Path) -> Contents:
     """Rows and skips; later lines win. Reading stops at the first torn line."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, FrameRow] = {}
     skipped: dict[str, str] = {}
     path = folder / INDEX_FILE
     content = path.read_bytes() if path.exists() else b""
@@ -180,7 +180,7 @@ def read_journal(folder: Path) -> Contents:
         if entry is None:
             break
         video_id, parsed = entry
-        if isinstance(parsed, Row):
+        if isinstance(parsed, FrameRow):
             row_end = parsed.offset + parsed.num_bytes
             if row_end > data_size:
                 break
@@ -200,7 +200,7 @@ def read_journal(folder: Path) -> Contents:
     return Contents(rows, skipped, data_end, lines_end)
 
 
-def parse_line(line: bytes) -> tuple[str, Row | str] | None:
+def parse_line(line: bytes) -> tuple[str, FrameRow | str] | None:
     """(video id, row or reason of a skip); ``None`` for a line that was not written whole."""
     if not line.endswith(b"\n"):
         return None
@@ -208,7 +208,7 @@ def parse_line(line: bytes) -> tuple[str, Row | str] | None:
         entry = foreign.parse_json(line)
         if "skip" in entry:
             return str(entry["id"]), str(entry["skip"])
-        row = Row(
+        row = FrameRow(
             offset=int(entry["offset"]),
             lengths=tuple(entry["lengths"]),
             mask=tuple(bool(flag) for flag in entry["mask"]),

@@ -2,9 +2,9 @@
 
 from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES, Energy
+from eaglenet.energy.langevin import noise_deviation, sample
 from eaglenet.energy.matching_loss import energy_matching_loss
 from eaglenet.energy.replay_buffer import ReplayBuffer
-from eaglenet.energy.sampler import noise_deviation, sample
 
 __all__ = [
     "ENERGIES",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.energy.energies import Energy
-from eaglenet.energy.sampler import sample
+from eaglenet.energy.langevin import sample
 
 logger = logging.getLogger(__name__)
 

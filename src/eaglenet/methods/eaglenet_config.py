@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from eaglenet.energy.energies import EnergyPooling
+from eaglenet.energy.langevin import NoiseScale
 from eaglenet.energy.replay_buffer import ChainStart, FreshRows
-from eaglenet.energy.sampler import NoiseScale
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.layers.stochastic_text import Prior, SupportMode
 from eaglenet.layers.text_frame_graph import EdgeDirection, EdgeWeights, GraphKind, HeadSize

@@ -50,7 +50,7 @@ RANGER: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class ExpertRow:
     """What the authors of a method over experts say of one dataset."""
 
     experts: Mapping[str, int]
@@ -65,48 +65,48 @@ def _without_sound(experts: Mapping[str, int]) -> dict[str, int]:
 
 
 _CE_TRAINING = {**RANGER, "lr_head": 0.1, "weight_decay": 1e-3, "batch_size": 64, "epochs": 100}
-ROWS: Mapping[tuple[str, str], Row] = {
-    ("ce", "msrvtt"): Row(
+ROWS: Mapping[tuple[str, str], ExpertRow] = {
+    ("ce", "msrvtt"): ExpertRow(
         CE_EXPERTS, "senet", 768,
         {"dim": 768, "centres": {"audio": 8, "ocr": 43, "speech": 19}, "sequential": True},
         _CE_TRAINING,
     ),
-    ("ce", "didemo"): Row(
+    ("ce", "didemo"): ExpertRow(
         CE_EXPERTS, "senet", 768,
         {"dim": 768, "text_centres": 8, "text_ghosts": 0, "sequential": True, "margin": 0.1664,
          "centres": {"audio": 16, "ocr": 13, "speech": 55}},
         {**_CE_TRAINING, "epochs": 30},
     ),
-    ("ce", "msvd"): Row(
+    ("ce", "msvd"): ExpertRow(
         _without_sound(CE_EXPERTS), "senet", 768,
         {"dim": 768, "text_centres": 12, "sequential": True, "margin": 0.3076,
          "centres": {"ocr": 75}},
         {**_CE_TRAINING, "lr_head": 0.01, "weight_decay": 5e-5, "batch_size": 16, "epochs": 300},
     ),
-    ("mmt", "msrvtt"): Row(
+    ("mmt", "msrvtt"): ExpertRow(
         MMT_EXPERTS, "rgb", 768, {"dim": 512},
         {"lr_head": 5e-5, "weight_decay": 0.0, "schedule": "epochs", "warmup": 0.0,
          "batch_size": 32, "epochs": 50, "captions": "one"},
     ),
-    ("t2vlad", "msrvtt"): Row(
+    ("t2vlad", "msrvtt"): ExpertRow(
         T2VLAD_EXPERTS, "rgb", 768, {"dim": 768},
         {"lr_head": 1e-4, "weight_decay": 1e-4, "schedule": "epochs", "rate_decay": 0.979,
          "warmup": 0.0, "clip_norm": 2.0, "batch_size": 64, "epochs": 150, "captions": "one",
          "eval_every": 5},
     ),
-    ("hit", "msrvtt"): Row(
+    ("hit", "msrvtt"): ExpertRow(
         MMT_EXPERTS, "rgb", 768, {"dim": 512},
         {"lr_head": 5e-5, "weight_decay": 0.0, "schedule": "epochs", "warmup": 0.0,
          "batch_size": 128, "epochs": 50, "captions": "one"},
     ),
-    ("teachtext", "msrvtt"): Row(
+    ("teachtext", "msrvtt"): ExpertRow(
         TEACH_EXPERTS, "senet", 1600,
         {"dim": 768, "student_config": {"centres": {"audio": 8, "speech": 19},
                                         "sequential": True}},
         {**_CE_TRAINING, "lr_head": 1e-3, "weight_decay": 1e-5},
     ),
     **{
-        ("supportset", dataset): Row(
+        ("supportset", dataset): ExpertRow(
             {"r2p1d": 512, "resnet152": 2048}, "resnet152", 768,
             {"dim": 1024, "num_heads": 8, "vocabulary_size": 32128},
             {"lr_head": 5e-5, "weight_decay": 1e-4, "batch_size": 64, "epochs": 50,
@@ -114,7 +114,7 @@ ROWS: Mapping[tuple[str, str], Row] = {
         )
         for dataset in ("msrvtt", "msvd", "vatex")
     },
-    ("hgr", "vatex"): Row(
+    ("hgr", "vatex"): ExpertRow(
         {"i3d": 1024}, "i3d", 300, {"dim": 1024},
         {"lr_head": 1e-4, "weight_decay": 0.0, "schedule": "epochs", "rate_decay": 1.0,
          "warmup": 0.0, "batch_size": 64, "epochs": 50},

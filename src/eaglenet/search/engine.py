@@ -15,6 +15,15 @@ from torch import Tensor
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods.base import Method
 from eaglenet.search.filters import Filters
+from eaglenet.search.hits import (
+    Candidates,
+    CaptionHit,
+    Explanation,
+    explain_clip,
+    first_existing,
+    make_hits,
+    rank_captions,
+)
 from eaglenet.search.models import model_identity, put_on, require_model
 from eaglenet.search.options import SearchOptions, checked_count
 from eaglenet.search.queries import (
@@ -26,15 +35,6 @@ from eaglenet.search.queries import (
     encode_sentences,
 )
 from eaglenet.search.reranking import Reranker
-from eaglenet.search.results import (
-    Candidates,
-    CaptionHit,
-    Explanation,
-    explain_clip,
-    first_existing,
-    make_hits,
-    rank_captions,
-)
 from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.layout import StoredClips

@@ -9,9 +9,9 @@ from fastapi import FastAPI
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve import api, pages, uploads
+from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.limits import LimitMiddleware
 from eaglenet.serve.media import VideoFiles
-from eaglenet.serve.metrics import Metrics
 from eaglenet.serve.problems import add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.settings import Settings
@@ -25,7 +25,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     state = State(
         engine=engine,
         settings=settings,
-        metrics=Metrics(),
+        metrics=ServiceMetrics(),
         tokens=TokenCheck(settings.token) if settings.token is not None else None,
         videos=VideoFiles(engine),
     )

@@ -13,7 +13,7 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglenet.serve.metrics import Metrics
+from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.problems import Problem, error_response
 from eaglenet.serve.settings import Settings
 
@@ -78,7 +78,7 @@ def client_of(scope: Scope) -> str:
 class LimitMiddleware:
     """Turns away what is too much, before it costs anything."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: ServiceMetrics) -> None:
         self.app = app
         self.settings = settings
         self.metrics = metrics

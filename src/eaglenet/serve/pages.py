@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
+from eaglenet.serve.counters import CONTENT_TYPE
 from eaglenet.serve.limits import client_of
-from eaglenet.serve.metrics import CONTENT_TYPE
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import HealthBody
 from eaglenet.serve.security import COOKIE

@@ -16,8 +16,8 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.limits import MAX_CLIENTS, TokenBuckets, client_of
-from eaglenet.serve.metrics import Metrics
 from eaglenet.serve.problems import Problem, error_response
 from eaglenet.serve.settings import Settings
 
@@ -196,7 +196,7 @@ class GuardMiddleware:
 class ObserveMiddleware:
     """Outermost: security headers on every answer, counts, and an answer for our own faults."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
         self.app = app
         self.metrics = metrics
 

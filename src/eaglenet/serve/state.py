@@ -9,8 +9,8 @@ from fastapi import Request
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.batching import Batcher
+from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.media import VideoFiles
-from eaglenet.serve.metrics import Metrics
 from eaglenet.serve.security import TokenCheck
 from eaglenet.serve.settings import Settings
 from eaglenet.serve.upload_place import UploadPlace
@@ -22,7 +22,7 @@ class State:
 
     engine: Engine
     settings: Settings
-    metrics: Metrics
+    metrics: ServiceMetrics
     tokens: TokenCheck | None
     videos: VideoFiles
     uploads: UploadPlace | None = None

@@ -63,7 +63,7 @@ class Picked(NamedTuple):
 
 
 @dataclass
-class Plan:
+class WindowPlan:
     """What one window needs: a frame for each target, and where the frames then go."""
 
     window: Window | None
@@ -110,7 +110,7 @@ def decode_windows(
                 yield finished
 
 
-def plan_window(source: VideoSource, spec: FrameSpec, window: Window | None) -> Plan:
+def plan_window(source: VideoSource, spec: FrameSpec, window: Window | None) -> WindowPlan:
     start, end = (Fraction(tick) for tick in source.span())
     if window is not None:
         start, end = clip(source, window)
@@ -126,7 +126,7 @@ def _plan(
     window: Window | None,
     span: tuple[Fraction, Fraction],
     times: Sequence[int] | None,
-) -> Plan:
+) -> WindowPlan:
     """``times`` of the frames are needed where frames are counted, not only looked up."""
     start, end = span
     targets = None
@@ -145,7 +145,7 @@ def _plan(
     if targets is None:
         targets = sampling.uniform_targets(start, end, spec.num_frames, source.tick)
     places, mask = sampling.fill_up(len(targets), spec.num_frames, spec.short)
-    return Plan(window, start, end, targets, places, mask)
+    return WindowPlan(window, start, end, targets, places, mask)
 
 
 def clip(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
@@ -207,7 +207,7 @@ def _frames(
 
 
 def _finish(
-    source: VideoSource, spec: FrameSpec, plan: Plan, skip_damaged: bool
+    source: VideoSource, spec: FrameSpec, plan: WindowPlan, skip_damaged: bool
 ) -> DecodedVideo | None:
     if not plan.is_damaged:
         error = 0.0
@@ -223,7 +223,7 @@ def _finish(
         raise
 
 
-def _repair(source: VideoSource, spec: FrameSpec, plan: Plan) -> DecodedVideo:
+def _repair(source: VideoSource, spec: FrameSpec, plan: WindowPlan) -> DecodedVideo:
     """Decode the window through and sample from the frames that come out clean."""
     with contextlib.closing(source.reopened()) as repaired:
         table = repaired.table()
@@ -270,7 +270,7 @@ def _until(frames: Iterator[tuple[int, Any]], last: int) -> Iterator[tuple[int, 
         yield time, frame
 
 
-def _arrange(source: VideoSource, spec: FrameSpec, plan: Plan, error: float) -> DecodedVideo:
+def _arrange(source: VideoSource, spec: FrameSpec, plan: WindowPlan, error: float) -> DecodedVideo:
     color = np.array(pixels.BLANK, np.uint8)[:, None, None]
     blank = np.broadcast_to(color, (3, spec.size, spec.size))
     last = plan.picked[len(plan.targets) - 1]

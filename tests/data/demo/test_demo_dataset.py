@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eaglenet.data.demo import dataset as synthetic
-from eaglenet.data.demo.dataset import World, demo_split, render, render_batch, render_world
+from eaglenet.data.demo.dataset import DemoWorld, demo_split, render, render_batch, render_world
 from eaglenet.data.demo.rendering import RGB, frame_indices
 from eaglenet.data.demo.world import FAMILY, NUM_FRAMES, REVERSED
 from eaglenet.data.records import DATASETS
@@ -20,12 +20,12 @@ SIZE = 48
 
 @pytest.fixture(scope="module")
 def train():
-    return World(0).scenes("train", 1200)
+    return DemoWorld(0).scenes("train", 1200)
 
 
 @pytest.fixture(scope="module")
 def test_scenes():
-    return World(0).scenes("test", 400)
+    return DemoWorld(0).scenes("test", 400)
 
 
 def mask_of(frame: np.ndarray, colour: str) -> np.ndarray:
@@ -39,36 +39,36 @@ def centre_of(frame: np.ndarray, colour: str) -> tuple[float, float]:
 
 
 def test_a_seed_gives_the_same_clips_and_pixels_every_time(test_scenes) -> None:
-    again = World(0).scenes("test", 400)
+    again = DemoWorld(0).scenes("test", 400)
     assert again == test_scenes
     assert np.array_equal(render(again[3], SIZE), render(test_scenes[3], SIZE))
-    assert World(1).scenes("test", 4) != test_scenes[:4]
+    assert DemoWorld(1).scenes("test", 4) != test_scenes[:4]
 
 
 def test_a_longer_list_begins_with_the_shorter_one(test_scenes) -> None:
-    assert World(0).scenes("test", 10) == test_scenes[:10]
+    assert DemoWorld(0).scenes("test", 10) == test_scenes[:10]
 
 
 def test_there_are_thousands_of_distinct_clips_for_training(train) -> None:
-    assert len({scene.key for scene in World(0).scenes("train", 5000)}) == 5000
+    assert len({scene.key for scene in DemoWorld(0).scenes("train", 5000)}) == 5000
 
 
 def test_splits_share_no_clip_and_test_has_combinations_never_trained_on(train) -> None:
-    test = World(0).scenes("test", 400)
+    test = DemoWorld(0).scenes("test", 400)
     happens = {tuple(sorted(scene.key)) for scene in train}
     assert not happens & {tuple(sorted(scene.key)) for scene in test}
 
     def combinations(scenes):
         return {event.combination for scene in scenes for event in scene.events}
 
-    world = World(0)
-    unseen = combinations(test) - combinations(World(0).scenes("train", 5000))
+    world = DemoWorld(0)
+    unseen = combinations(test) - combinations(DemoWorld(0).scenes("train", 5000))
     assert len(unseen) >= 10
     with_unseen = [s for s in test if any(e.combination in unseen for e in s.events)]
     assert 0.35 < len(with_unseen) / len(test) < 0.65
     assert all(world.home(combination) == "test" for combination in unseen)
     assert all(world.home(c) == "train" for c in combinations(train))
-    assert not {c for c in combinations(World(0).scenes("val", 200)) if world.home(c) == "test"}
+    assert not {c for c in combinations(DemoWorld(0).scenes("val", 200)) if world.home(c) == "test"}
 
 
 def test_every_clip_has_its_twin_in_the_gallery(test_scenes) -> None:
@@ -86,7 +86,7 @@ def test_every_clip_has_its_twin_in_the_gallery(test_scenes) -> None:
 
 
 def test_an_odd_count_ends_with_a_clip_that_has_no_order() -> None:
-    scenes = World(0).scenes("val", 7)
+    scenes = DemoWorld(0).scenes("val", 7)
     assert len(scenes) == 7
     assert scenes[-1].twin_id is None
     assert scenes[-1].events[0].motion == "still"
@@ -209,9 +209,9 @@ def test_families_join_each_motion_with_its_reversal() -> None:
 
 def test_unknown_splits_and_empty_worlds_are_refused() -> None:
     with pytest.raises(UsageError, match="no split 'dev'"):
-        World(0).scenes("dev", 2)
+        DemoWorld(0).scenes("dev", 2)
     with pytest.raises(UsageError, match="at least 1"):
-        World(0).scenes("test", 0)
+        DemoWorld(0).scenes("test", 0)
 
 
 def test_files_keep_the_colours_and_the_order(tmp_path) -> None:
@@ -263,7 +263,7 @@ def test_the_world_is_registered_as_the_dataset_demo() -> None:
 
 
 def test_unmentioned_events_fill_one_half_of_a_clip_and_no_sentence():
-    plain, busy = World(0).scenes("val", 20), World(0, unmentioned=2).scenes("val", 20)
+    plain, busy = DemoWorld(0).scenes("val", 20), DemoWorld(0, unmentioned=2).scenes("val", 20)
     assert [scene.captions for scene in plain] == [scene.captions for scene in busy]
     halves = set()
     for scene, twin in zip(busy[::2], busy[1::2], strict=True):

@@ -9,11 +9,11 @@ import torch
 from synthetic_store import BagMethod
 
 from eaglenet.search.indexing import commit, encoding, videos
-from eaglenet.search.indexing.report import Progress
+from eaglenet.search.indexing.report import IndexProgress
 from eaglenet.search.store.manifest import Splitting
 
 
-def say_what_is_done(progress: Progress) -> None:
+def say_what_is_done(progress: IndexProgress) -> None:
     if progress.path:
         print(progress.done, progress.path, flush=True)
 

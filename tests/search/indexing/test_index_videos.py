@@ -19,7 +19,7 @@ from eaglenet.search.indexing import executor
 from eaglenet.search.indexing.encoding import ClipEncoding
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.models import DEFAULT_MODEL
-from eaglenet.search.store.folder import StoreFolder
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.types import FrameSpec
 

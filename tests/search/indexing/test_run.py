@@ -12,7 +12,7 @@ from synthetic_store import BagMethod
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing import commit, decoding
 from eaglenet.search.indexing.encoding import ClipEncoding
-from eaglenet.search.indexing.report import Progress
+from eaglenet.search.indexing.report import IndexProgress
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
 
@@ -21,9 +21,9 @@ def test_progress_counts_what_is_on_disk(
 ) -> None:
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 1)
     store = videos.parent / "store"
-    seen: list[Progress] = []
+    seen: list[IndexProgress] = []
 
-    def check(progress: Progress) -> None:
+    def check(progress: IndexProgress) -> None:
         seen.append(progress)
         assert Engine.open(store, bag).info()["files"] == progress.done
 

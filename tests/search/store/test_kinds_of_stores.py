@@ -15,7 +15,7 @@ from eaglenet.errors import UnknownNameError
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import STORES, kind_of, open_store
-from eaglenet.search.store.folder import StoreFolder
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.upkeep import repair
 

@@ -13,7 +13,7 @@ from synthetic_store import (
 
 from eaglenet.errors import StoreError
 from eaglenet.search.engine import Engine
-from eaglenet.search.store.folder import StoreFolder
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.types import FrameSpec
 

@@ -14,7 +14,7 @@ from synthetic_store import (
 
 from eaglenet.errors import StoreError
 from eaglenet.search.engine import Engine
-from eaglenet.search.store.folder import StoreFolder
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.upkeep import build_index, repair
 
 

@@ -20,9 +20,9 @@ from eaglenet.data.demo.world import (
     FRAMES_PER_SECOND,
     NUM_FRAMES,
     SPLITS,
+    DemoWorld,
     Event,
     Scene,
-    World,
     vocabulary,
 )
 from eaglenet.data.records import (
@@ -50,9 +50,9 @@ from eaglenet.types import Clips, FrameSpec
 
 __all__ = [
     "DemoSplit",
+    "DemoWorld",
     "Event",
     "Scene",
-    "World",
     "demo_split",
     "demo_tokenizer_folder",
     "nearest_colour",
@@ -97,7 +97,7 @@ def demo_split(
     ``unmentioned`` events of each clip are in no sentence.
     """
     check_split_name("demo", split, SPLITS)
-    world = World(seed, unmentioned=unmentioned)
+    world = DemoWorld(seed, unmentioned=unmentioned)
     scenes = world.scenes(split, {"train": train, "val": val, "test": test}[split])
     return _demo_records(scenes, split, folder=None)
 
@@ -134,7 +134,7 @@ def render_world(
     """
     check_split_name("demo", split, SPLITS)
     folder = Path(folder)
-    world = World(seed, unmentioned=unmentioned)
+    world = DemoWorld(seed, unmentioned=unmentioned)
     scenes = world.scenes(split, count if count is not None else COUNTS[split])
     (folder / "videos").mkdir(parents=True, exist_ok=True)
     settings = {"seed": seed, "size": size, "frames": NUM_FRAMES, "fps": FRAMES_PER_SECOND}

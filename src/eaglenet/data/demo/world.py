@@ -12,8 +12,8 @@ A sentence names colour, shape, size and motion of every event and their order, 
 of a split and no other. Splits share no clip. One in twenty colour-shape-motion combinations is
 kept for ``val`` and one for ``test``: about half of the clips there show one never trained on.
 
-``World(seed, unmentioned=n)`` adds to each clip n events that no sentence names, in one half of it:
-what a text has to leave out, as in real videos.
+``DemoWorld(seed, unmentioned=n)`` adds to each clip n events that no sentence names, in one half of
+it: what a text has to leave out, as in real videos.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Scene:
         )
 
 
-class World:
+class DemoWorld:
     """All clips of one seed. ``scenes(split, count)`` always begins with the same ones."""
 
     def __init__(self, seed: int = 0, *, unmentioned: int = 0) -> None:

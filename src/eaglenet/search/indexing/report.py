@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Progress:
+class IndexProgress:
     """Counts so far; ``done`` files are safely on disk."""
 
     path: str
@@ -37,11 +37,11 @@ class Progress:
         return self.elapsed * (self.bytes_total - self.bytes_done) / self.bytes_done
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[IndexProgress], None]
 
 
 @dataclass(frozen=True)
-class Problem:
+class FileProblem:
     """A file that is not, or not wholly, in the store."""
 
     path: str
@@ -69,8 +69,8 @@ class IndexReport:
     hours: float
     """Of video encoded now."""
     elapsed: float
-    problems: tuple[Problem, ...]
-    damaged: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
+    damaged: tuple[FileProblem, ...]
     """Files that are in the store although parts of them cannot be decoded."""
     index: str
     """How the store is searched: ``exact scan`` or the kind of approximate index."""

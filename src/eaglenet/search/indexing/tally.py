@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from eaglenet.search.indexing.commit import Committed
 from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.ledger import Settled
-from eaglenet.search.indexing.report import DAMAGED, IndexReport, Problem, Progress
+from eaglenet.search.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport
 
 
 class Tally:
@@ -49,7 +49,7 @@ class Tally:
             self._problems.pop(path, None)
             self._damaged.pop(path, None)
 
-    def commit(self, committed: Committed) -> Progress:
+    def commit(self, committed: Committed) -> IndexProgress:
         """Count what is safely stored."""
         self._clips += committed.clips
         for row in committed.rows:
@@ -59,7 +59,7 @@ class Tally:
                 self._done += row.status == "done"
                 self._skipped += row.status == "failed"
                 self._hours_done += row.duration / 3600 if row.status == "done" else 0.0
-        return Progress(
+        return IndexProgress(
             path=committed.rows[-1].path if committed.rows else "",
             total=self._total,
             done=self._done,
@@ -84,8 +84,8 @@ class Tally:
             clips=clips,
             hours=self._seconds / 3600,
             elapsed=time.monotonic() - self._started,
-            problems=tuple(Problem(path, reason) for path, reason in self._problems.items()),
-            damaged=tuple(Problem(path, reason) for path, reason in self._damaged.items()),
+            problems=tuple(FileProblem(path, reason) for path, reason in self._problems.items()),
+            damaged=tuple(FileProblem(path, reason) for path, reason in self._damaged.items()),
             index=index,
             unused_tags=unused_tags,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.search.engine import Engine
-from eaglenet.search.results import Answer
+from eaglenet.search.hits import Answer
 from eaglenet.types import FrameSpec, Hit
 
 if TYPE_CHECKING:

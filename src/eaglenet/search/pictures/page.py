@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
-from eaglenet.search.results import Answer
+from eaglenet.search.hits import Answer
 from eaglenet.types import Hit
 
 STYLE = """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from eaglenet.registry import Registry
-from eaglenet.search.store.folder import StoreFolder
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipStore

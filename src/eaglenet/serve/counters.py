@@ -8,7 +8,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 2.5, 5.0, 1
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metrics:
+class ServiceMetrics:
     """Counters, gauges and histograms of one service."""
 
     def __init__(self) -> None:
