@@ -32,9 +32,11 @@ def test_repairing_from_damaged_tables_keeps_what_can_be_searched(
 def test_repairing_never_leaves_less_than_can_be_searched(bag: BagMethod, tmp_path: Path) -> None:
     _, tables = make_store(tmp_path, bag, num_files=2)
     tables.remove_contents([content_of(0)])
+    tables.sync()
     with pytest.raises(StoreError, match="lack 3 clips of 1 files"):
         repair(tmp_path)
     tables.remove_files(["/videos/0.mp4"])
+    tables.sync()
     with pytest.raises(StoreError, match="hold 3 clips, but 6 can be searched"):
         repair(tmp_path)
     assert len(Engine.open(tmp_path, bag).search("red car", k=50)) == 6

@@ -58,6 +58,9 @@ class Notebook:
     def optimize(self) -> None:
         self.note("optimize")
 
+    def sync(self) -> None:
+        self.note("sync")
+
     def build_index(self) -> str:
         self.note("index")
         return "IVF"
@@ -89,7 +92,7 @@ def test_clips_of_a_file_that_goes_on_are_stored_and_not_yet_shown() -> None:
     commit.add_clips(rows_of(("A", 0)))
     commit.add_clips(rows_of())
     assert commit.write().clips == 1
-    assert store.calls == ["clips [0]"]
+    assert store.calls == ["clips [0]", "sync"]
     assert commit.write().clips == 0
     assert store.calls == ["clips [0]"]
 

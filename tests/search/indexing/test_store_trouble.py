@@ -76,6 +76,7 @@ def test_files_whose_clips_got_lost_are_encoded_again(
     tables = store.tables()
     lost = next(row for row in tables.files() if row.path.endswith("long.mp4"))
     tables.remove_contents([lost.content])
+    tables.sync()
     if not is_shown:
         store.publish(tables, anew=True)
         assert len(found(videos, bag)) == 2

@@ -65,6 +65,8 @@ class Commit:
             self.tables.put_files(rows)
             self.store.publish(self.tables)
             self._rows = []
+        elif clips:
+            self.tables.sync()
         self._last = time.monotonic()
         return Committed(rows, clips)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.errors import StoreError
+from eaglenet.search.store.durability import TableSync
 from eaglenet.search.store.faults import disk_errors
 from eaglenet.search.store.layout import FeatureLayout, Records
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow, clip_id_of
@@ -26,6 +27,7 @@ OWN_COLUMNS = ("frames", "mask", "seconds")
 """Parts of a record with a column of their own; the rest (tokens, prepared...) is ``extra``."""
 
 
+FOREVER = timedelta(days=36_500)
 KEEP_VERSIONS = timedelta(hours=1)
 """Old versions that a reader of the tables may still be at; searching never is."""
 MANY = 500
@@ -59,6 +61,7 @@ class LanceStore:
         self.layout = layout
         self.dim = dim
         self.is_searched = is_searched
+        self._sync = TableSync(folder, [f"{name}.lance" for name in (CLIPS, FILES)])
         names = [name for name in layout.dtype.names or () if name not in OWN_COLUMNS]
         self._extra = np.dtype([(name, layout.dtype[name]) for name in names]) if names else None
         with self._errors():
@@ -232,7 +235,17 @@ class LanceStore:
     def optimize(self) -> None:
         with self._errors():
             for table in (self._clips, self._files):
+                table.optimize(cleanup_older_than=FOREVER)
+        # What the new version replaces is deleted once the new one is on the disk.
+        self.sync()
+        with self._errors():
+            for table in (self._clips, self._files):
                 table.optimize(cleanup_older_than=KEEP_VERSIONS)
+        self.sync()
+
+    def sync(self) -> None:
+        with self._errors():
+            self._sync()
 
     def build_index(self) -> str:
         partitions = max(1, round(self._clips.count_rows() ** 0.5))

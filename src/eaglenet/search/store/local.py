@@ -2,6 +2,7 @@
 
 manifest.json               what the store was made with
 clips.lance, files.lance    the durable tables
+tables.json                 the versions of the tables that are on the disk for certain
 snapshot/                   what searching reads, derived from the tables
 writer.lock                 held by the one writer
 """
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Self
 
 from eaglenet.errors import StoreError
-from eaglenet.files import write_bytes
+from eaglenet.files import sync, write_bytes
 from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.search.store import publishing
+from eaglenet.search.store.durability import MARK, recover
 from eaglenet.search.store.faults import disk_errors
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
@@ -76,6 +78,7 @@ class StoreFolder:
             cls.open(folder).manifest.require_same(wanted, str(folder))
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            sync(folder.parent)
         with _writer_lock(folder):
             yield cls._with_manifest(folder, wanted)
 
@@ -120,6 +123,9 @@ class StoreFolder:
         with disk_errors(self.folder, is_searched=self.is_searched):
             target = self.folder / SNAPSHOT
             target.mkdir(parents=True, exist_ok=True)
+            # Readers must not see what a power cut could take away again.
+            tables.sync()
+            sync(self.folder)
             previous = None
             # Missing or damaged: everything is derived from the tables again.
             with suppress(StoreError):
@@ -157,7 +163,7 @@ def _require_room(folder: Path) -> None:
             f"{folder} holds a store's tables but no {MANIFEST}, which says with what model and "
             "settings they were made; restore it, or give another --store"
         )
-    ours = {LOCK, SNAPSHOT, *TABLES}
+    ours = {LOCK, SNAPSHOT, MARK, *TABLES}
     if any(path.name not in ours and not path.name.startswith(".") for path in folder.iterdir()):
         raise StoreError(f"{folder} holds other files and is no store; give another --store")
 
@@ -169,6 +175,7 @@ def _writer_lock(folder: Path) -> Iterator[None]:
         try:
             with disk_errors(folder, is_searched=(folder / MANIFEST).exists()):
                 held.enter_context(hold_lock(folder / LOCK))
+                recover(folder, TABLES, is_searched=(folder / SNAPSHOT / CURRENT).exists())
         except LockHeldError as holder:
             raise StoreError(
                 f"{folder} is being written to by {holder}; wait for it to finish. "

@@ -117,6 +117,10 @@ class ClipStore(Protocol):
         """Merge small pieces and forget old versions."""
         ...
 
+    def sync(self) -> None:
+        """Bring everything that was written to the disk; what is not may be lost with it."""
+        ...
+
     def build_index(self) -> str:
         """Build or refresh the approximate index over the coarse vectors; returns its kind."""
         ...

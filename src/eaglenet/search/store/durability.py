@@ -1,0 +1,139 @@
+"""What a power cut may not take: the tables on the disk, and the way back from a torn version.
+
+Lance writes its files without syncing them. So after every change all new files and folders of the
+tables are synced here, and then the versions they make up are marked::
+
+    tables.json    {"clips.lance": 7, "files.lance": 9}
+
+Only what is marked counts. A writer that begins removes every version after the mark: it was not
+synced when its writer ended, may be empty or torn, and nothing of it was ever reported.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from eaglenet import foreign
+from eaglenet.errors import StoreError
+from eaglenet.files import sync, write_bytes
+
+logger = logging.getLogger(__name__)
+
+MARK = "tables.json"
+VERSIONS = "_versions"
+HINT = "latest_version_hint.json"
+LARGEST = 2**64 - 1
+"""A version's file is called by its distance from here, so that the newest comes first."""
+
+
+def versions(table: Path) -> dict[int, Path]:
+    """The files that describe the versions of a table."""
+    found: dict[int, Path] = {}
+    for path in (table / VERSIONS).glob("*.manifest"):
+        if path.stem.isdigit():
+            number = int(path.stem)
+            found[LARGEST - number if number > LARGEST // 2 else number] = path
+    return found
+
+
+class TableSync:
+    """Brings the tables of one store to the disk, each file once."""
+
+    def __init__(self, folder: Path, tables: Sequence[str]) -> None:
+        self.folder = folder
+        self.tables = tables
+        self._synced: set[tuple[int, int]] = set()
+        self._marked: dict[str, int] | None = None
+
+    def __call__(self) -> None:
+        """Sync what is new, then mark it as whole."""
+        found = {
+            name: max(versions(self.folder / name), default=0)
+            for name in self.tables
+            if (self.folder / name).is_dir()
+        }
+        if found == self._marked:
+            return
+        is_new = False
+        for name in found:
+            is_new |= self._sync_tree(self.folder / name)
+        if is_new:
+            sync(self.folder)
+        write_bytes(self.folder / MARK, json.dumps(found).encode())
+        self._marked = found
+
+    def _sync_tree(self, folder: Path) -> bool:
+        is_new = False
+        for entry in _entries(folder):
+            if entry.is_dir(follow_symlinks=False):
+                is_new |= self._sync_tree(Path(entry.path))
+                continue
+            status = entry.stat(follow_symlinks=False)
+            key = (status.st_ino, status.st_mtime_ns)
+            if key not in self._synced:
+                sync(Path(entry.path))
+                self._synced.add(key)
+                is_new = True
+        if is_new:
+            sync(folder)
+        return is_new
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from entries
+
+
+def recover(folder: Path, tables: Sequence[str], *, is_searched: bool) -> None:
+    """Go back to the versions that were marked. Only for the holder of the store's lock.
+
+    ``is_searched``: whether something was published, so that the tables cannot be new.
+    """
+    marked = _read_mark(folder)
+    if marked is None and not is_searched:
+        # Their writer ended before anything was on the disk for certain: nothing was reported.
+        for name in tables:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        return
+    for name in tables:
+        found = versions(folder / name)
+        if marked is not None:
+            torn = [number for number in found if number > marked.get(name, 0)]
+        else:
+            # Made before there were marks: an empty file is no version.
+            torn = [number for number, path in found.items() if path.stat().st_size == 0]
+        if not torn:
+            continue
+        if len(torn) == len(found):
+            raise StoreError(
+                f"{folder / name} has no whole version; restore the folder, or index the videos "
+                "into a new --store"
+            )
+        logger.warning(
+            "%s: %d versions were not on the disk when their writer ended; going on from the last "
+            "whole one, what is missing is encoded again",
+            folder / name,
+            len(torn),
+        )
+        for number in torn:
+            found[number].unlink()
+        (folder / name / VERSIONS / HINT).unlink(missing_ok=True)
+        sync(folder / name / VERSIONS)
+
+
+def _read_mark(folder: Path) -> dict[str, int] | None:
+    try:
+        values = foreign.read_object(folder / MARK)
+        return {str(name): int(number) for name, number in values.items()}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(
+            f"{folder / MARK} is damaged ({error}); delete it to go on from the newest versions, "
+            f"then check them with: eaglenet store verify --store {folder}"
+        ) from error
