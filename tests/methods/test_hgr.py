@@ -28,10 +28,7 @@ def test_the_score_equals_the_loops() -> None:
         heard = [row.nonzero().flatten().tolist() for row in text.graph.edges[number]]
         nodes = reference.nodes_of(words, spans, text.graph.roles[number].tolist(), heard, weights)
         rows.append(
-            [
-                reference.similarity(nodes, experts["scene"], weights)
-                for experts in experts_of(video)
-            ]
+            [reference.similarity(nodes, experts, weights) for experts in experts_of(video)]
         )
     scores = method.score(method.encode_text(text), method.encode_video(video))
     torch.testing.assert_close(scores, matrix(rows), **EXACT)

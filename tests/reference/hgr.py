@@ -73,7 +73,7 @@ def nodes_of(
     return outputs
 
 
-def level(nodes: Sequence[Vector | None], frames: Sequence[Vector]) -> float:
+def node_level(nodes: Sequence[Vector | None], frames: Sequence[Vector]) -> float:
     """The mean over nodes of their cosine with the frames that they attend to."""
     found = []
     for node in nodes:
@@ -87,15 +87,24 @@ def level(nodes: Sequence[Vector | None], frames: Sequence[Vector]) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def similarity(nodes: Sequence[Vector | None], frames: Sequence[Vector], weights: Weights) -> float:
+def similarity(
+    nodes: Sequence[Vector | None], experts: Mapping[str, Sequence[Vector]], weights: Weights
+) -> float:
     """The mean of sentence, verb and noun level; four verbs stand before the nouns."""
     streams = [
-        [linear(frame, part(weights, f"{name}_map")) for frame in frames]
-        for name in ("video", "verb", "noun")
+        [
+            linear(token, part(weights, f"maps.{level}.{name}"))
+            for name, tokens in experts.items()
+            for token in tokens
+        ]
+        for level in ("video", "verb", "noun")
     ]
     video = pooled(streams[0], part(weights, "pooling"))
     sentence = nodes[0]
     assert sentence is not None
-    return (
-        cosine(sentence, video) + level(nodes[1:5], streams[1]) + level(nodes[5:], streams[2])
-    ) / 3
+    levels = (
+        cosine(sentence, video),
+        node_level(nodes[1:5], streams[1]),
+        node_level(nodes[5:], streams[2]),
+    )
+    return sum(levels) / 3

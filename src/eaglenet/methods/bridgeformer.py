@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from eaglenet.encoders.bridge import Bridge, ask, question_states
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.space_time import SpaceTime
+from eaglenet.encoders.space_time import SpaceTime, need_clips
 from eaglenet.encoders.video_proxy import freeze_frame_embedding
+from eaglenet.errors import UsageError
+from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import (
     METHODS,
     MethodSpec,
@@ -15,15 +24,21 @@ from eaglenet.methods.base import (
     need_tower,
 )
 from eaglenet.methods.frozen import VideoTowerMethod
-from eaglenet.types import Encoder
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
 class BridgeFormerConfig:
-    """Settings of BridgeFormer's VideoFormer."""
+    """Settings of BridgeFormer.
+
+    bridge_weight: of the questions about hidden words (MCQ); 0, as in fine-tuning, has no bridge.
+    mask_token: the id that hides a word; CLIP's vocabulary has none for it, so padding's.
+    """
 
     num_frames: int = 4
     temperature: float = 0.05
+    bridge_weight: float = 0.0
+    mask_token: int = 0
 
 
 class BridgeFormer(VideoTowerMethod):
@@ -31,8 +46,13 @@ class BridgeFormer(VideoTowerMethod):
 
     Patches see their frame and the class token, which sees everything.
 
-    Paper: pre-trained on CC3M and WebVid-2M; here from CLIP's towers. How the authors fine-tune was
-    never released: Frozen's recipe (uncertain).
+    With ``bridge_weight`` training also asks questions: a caption with one word hidden reads the
+    patches of every block and has to find the vector of that word.
+
+    Paper: pre-trained on CC3M and WebVid-2M, with questions about noun and then verb phrases that a
+    tagger found; here from CLIP's towers, and any word may be asked for (uncertain whether that
+    helps; off by default). CLIP's text tower is narrower than its visual one, so questions go
+    through a linear map. How the authors fine-tune was never released: Frozen's recipe (uncertain).
     """
 
     name = "bridgeformer"
@@ -43,6 +63,71 @@ class BridgeFormer(VideoTowerMethod):
         self.config = config
         self.temperature = config.temperature
         self.space_time = SpaceTime(encoder.vision)
+        self.bridge = (
+            Bridge(encoder.vision.config, encoder.text.config.width, encoder.dim)
+            if config.bridge_weight
+            else None
+        )
+
+    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        """In training with a bridge also questions (``words``) and their answers (``keys``)."""
+        text = super().encode_text(texts)
+        if self.bridge is None or not self.training or not isinstance(texts, Tokens):
+            return text
+        tower = self.encoder.text
+        tokens = texts.to(self.device)
+        ends = tower.end_positions(tokens.ids)
+        questions, answers = ask(tokens.ids, ends, mask_token=self.config.mask_token)
+        states = question_states(tower, questions)
+        marked = tokens.mask.clone()
+        return dataclasses.replace(
+            text,
+            words=states.flatten(1, 2),
+            words_mask=marked.repeat(1, states.shape[1]),
+            keys=tower(answers),
+            tokens=dataclasses.replace(tokens, ids=ends[:, None].expand_as(tokens.ids)),
+        )
+
+    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        """In training with a bridge also the patches that every block was given."""
+        if self.bridge is None or not self.training:
+            return super().encode_video(videos)
+        clips, tower = need_clips(videos), self.encoder.vision
+        mask = clips.mask.to(self.device)
+        kept: list[Tensor] = []
+        first, patches = self.space_time(tower, clips.frames.to(self.device), mask, kept=kept)
+        return VideoFeatures(
+            frames=tower.project(patches).mean(dim=2),
+            mask=mask,
+            video=tower.project(first[:, 0]),
+            patches=torch.cat(kept, dim=2),
+        )
+
+    def losses(
+        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+    ) -> Losses:
+        losses = super().losses(text, video, positives)
+        if self.bridge is None or text.keys is None or video.patches is None:
+            return losses
+        answers = F.normalize(self.answers(text, video), dim=-1)
+        wanted = F.normalize(text.keys[:, 0], dim=-1)
+        term = fixed_softmax_loss(wanted @ answers.T, positives, self.temperature)
+        return Losses({**losses.terms, "bridge": term}, {"bridge": self.config.bridge_weight})
+
+    def answers(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "pairs dim"]:
+        """What each text's question finds in its own video."""
+        if self.bridge is None or text.words is None or text.tokens is None:
+            raise UsageError("texts without questions: encode them in training mode")
+        if video.patches is None:
+            raise UsageError("videos without the patches of each block: encode in training mode")
+        levels = len(self.encoder.text.blocks)
+        blocks = len(self.encoder.vision.blocks)
+        questions = text.words.unflatten(1, (levels, -1))
+        patches = video.patches.unflatten(2, (blocks, -1)).transpose(1, 2)
+        result: Tensor = self.bridge(
+            questions, text.tokens.ids[:, 0], text.tokens.mask, patches, video.mask
+        )
+        return result
 
 
 def build(config: BridgeFormerConfig, encoder: Encoder) -> BridgeFormer:

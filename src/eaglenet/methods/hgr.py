@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +16,11 @@ from eaglenet.layers.role_graph import AttentionPooling, RoleGraph, WordGRU
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.expert_base import ExpertMethod, words_width
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Expert, Losses, TextFeatures, Tokens, VideoFeatures
 
 NUM_ROLES = 16
 NUM_VERBS = 4
+LEVELS = ("video", "verb", "noun")
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,12 @@ class HGR(ExpertMethod):
     """``s`` is the mean of three levels: sentence and video, verbs and frames, nouns and frames.
 
     ``encode_text`` gives the sentence and in ``words`` the verbs and nouns; ``encode_video`` gives
-    in ``video`` the pooled video, in ``frames`` the frames that nouns look at, in ``tokens`` those
-    that verbs look at. Texts need graphs (`data.role_graphs`): without them two thirds of the score
-    would be nothing.
+    in ``video`` the pooled video and in ``tokens`` what verbs look at, then what nouns look at:
+    the tokens of all experts, of which the paper has one. Texts need graphs (`data.role_graphs`):
+    without them two thirds of the score would be nothing.
 
-    Paper: words are frozen features instead of a fine-tuned table of GloVe vectors; the frames are
-    those of the expert that shows moments. Roles come from rules, not from a labelling BERT.
+    Paper: words are frozen features instead of a fine-tuned table of GloVe vectors. Roles come from
+    rules, not from a labelling BERT.
     """
 
     name = "hgr"
@@ -81,8 +83,14 @@ class HGR(ExpertMethod):
         dim = config.dim
         self.words = WordGRU(words_width(encoder), dim, dropout=config.word_dropout)
         self.graph = RoleGraph(dim, num_roles=NUM_ROLES, dropout=config.graph_dropout)
-        width = self.widths[self.frames_expert]
-        self.video_map, self.verb_map, self.noun_map = (nn.Linear(width, dim) for _ in range(3))
+        self.maps = nn.ModuleDict(
+            {
+                level: nn.ModuleDict(
+                    {name: nn.Linear(width, dim) for name, width in self.widths.items()}
+                )
+                for level in LEVELS
+            }
+        )
         self.pooling = AttentionPooling(dim)
         self.dropout = nn.Dropout(config.frame_dropout)
 
@@ -101,31 +109,44 @@ class HGR(ExpertMethod):
         )
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        _, experts = self.read_experts(videos)
-        shown = experts[self.frames_expert]
-        values = shown.values.masked_fill(~shown.mask[..., None], 0.0)
-        frames = self.dropout(self.noun_map(values))
+        video, experts = self.read_experts(videos)
+        mask = torch.cat([expert.mask for expert in experts.values()], dim=1)
+        streams = {level: self._stream(level, experts) for level in LEVELS}
+        shown = experts[self.frames_expert].values
         return VideoFeatures(
-            frames=frames.masked_fill(~shown.mask[..., None], 0.0),
-            mask=shown.mask,
-            video=self.pooling(self.dropout(self.video_map(values)), shown.mask),
-            tokens=self.dropout(self.verb_map(values)).masked_fill(~shown.mask[..., None], 0.0),
-            tokens_mask=shown.mask,
+            frames=self.maps["noun"][self.frames_expert](shown),  # type: ignore[index]
+            mask=video.mask,
+            video=self.pooling(streams["video"], mask),
+            tokens=torch.cat([streams["verb"], streams["noun"]], dim=1),
+            tokens_mask=torch.cat([mask, mask], dim=1),
         )
 
+    def _stream(
+        self, level: str, experts: Mapping[str, Expert]
+    ) -> Float[Tensor, "videos tokens dim"]:
+        """Every token of every expert through the map of its level; zeros where none is real."""
+        parts = []
+        for name, expert in experts.items():
+            values = expert.values.masked_fill(~expert.mask[..., None], 0.0)
+            mapped = self.dropout(self.maps[level][name](values))  # type: ignore[index]
+            parts.append(mapped.masked_fill(~expert.mask[..., None], 0.0))
+        return torch.cat(parts, dim=1)
+
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        if text.words is None or text.words_mask is None or video.tokens is None:
-            raise UsageError("features without nodes: make them with encode_text and encode_video")
-        if video.video is None:
-            raise UsageError("videos without a pooled vector: make them with encode_video")
+        if text.words is None or text.words_mask is None:
+            raise UsageError("texts without nodes: make them with encode_text")
+        if video.video is None or video.tokens is None or video.tokens_mask is None:
+            raise UsageError("videos without streams of tokens: make them with encode_video")
+        verbs, nouns = video.tokens.chunk(2, dim=1)
+        mask = video.tokens_mask.chunk(2, dim=1)[0]
         total = F.normalize(text.sentence, dim=-1) @ F.normalize(video.video, dim=-1).T
         for frames, nodes in (
-            (video.tokens, slice(0, NUM_VERBS)),
-            (video.frames, slice(NUM_VERBS, None)),
+            (verbs, slice(0, NUM_VERBS)),
+            (nouns, slice(NUM_VERBS, None)),
         ):
             exists = text.words_mask[:, nodes].to(total.dtype)[:, None]
             found = node_similarities(
-                text.words[:, nodes], frames, video.mask, sharpness=self.config.sharpness
+                text.words[:, nodes], frames, mask, sharpness=self.config.sharpness
             )
             total = total + (found * exists).sum(dim=-1) / exists.sum(dim=-1).clamp_min(1.0)
         return total / 3
