@@ -69,9 +69,9 @@ class BridgeFormer(VideoTowerMethod):
             else None
         )
 
-    def encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """In training with a bridge also questions (``words``) and their answers (``keys``)."""
-        text = super().encode_text(texts)
+        text = super()._encode_text(texts)
         if self.bridge is None or not self.training or not isinstance(texts, Tokens):
             return text
         tower = self.encoder.text
@@ -88,10 +88,10 @@ class BridgeFormer(VideoTowerMethod):
             tokens=dataclasses.replace(tokens, ids=ends[:, None].expand_as(tokens.ids)),
         )
 
-    def encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         """In training with a bridge also the patches that every block was given."""
         if self.bridge is None or not self.training:
-            return super().encode_video(videos)
+            return super()._encode_video(videos)
         clips, tower = need_clips(videos), self.encoder.vision
         mask = clips.mask.to(self.device)
         kept: list[Tensor] = []
