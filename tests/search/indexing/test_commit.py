@@ -94,7 +94,7 @@ def test_clips_of_a_file_that_goes_on_are_stored_and_not_yet_shown() -> None:
     assert commit.write().clips == 1
     assert store.calls == ["clips [0]", "sync"]
     assert commit.write().clips == 0
-    assert store.calls == ["clips [0]"]
+    assert store.calls == ["clips [0]", "sync"]
 
 
 @pytest.mark.parametrize(
