@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from eaglenet.cli.data_options import (
+    DATASETS_WITH_VIDEOS,
+    EXAMPLE,
+    AsJson,
+    Dataset,
+    Root,
+    Settings,
+    VideoFolders,
+    Workers,
+)
 from eaglenet.cli.progress import shown_progress
 from eaglenet.cli.terminal import lines
 from eaglenet.errors import UsageError
@@ -18,22 +28,8 @@ if TYPE_CHECKING:
     from eaglenet.data.records import Split
     from eaglenet.types import FrameSpec
 
-EXAMPLE = "train=7k"
 app = typer.Typer(help="Check datasets and cache their frames.", no_args_is_help=True)
 
-DATASETS_WITH_VIDEOS = "msrvtt, didemo, msvd, vatex, folder (your own) or demo"
-Dataset = Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}.")]
-Root = Annotated[Path, typer.Option("--root", help="Folder (or file) of the dataset.")]
-VideoFolders = Annotated[
-    list[Path] | None,
-    typer.Option("--videos", help="Folder of video files, if not under the root; repeatable."),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help=f"Dataset option as name=value, e.g. {EXAMPLE}; repeatable."),
-]
-Workers = Annotated[int, typer.Option("--workers", help="Files looked at side by side.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
 MAX_REASONS = 5  # printed of each kind; --json lists them all
 
 

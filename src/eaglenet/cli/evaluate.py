@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from eaglenet.cli.data import EXAMPLE, VideoFolders
-from eaglenet.cli.data import Settings as DatasetSettings
+from eaglenet.cli.data_options import EXAMPLE, VideoFolders
+from eaglenet.cli.data_options import Settings as DatasetSettings
 from eaglenet.cli.progress import shown_progress
 from eaglenet.cli.training_options import AsJson, Device
 from eaglenet.errors import UsageError

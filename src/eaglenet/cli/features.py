@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from eaglenet.cli.data import EXAMPLE, AsJson, Dataset, Settings, VideoFolders
+from eaglenet.cli.data_options import EXAMPLE, AsJson, Dataset, Settings, VideoFolders
 from eaglenet.cli.progress import shown_progress
 from eaglenet.errors import UsageError
 from eaglenet.settings import read_assignments

@@ -1,0 +1,23 @@
+"""Options that the commands over datasets share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = "train=7k"
+DATASETS_WITH_VIDEOS = "msrvtt, didemo, msvd, vatex, folder (your own) or demo"
+Dataset = Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}.")]
+Root = Annotated[Path, typer.Option("--root", help="Folder (or file) of the dataset.")]
+VideoFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--videos", help="Folder of video files, if not under the root; repeatable."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help=f"Dataset option as name=value, e.g. {EXAMPLE}; repeatable."),
+]
+Workers = Annotated[int, typer.Option("--workers", help="Files looked at side by side.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
