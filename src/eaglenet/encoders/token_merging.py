@@ -57,7 +57,7 @@ def merge(
     order = best.argsort(dim=-1, descending=True, stable=True)
     joining = order[:, :num_merged]
     staying = order[:, num_merged:].sort(dim=-1).values
-    weighted = patches * sizes[..., None]
+    weighted = patches.to(sizes.dtype) * sizes[..., None]
     sources, targets = weighted[:, ::2], weighted[:, 1::2]
     into = target.take_along_dim(joining, dim=1)
     moved = sources.take_along_dim(joining[..., None], dim=1)
@@ -65,8 +65,9 @@ def merge(
     target_sizes = sizes[:, 1::2].scatter_add(1, into, sizes[:, ::2].take_along_dim(joining, dim=1))
     kept_sizes = torch.cat([sizes[:, ::2].take_along_dim(staying, dim=1), target_sizes], dim=1)
     kept = torch.cat([sources.take_along_dim(staying[..., None], dim=1), joined], dim=1)
+    kept = (kept / kept_sizes[..., None]).to(given.tokens.dtype)
     return Merged(
-        torch.cat([given.tokens[:, :num_class], kept / kept_sizes[..., None]], dim=1),
+        torch.cat([given.tokens[:, :num_class], kept], dim=1),
         torch.cat([given.sizes[:, :num_class], kept_sizes], dim=1),
     )
 
@@ -126,7 +127,9 @@ class TokenMerging(nn.Module):
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
             tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
-        sizes = torch.ones(tokens.shape[:2], dtype=tokens.dtype, device=tokens.device)
+        # Half precision could not count as many patches as one token may come to stand for.
+        dtype = torch.promote_types(tokens.dtype, torch.float32)
+        sizes = torch.ones(tokens.shape[:2], dtype=dtype, device=tokens.device)
         state, num_class, counts = Merged(tokens, sizes), 1, []
         for index, block in enumerate(tower.blocks):
             if not isinstance(block, ResidualBlock):

@@ -14,8 +14,11 @@ from eaglenet.types import TextFeatures
 def token_similarities(
     words: Float[Tensor, "texts words dim"], tokens: Float[Tensor, "videos tokens dim"]
 ) -> Float[Tensor, "texts videos words tokens"]:
-    """Cosine of every word with every visual token."""
-    return torch.einsum("twd,vfd->tvwf", F.normalize(words, dim=-1), F.normalize(tokens, dim=-1))
+    """Cosine of every word with every visual token; 0 with a token of zeros."""
+    # The usual 1e-12 is 0 in half precision, where a vector of zeros would give NaN.
+    shortest = max(1e-12, torch.finfo(tokens.dtype).tiny)
+    words, tokens = (F.normalize(part, dim=-1, eps=shortest) for part in (words, tokens))
+    return torch.einsum("twd,vfd->tvwf", words, tokens)
 
 
 def words_or_sentence(
