@@ -50,7 +50,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         known = {
             name for option in command.params for name in (*option.opts, *option.secondary_opts)
         }
-        known |= {"--help", "-h"}
+        known |= {"--help", "-h", "--import"}
         for word in rest:
             if word.startswith("--"):
                 assert word.split("=")[0] in known, f"{page.name}: {' '.join(words)}: {word}"

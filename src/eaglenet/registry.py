@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from eaglenet import plugins
 from eaglenet.errors import UnknownNameError
 
 Entry = TypeVar("Entry")
@@ -24,8 +25,10 @@ class Registry(Generic[Entry]):
     4
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, is_open: bool = False) -> None:
+        """``is_open``: other packages add entries; they are imported when a name is not known."""
         self.kind = kind
+        self.is_open = is_open
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> Entry:
@@ -35,10 +38,16 @@ class Registry(Generic[Entry]):
         return entry
 
     def __getitem__(self, name: str) -> Entry:
+        if name not in self._entries and self.is_open:
+            plugins.load_installed()
         if name not in self._entries:
             close = difflib.get_close_matches(name, self._entries, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UnknownNameError(f"unknown {self.kind} {name!r}{hint} (known: {self._listed()})")
+            others = "; a package may bring it: install it, or give --import MODULE"
+            raise UnknownNameError(
+                f"unknown {self.kind} {name!r}{hint} (known: {self._listed()})"
+                + (others if self.is_open and not close else "")
+            )
         return self._entries[name]
 
     def _listed(self) -> str:

@@ -9,9 +9,11 @@ from importlib import import_module
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
+from eaglenet import plugins
 from eaglenet.cli.terminal import SafeFormatter, lines
-from eaglenet.errors import EagleNetError, StoppedError
+from eaglenet.errors import EagleNetError, StoppedError, UsageError
 
 COMMAND_MODULES: tuple[str, ...] = (
     "demo",
@@ -32,8 +34,46 @@ COMMAND_MODULES: tuple[str, ...] = (
 )
 """Modules of this package, each with a ``register(app)``. They import heavy things lazily."""
 
+
+class Commands(TyperGroup):
+    """The commands, each of which takes ``--import MODULE`` wherever it stands."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Imports what is asked for before any command looks for a name."""
+        modules, rest = take_imports(args)
+        plugins.load_installed()
+        for module in modules:
+            plugins.import_named(module)
+        return super().parse_args(ctx, rest)
+
+
+def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The modules of every ``--import MODULE``, and the arguments without them.
+
+    >>> take_imports(["train", "x", "--import", "mine", "--import=more.of_it"])
+    (['mine', 'more.of_it'], ['train', 'x'])
+    """
+    modules: list[str] = []
+    rest: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--":
+            return modules, [*rest, argument, *waiting]
+        if argument == "--import":
+            module = next(waiting, "")
+            if not module:
+                raise UsageError("--import needs the name of a module")
+            modules.append(module)
+        elif argument.startswith("--import="):
+            modules.append(argument.removeprefix("--import="))
+        else:
+            rest.append(argument)
+    return modules, rest
+
+
 app = typer.Typer(
     name="eaglenet",
+    cls=Commands,
     help="Search video with words; train, compare and report text-video retrieval models.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -56,6 +96,15 @@ def options(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say what is chosen and why.")
     ] = False,
+    _modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module that registers methods, datasets, towers or stores; anywhere on "
+            "the line, repeatable.",
+        ),
+    ] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit."),

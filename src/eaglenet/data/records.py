@@ -183,7 +183,7 @@ class DatasetSpec:
         object.__setattr__(self, "load", with_checked_options(self.name, self.load))
 
 
-DATASETS: Registry[DatasetSpec] = Registry("dataset")
+DATASETS: Registry[DatasetSpec] = Registry("dataset", is_open=True)
 
 # Given to every dataset by those who look for files; one that makes its own has no use for them.
 FILE_OPTIONS = ("finder", "video_folders")

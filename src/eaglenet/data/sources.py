@@ -174,7 +174,7 @@ class SourceSpec:
     """Words of a sentence that are read where a model does not say otherwise."""
 
 
-SOURCES: Registry[SourceSpec] = Registry("dataset")
+SOURCES: Registry[SourceSpec] = Registry("dataset", is_open=True)
 
 
 def add_source(spec: SourceSpec) -> SourceSpec:

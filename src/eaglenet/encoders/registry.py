@@ -61,4 +61,4 @@ class EncoderSpec:
     reads_features: bool = False
 
 
-ENCODERS: Registry[EncoderSpec] = Registry("encoder family")
+ENCODERS: Registry[EncoderSpec] = Registry("encoder family", is_open=True)

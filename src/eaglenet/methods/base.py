@@ -270,4 +270,4 @@ class MethodSpec:
     """Whether it reads folders of several experts; towers and adapters are one expert to it."""
 
 
-METHODS: Registry[MethodSpec] = Registry("method")
+METHODS: Registry[MethodSpec] = Registry("method", is_open=True)

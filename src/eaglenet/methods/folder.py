@@ -15,7 +15,7 @@ from eaglenet import foreign
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.catalogue import ALIASES
 from eaglenet.encoders.config import check_sizes
-from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
+from eaglenet.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.files import write_json, written_whole
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.settings import from_plain
@@ -170,13 +170,10 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 def _build_encoder(plain: Any, weights: Mapping[str, Tensor], path: Path) -> Encoder:
     if not isinstance(plain, Mapping) or not isinstance(plain.get("kind"), str):
         raise CheckpointError(f"{path}: encoder should say its kind and config")
-    if plain["kind"] not in ENCODERS:
-        known = ", ".join(ENCODERS)
-        raise CheckpointError(
-            f"{path}: unknown encoder {plain['kind']!r} (known: {known}); upgrade eaglenet, or "
-            "import the package that brings this family"
-        )
-    spec = ENCODERS[plain["kind"]]
+    try:
+        spec = ENCODERS[str(plain["kind"])]
+    except UnknownNameError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     config = from_plain(spec.config_class, plain["config"], where="encoder.config")
     check_sizes(config)
     if spec.reads_features:

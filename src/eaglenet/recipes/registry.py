@@ -10,7 +10,7 @@ from eaglenet.registry import Registry
 
 Recipe = Callable[[], Experiment]
 
-RECIPES: Registry[Recipe] = Registry("recipe")
+RECIPES: Registry[Recipe] = Registry("recipe", is_open=True)
 
 
 def add_recipe(name: str, recipe: Recipe, doc: str) -> None:

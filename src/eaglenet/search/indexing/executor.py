@@ -61,7 +61,7 @@ class MakeExecutor(Protocol):
     def __call__(self, setting: Setting) -> Executor: ...
 
 
-EXECUTORS: Registry[MakeExecutor] = Registry("executor")
+EXECUTORS: Registry[MakeExecutor] = Registry("executor", is_open=True)
 
 
 class LocalExecutor:

@@ -80,7 +80,7 @@ class Store(Protocol):
         ...
 
 
-STORES: Registry[type[Store]] = Registry("kind of store")
+STORES: Registry[type[Store]] = Registry("kind of store", is_open=True)
 STORES.add("file", StoreFolder)
 
 

@@ -1,0 +1,150 @@
+"""The package of docs/extending.md, installed from that page, trains, evaluates and searches."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from eaglenet import plugins
+from eaglenet.cli.main import take_imports
+from eaglenet.data.demo.dataset import render_world
+from eaglenet.errors import UsageError
+
+PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+SMALL = (
+    "method=best_frame encoder.kind=grey_clip data.options.train=16 data.options.val=8 "
+    "data.options.test=8 training.epochs=1 training.coarse_epochs=0 training.batch_size=8"
+)
+STEPS = """
+import json, sys
+from typer.testing import CliRunner
+from eaglenet.cli.main import app
+
+for command in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(app, command)
+    print(json.dumps([result.exit_code, result.stdout, str(result.exception or "")]))
+"""
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the page shows."""
+    folder = tmp_path_factory.mktemp("sources")
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL):
+        name = re.match(r"# (our_package/\w+\.py)\n", block)
+        if name:
+            path = folder / name.group(1)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package, put there by pip without any network."""
+    folder = tmp_path_factory.mktemp("installed")
+    wheel = folder / "our_package-1.0-py3-none-any.whl"
+    information = "our_package-1.0.dist-info"
+    files = {
+        str(path.relative_to(sources)): path.read_text() for path in sorted(sources.rglob("*.py"))
+    }
+    toml = re.search(r"```toml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    assert toml is not None
+    entry = toml.group(1).replace('"', "").replace("[project.entry-points.", "[")
+    files |= {
+        f"{information}/METADATA": "Metadata-Version: 2.1\nName: our-package\nVersion: 1.0\n",
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\n"
+        "Root-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{information}/entry_points.txt": entry,
+    }
+    record = [f"{name},{_digest(text)},{len(text.encode())}" for name, text in files.items()]
+    files[f"{information}/RECORD"] = "\n".join([*record, f"{information}/RECORD,,", ""])
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    command += ["--disable-pip-version-check", "--target", str(folder / "packages"), str(wheel)]
+    subprocess.run(command, check=True, timeout=120)
+    return folder / "packages"
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def run(commands: list[list[str]], place: Path, *paths: Path) -> list[tuple[int, str, str]]:
+    """Exit code, output and error of commands in a process with the packages of ``paths``."""
+    known = [str(path) for path in (*paths, *filter(None, sys.path))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(known), "SHELF": str(place)}
+    script = [sys.executable, "-c", STEPS, json.dumps(commands)]
+    done = subprocess.run(
+        script, capture_output=True, text=True, env=environment, cwd=place, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_a_plug_in_is_trained_evaluated_indexed_and_searched_and_loads_again(
+    installed: Path, sources: Path, tmp_path: Path
+) -> None:
+    settings = [word for setting in SMALL.split() for word in ("--set", setting)]
+    render_world(tmp_path / "world", "test", 8, workers=1)
+    (tmp_path / "train.tsv").write_text("a\ta red circle\n")
+    (tmp_path / "a.mp4").write_bytes(b"damaged")
+    commands = [
+        ["train", "demo", "--output", "run", "--device", "cpu", "--json", *settings],
+        ["evaluate", "run", "--device", "cpu", "--json"],
+        ["index", "world/videos", "--store", "shelf://ours", "--model", "run", "--json",
+         "--workers", "0"],
+        ["search", "a red circle", "--store", "shelf://ours", "--json"],
+        ["data", "check", "tabbed", "--root", ".", "--split", "train", "--json"],
+    ]  # fmt: skip
+    results = run(commands, tmp_path, installed)
+    assert [code for code, _, _ in results] == [0, 0, 0, 0, 3], results
+    trained, evaluated, indexed, found, checked = (json.loads(text) for _, text, _ in results)
+    assert trained["method"] == "best_frame"
+    assert evaluated["t2v"]["queries"] > 0
+    assert indexed["indexed"] == 8
+    assert len(json.dumps(found)) > 100
+    assert checked["splits"][0]["undecodable"][0]["video_id"] == "a"
+
+    # Another process, which has the module in reach but not installed.
+    again = ["search", "a red circle", "--store", "shelf://ours", "--json"]
+    without, named = run([again, [*again, "--import", "our_package"]], tmp_path, sources)
+    assert without[0] != 0
+    assert "give --import MODULE" in without[2]
+    assert (named[0], json.loads(named[1])) == (0, found)
+
+
+def test_imports_are_taken_from_anywhere_on_the_line_but_not_from_after_a_double_dash() -> None:
+    line = ["--import", "one", "search", "--import=two", "words", "--", "--import", "three"]
+    assert take_imports(line) == (["one", "two"], ["search", "words", "--", "--import", "three"])
+    with pytest.raises(UsageError, match="needs the name of a module"):
+        take_imports(["train", "--import"])
+
+
+def test_a_module_that_cannot_be_imported_is_named() -> None:
+    with pytest.raises(UsageError, match="--import no_such_module: ModuleNotFoundError"):
+        plugins.import_named("no_such_module")
+
+
+def test_an_installed_plug_in_that_fails_is_left_out_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from importlib.metadata import EntryPoint
+
+    broken = EntryPoint("broken", "no_such_module", plugins.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [broken])
+    monkeypatch.setattr(plugins, "_done", set())
+    plugins.load_installed()
+    assert "plug-in broken (no_such_module) was left out" in caplog.text
