@@ -7,6 +7,7 @@
 - ``components/frl+eam``, ``energy/mlp``, ...: the paper's ablations on MSR-VTT, ViT-B/16;
   ``didemo-b16/components/...`` on DiDeMo, ``msrvtt-b16-released/...`` in released settings;
   ``demo/...`` and ``features/...`` on the demo world and on stored features.
+- ``msrvtt-siglip2-b16``, ``msrvtt-pe-b16``, ...: the main results on SigLIP 2 and PE-Core.
 - ``folder-b32``, ``folder-b32/clip4clip``, ...: on your own videos.
 - ``experts/ce``, ...: on folders of several experts.
 - ``msrvtt-experts/ce``, ``msrvtt-b16/frozen``, ...: rows before CLIP with their authors' settings.
@@ -15,7 +16,17 @@
 The docstring of a recipe names its command and its source.
 """
 
-from eaglenet.recipes import ablations, benchmarks, demo, earlier, experts, features, own, peers
+from eaglenet.recipes import (
+    ablations,
+    benchmarks,
+    demo,
+    earlier,
+    experts,
+    features,
+    own,
+    peers,
+    towers,
+)
 from eaglenet.recipes.registry import RECIPES, Recipe, build_recipe, describe_recipe
 from eaglenet.recipes.rows import TABLES
 
@@ -27,5 +38,6 @@ experts.register()
 features.register()
 own.register()
 peers.register()
+towers.register()
 
 __all__ = ["RECIPES", "TABLES", "Recipe", "build_recipe", "describe_recipe"]
