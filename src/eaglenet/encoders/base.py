@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +24,9 @@ from eaglenet.types import (
     Tokens,
     VideoFeatures,
 )
+
+RESTORING = threading.RLock()
+"""One restores a released tower, others wait for it."""
 
 
 class BaseEncoder(nn.Module, ABC):
@@ -102,6 +107,27 @@ class TowerEncoder(BaseEncoder):
     context_length: int
     vision: nn.Module
     text: nn.Module
+    _restore_vision: Callable[[], nn.Module] | None = None
+
+    def release_vision(self, restore: Callable[[], nn.Module]) -> None:
+        """Forget the weights of the image tower: questions in words need the other one alone.
+
+        ``restore`` gives the tower again; it is called when somebody asks for it. Moving the
+        encoder to another device has to be done before.
+        """
+        self.vision.to("meta")
+        self._restore_vision = restore
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        if name == "vision" and self.__dict__.get("_restore_vision") is not None:
+            with RESTORING:
+                restore = self.__dict__.get("_restore_vision")
+                if restore is not None:
+                    self.vision = restore().to(self.device).eval()
+                    self._restore_vision = None  # only now: others wait until it is there
+            return super().__getattr__(name)
+        return value
 
     @abstractmethod
     def read_tokens(

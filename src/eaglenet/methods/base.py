@@ -197,7 +197,7 @@ class Method(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return self.encoder.device
 
 
 @contextmanager

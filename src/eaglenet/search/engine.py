@@ -24,7 +24,7 @@ from eaglenet.search.hits import (
     make_hits,
     rank_captions,
 )
-from eaglenet.search.models import model_identity, put_on, require_model
+from eaglenet.search.models import keep_text_tower, model_identity, put_on, require_model
 from eaglenet.search.options import SearchOptions, checked_count
 from eaglenet.search.queries import (
     FrameQuery,
@@ -141,7 +141,10 @@ class Engine:
                 "new store"
             )
         method.eval()
-        return put_on(method, self._device) if self._device is not None else method
+        method = put_on(method, self._device) if self._device is not None else method
+        if not isinstance(given, Method):
+            keep_text_tower(method, str(given))
+        return method
 
     def warm_up(self) -> None:
         """Load the model and the vectors and run one query, so that the next one is fast."""

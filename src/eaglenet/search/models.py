@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub_cache import exact_name
 from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
 from eaglenet.methods.base import Method
@@ -78,6 +80,19 @@ def put_on(method: Method, device: torch.device | str) -> Method:
             f"the model cannot be put on --device {device} ({reason}); give cpu, cuda or cuda:N "
             "of a GPU that this machine has, or leave the option out for cpu"
         ) from error
+
+
+def keep_text_tower(method: Method, name: str) -> None:
+    """Let go of the image tower until a picture is asked about; most questions are sentences."""
+    from eaglenet.methods.folder import load
+
+    def image_tower() -> nn.Module:
+        encoder = load(name).encoder
+        assert isinstance(encoder, TowerEncoder)
+        return encoder.vision
+
+    if isinstance(method.encoder, TowerEncoder):
+        method.encoder.release_vision(image_tower)
 
 
 def describe(
