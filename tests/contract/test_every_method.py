@@ -155,6 +155,33 @@ def test_a_missing_expert_scores_as_if_it_were_never_stored(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "case",
+    [c for c in CASES if c.encoder == "experts" and c.variant != "released"],
+    ids=str,
+)
+def test_nothing_is_learnt_from_the_places_of_a_missing_expert(case: Case) -> None:
+    """Loss, gradients and statistics of a step, with zeros there and with other numbers."""
+    found = []
+    for filling in (0.0, 1e3):
+        method = make_method(case).train()
+        texts, videos = make_texts("experts", VIDEOS), make_videos("experts")
+        assert isinstance(videos, VideoFeatures)
+        assert videos.experts is not None
+        for expert in videos.experts.values():
+            expert.values[~expert.mask] = filling
+        torch.manual_seed(5)
+        loss = method.losses(
+            method.encode_text(texts), method.encode_video(videos), torch.eye(VIDEOS).bool()
+        ).total
+        loss.backward()
+        gradients = [p.grad for p in method.parameters() if p.grad is not None]
+        statistics = [value for value in method.buffers() if value.is_floating_point()]
+        found.append([loss.detach(), *gradients, *statistics])
+    for zeros, others in zip(*found, strict=True):
+        torch.testing.assert_close(zeros, others, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "case",
     [c for c in CASES if c.encoder == "features" and str(c) != "t2vlad-released-features"],
     ids=str,
 )

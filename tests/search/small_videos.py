@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,8 +47,8 @@ def cut_short_video(path: Path) -> Path:
     return path
 
 
-def save_small_model(folder: Path) -> Path:
-    """A zero-shot model with random weights that knows a few words."""
+def save_small_model(folder: Path, method_name: str = "clip4clip", **config_changes: Any) -> Path:
+    """A model with random weights that knows a few words; zero-shot unless a method is named."""
     from eaglenet.encoders.clip import ClipEncoder
     from eaglenet.encoders.clip_tokenizer import ClipTokenizer
     from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
@@ -69,8 +70,8 @@ def save_small_model(folder: Path) -> Path:
             mlp_width=28,
         ),
     )
-    spec = METHODS["clip4clip"]
-    method = spec.build(spec.config_class(), ClipEncoder(config))
+    spec = METHODS[method_name]
+    method = spec.build(spec.config_class(**config_changes), ClipEncoder(config))
     method.frame_spec = FrameSpec(num_frames=5, size=16)
     method.tokenizer = tokenizer
     save(method.eval(), folder)

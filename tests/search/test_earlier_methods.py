@@ -1,0 +1,39 @@
+"""Search with the methods before CLIP: one that cannot be prepared, and one over experts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_videos import colour_video, save_small_model
+
+import eaglenet
+from eaglenet.search.indexing.videos import index
+
+SIZES = {"dim": 8, "num_heads": 2}
+MODELS: dict[str, dict[str, Any]] = {
+    "clipbert": {**SIZES, "num_frames": 5, "num_layers": 1, "hidden_dim": 12},
+    "ce": {"dim": 8, "num_frames": 5, "text_centres": 2},
+    "tvmm": {"num_frames": 5, "num_prototypes": 2},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_shortlist_is_ranked_by_the_methods_own_score(name: str, tmp_path: Path) -> None:
+    model = save_small_model(tmp_path / "model", name, **MODELS[name])
+    (tmp_path / "videos").mkdir()
+    for colour in ("red", "green", "blue"):
+        colour_video(tmp_path / "videos" / f"{colour}.mp4", [colour])
+    index(tmp_path / "videos", tmp_path / "store", model=str(model))
+    engine = eaglenet.open(str(tmp_path / "store"))
+    hits = engine.search("a red car", k=3)
+    assert len(hits) == 3
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    method = engine.method
+    with torch.no_grad():
+        found = method.similarity("a red car", [str(tmp_path / "videos" / "red.mp4")])
+    own = next(hit for hit in hits if hit.path.endswith("/red.mp4") or hit.path == "red.mp4")
+    # Kept in half precision in the store.
+    assert own.score == pytest.approx(float(found[0, 0]), abs=2e-2)
