@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eaglenet.data.experts import GRAPHS_FILE, IDS, load_expert_folder
+from eaglenet.data.expert_files import GRAPHS_FILE, IDS
+from eaglenet.data.experts import load_expert_folder
 from eaglenet.data.features import FRAMES_FILE, INDEX_FILE, read_index
 from eaglenet.errors import DatasetError
 from eaglenet.types import Expert, TextGraph

@@ -23,63 +23,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from eaglenet.data.expert_files import (
+    PackedTokens,
+    check_width,
+    described,
+    read_graphs,
+    read_ids,
+    read_packed,
+    read_seconds,
+    read_teachers,
+)
 from eaglenet.data.features import (
     FRAMES_FILE,
     INDEX_FILE,
     FeatureSplit,
     load_feature_folder,
-    read_array,
     read_index,
 )
 from eaglenet.errors import DatasetError, UsageError
 from eaglenet.types import Expert, TextFeatures, TextGraph, Tokens, VideoFeatures
-
-GRAPHS_FILE = "graphs.npz"
-IDS = "token_ids"
-
-
-@dataclass(frozen=True)
-class PackedTokens:
-    """Sets of tokens, one after the other: set ``n`` is ``count[n]`` rows from ``start[n]`` on."""
-
-    values: Tensor
-    start: Int[Tensor, "sets"]
-    count: Int[Tensor, "sets"]
-    seconds: Float[Tensor, "rows"] | None = None
-
-    @property
-    def most(self) -> int:
-        """The size of the largest set; at least 1, so that no batch has an empty axis."""
-        return max(int(self.count.max()), 1) if len(self.count) else 1
-
-    def rows_of(self, sets: Int[Tensor, "chosen"]) -> tuple[Tensor, Bool[Tensor, "chosen tokens"]]:
-        """Rows of the packed array for each token of the chosen sets, and which are real."""
-        offsets = torch.arange(self.most, device=self.count.device)
-        mask = offsets[None] < self.count[sets, None]
-        return (self.start[sets, None] + offsets[None]).masked_fill(~mask, 0), mask
-
-    def gather(self, sets: Int[Tensor, "chosen"]) -> Expert:
-        """The chosen sets as float32, padded with masked zeros."""
-        rows, mask = self.rows_of(sets)
-        if len(self.values) == 0:
-            empty = torch.zeros(*mask.shape, self.values.shape[1], device=mask.device)
-            return Expert(empty, mask)
-        values = self.values.index_select(0, rows.flatten()).float().view(*mask.shape, -1)
-        values = values.masked_fill(~mask[..., None], 0.0)
-        if self.seconds is None:
-            return Expert(values, mask)
-        return Expert(values, mask, self.seconds[rows].masked_fill(~mask, -1.0))
-
-    def to(self, device: torch.device | str) -> PackedTokens:
-        seconds = None if self.seconds is None else self.seconds.to(device)
-        return PackedTokens(
-            self.values.to(device), self.start.to(device), self.count.to(device), seconds
-        )
 
 
 @dataclass(frozen=True)
@@ -179,167 +145,40 @@ def load_expert_folder(folder: Path | str, *, words: str = "") -> ExpertSplit:
     index = read_index(folder)
     whole = load_feature_folder(folder)
     counts = (whole.num_videos, whole.num_texts)
-    described = _table(index, "experts", folder)
+    found = described(index, "experts", folder)
     frames_name = str(index.get("frames") or "frames")
-    if described and frames_name not in described:
+    if found and frames_name not in found:
         raise DatasetError(
             f"{folder / INDEX_FILE}: frames is {frames_name!r}, which is not among the experts "
-            f"{', '.join(described)}"
+            f"{', '.join(found)}"
         )
-    if described:
-        _check_width(folder / FRAMES_FILE, whole.frame_dim, described[frames_name])
+    if found:
+        check_width(folder / FRAMES_FILE, whole.frame_dim, found[frames_name])
     experts = {
-        name: _read_packed(folder, f"expert_{name}", counts[0], entry)
-        for name, entry in sorted(described.items())
+        name: read_packed(folder, f"expert_{name}", counts[0], entry)
+        for name, entry in sorted(found.items())
         if name != frames_name
     }
     kinds = {
-        name: _read_packed(folder, f"words_{name}", counts[1], entry, least=1)
-        for name, entry in _table(index, "words", folder).items()
+        name: read_packed(folder, f"words_{name}", counts[1], entry, least=1)
+        for name, entry in described(index, "words", folder).items()
     }
     if words and words not in kinds:
         raise UsageError(
             f"{folder} has no words {words!r}; it has {', '.join(kinds) or 'sentences only'}"
         )
     chosen = words or next(iter(kinds), "")
-    teachers = _read_teachers(folder, counts)
+    teachers = read_teachers(folder, counts)
     return ExpertSplit(
         **{name: getattr(whole, name) for name in whole.__dataclass_fields__},
         video_row=torch.arange(counts[0]),
         experts=experts,
         frames_expert=frames_name,
-        frame_seconds=_read_seconds(folder, f"expert_{frames_name}", len(whole.packed_frames)),
+        frame_seconds=read_seconds(folder, f"expert_{frames_name}", len(whole.packed_frames)),
         words=kinds,
         chosen_words=chosen,
-        token_ids=_read_ids(folder, counts[1]),
-        graphs=_read_graphs(folder, counts[1], kinds, str(index.get("graphs") or chosen)),
+        token_ids=read_ids(folder, counts[1]),
+        graphs=read_graphs(folder, counts[1], kinds, str(index.get("graphs") or chosen)),
         text_teachers=teachers[0],
         video_teachers=teachers[1],
     )
-
-
-def _table(index: Mapping[str, Any], key: str, folder: Path) -> dict[str, Mapping[str, Any]]:
-    table = index.get(key) or {}
-    path = folder / INDEX_FILE
-    if not isinstance(table, Mapping):
-        raise DatasetError(f"{path}: {key} should be an object of names, is {table!r:.80}")
-    for name, entry in table.items():
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("dim"), int):
-            raise DatasetError(f"{path}: {key} {name!r} should say its dim, says {entry!r:.80}")
-        if not name.replace("_", "").replace("-", "").isalnum():
-            raise DatasetError(
-                f"{path}: {key} {name!r}: use letters, digits, - and _; it names a file"
-            )
-    return dict(table)
-
-
-def _check_width(path: Path, found: int, entry: Mapping[str, Any]) -> None:
-    if found != entry["dim"]:
-        raise DatasetError(f"{path}: {found} wide, {INDEX_FILE} says {entry['dim']}")
-
-
-def _read_packed(
-    folder: Path, stem: str, sets: int, entry: Mapping[str, Any], *, least: int = 0
-) -> PackedTokens:
-    path = folder / f"{stem}.npy"
-    values = read_array(path, (np.float16, np.float32))
-    _check_width(path, values.shape[1], entry)
-    count = _read_counts(folder, stem, sets, len(values), least)
-    seconds = _read_seconds(folder, stem, len(values))
-    return PackedTokens(values, count.cumsum(0) - count, count, seconds)
-
-
-def _read_seconds(folder: Path, stem: str, rows: int) -> Tensor | None:
-    path = folder / f"{stem}_seconds.npy"
-    if not path.exists():
-        return None
-    seconds = torch.from_numpy(_load(path)).float()
-    if seconds.shape != (rows,) or not bool(seconds.isfinite().all()):
-        raise DatasetError(
-            f"{path}: shape {tuple(seconds.shape)}, expected one finite number for each of the "
-            f"{rows} tokens, -1 where it is unknown"
-        )
-    return seconds
-
-
-def _read_counts(folder: Path, stem: str, sets: int, rows: int, least: int) -> Tensor:
-    path = folder / f"{stem}_counts.npy"
-    count = _load(path)
-    if count.shape != (sets,) or count.dtype.kind not in "iu" or (count < least).any():
-        raise DatasetError(
-            f"{path}: {count.dtype.name} of shape {count.shape}, expected {sets} whole numbers, "
-            f"{least} or more"
-        )
-    if int(count.sum()) != rows:
-        raise DatasetError(f"{path}: sums to {int(count.sum())}, {stem}.npy has {rows} rows")
-    return torch.from_numpy(count.astype(np.int64))
-
-
-def _read_ids(folder: Path, num_texts: int) -> PackedTokens | None:
-    path = folder / f"{IDS}.npy"
-    if not path.exists():
-        return None
-    ids = _load(path)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu" or (ids < 0).any():
-        raise DatasetError(f"{path}: expected one axis of whole numbers, 0 or more")
-    count = _read_counts(folder, IDS, num_texts, len(ids), 1)
-    values = torch.from_numpy(ids.astype(np.int64))[:, None]
-    return PackedTokens(values, count.cumsum(0) - count, count)
-
-
-def _read_graphs(
-    folder: Path, num_texts: int, words: Mapping[str, PackedTokens], chosen: str
-) -> TextGraph | None:
-    path = folder / GRAPHS_FILE
-    if not path.exists():
-        return None
-    if chosen not in words:
-        raise DatasetError(f"{path}: points at words {chosen!r}, which the folder does not have")
-    content = _load(path)
-    missing = [name for name in ("spans", "roles", "edges") if name not in content]
-    if missing:
-        raise DatasetError(f"{path}: {', '.join(missing)} missing")
-    spans, roles, edges = (torch.from_numpy(content[name]) for name in ("spans", "roles", "edges"))
-    nodes = roles.shape[-1]
-    expected = {
-        "spans": (num_texts, nodes, words[chosen].most),
-        "roles": (num_texts, nodes),
-        "edges": (num_texts, nodes, nodes),
-    }
-    for name, value in (("spans", spans), ("roles", roles), ("edges", edges)):
-        if tuple(value.shape) != expected[name]:
-            raise DatasetError(f"{path}: {name} {tuple(value.shape)}, expected {expected[name]}")
-    return TextGraph(spans.bool(), roles.long(), edges.bool())
-
-
-def _read_teachers(folder: Path, counts: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
-    sides: list[list[Tensor]] = [[], []]
-    for text_path in sorted(folder.glob("teacher_*_text.npy")):
-        video_path = text_path.with_name(text_path.name.replace("_text.npy", "_video.npy"))
-        pair = [read_array(path, (np.float16, np.float32)) for path in (text_path, video_path)]
-        shapes = (tuple(pair[0].shape), tuple(pair[1].shape))
-        width = pair[0].shape[1]
-        if shapes != ((counts[1], width), (counts[0], width)):
-            raise DatasetError(
-                f"{text_path} and {video_path.name}: shapes {shapes[0]} and {shapes[1]}, expected "
-                f"{counts[1]} texts and {counts[0]} videos of one width"
-            )
-        if sides[0] and sides[0][0].shape[1] != width:
-            raise DatasetError(
-                f"{text_path}: {width} wide, the teacher before it {sides[0][0].shape[1]}; "
-                "teachers of one folder need one width"
-            )
-        for side, values in zip(sides, pair, strict=True):
-            side.append(values)
-    if not sides[0]:
-        return None, None
-    return torch.stack(sides[0], dim=1), torch.stack(sides[1], dim=1)
-
-
-def _load(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise DatasetError(f"{path} is missing; {INDEX_FILE} says that it is there") from None
-    except (ValueError, EOFError, OSError) as error:
-        raise DatasetError(f"{path} cannot be read: {error}") from error
