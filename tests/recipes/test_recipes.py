@@ -75,7 +75,8 @@ def shrunken(experiment: Experiment) -> Experiment:
         "dim": DIM, "num_frames": FRAMES, "num_candidates": 2, "langevin_steps": 2,
         "replay_size": 9,
         "num_query_tokens": WORDS, "num_samples": 4, "num_positions": 20, "centres": {},
-        "text_centres": 2, "hidden_dim": 24, "student_config": {"text_centres": 2},
+        "text_centres": 2, "hidden_dim": 24, "feed_forward": 16,
+        "student_config": {"text_centres": 2},
     }  # fmt: skip
     names = {spec.name for spec in dataclasses.fields(experiment.method_config)}
     changes = {name: value for name, value in small.items() if name in names}
