@@ -13,6 +13,7 @@ import typer
 
 from eaglenet.cli.progress import shown_progress
 from eaglenet.cli.terminal import one_line
+from eaglenet.errors import UsageError
 from eaglenet.progress import Progress, Work
 
 if TYPE_CHECKING:
@@ -27,8 +28,22 @@ def register(app: typer.Typer) -> None:
 
 
 def index(
-    paths: Annotated[list[Path], typer.Argument(help="Folders and video files.")],
     store: Annotated[str, typer.Option(help="Folder of the store; made if needed.")],
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Folders and video files; with --like its own.")
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE",
+            help="Index the files of this store with its settings, for another --model; it answers "
+            "as before meanwhile.",
+        ),
+    ] = None,
+    swap: Annotated[
+        bool,
+        typer.Option("--swap", help="When complete, change places with the store of --like."),
+    ] = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -75,6 +90,7 @@ def index(
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
     from eaglenet.search.indexing.files import read_tags
     from eaglenet.search.indexing.videos import IndexOptions, index_videos
+    from eaglenet.search.rebuilding import check_apart, settings_like, swap_stores
     from eaglenet.search.store.manifest import Splitting
     from eaglenet.video.limits import Limits
 
@@ -89,6 +105,14 @@ def index(
         executor=executor,
         limits=Limits(memory=round(file_memory * 2**30), seconds=file_seconds),
     )
+    if swap and like is None:
+        raise UsageError("--swap changes places with the store of --like; name that one")
+    if like is not None:
+        check_apart(store, like)
+        roots, options = settings_like(like, options)
+        paths = paths or [Path(root) for root in roots]
+    if not paths:
+        raise UsageError("no videos are given; name folders or files, or another store with --like")
     given_tags = read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
         if not as_json:
@@ -107,6 +131,9 @@ def index(
         print(f"{tags} names files that were not found in the given paths:", file=sys.stderr)
         for name in report.unused_tags:
             print(one_line(f"  {name}"), file=sys.stderr)
+    if swap and like is not None:
+        swap_stores(store, like)
+        print(f"{like} is the new store now; the one it was is in {store}", file=sys.stderr)
     if report.problems:
         raise typer.Exit(LEFT_OUT)
 

@@ -1,0 +1,67 @@
+"""Another model for a store: its files indexed again beside it, then one step to change over."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import errno
+import os
+from pathlib import Path
+
+from eaglenet.errors import StoreError, UsageError
+from eaglenet.search.indexing.run import IndexOptions
+from eaglenet.search.store.base import kind_of, open_store
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+
+def settings_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, ...], IndexOptions]:
+    """Files and folders that ``store`` was made of, and ``options`` with its clips and frames."""
+    manifest = open_store(store).manifest
+    if not manifest.roots:
+        raise StoreError(f"{store} does not say of which folders it was made; name them")
+    changed = dataclasses.replace(
+        options, splitting=manifest.splitting, fast=manifest.frame_spec.fast
+    )
+    return manifest.roots, changed
+
+
+def check_apart(new: str | Path, old: str | Path) -> None:
+    """Refuse to build a store on top of the one that has to answer meanwhile."""
+    if Path(new).expanduser().resolve() == Path(old).expanduser().resolve():
+        raise UsageError(
+            f"--store and --like both name {old}; give --store a new folder, which --swap puts in "
+            "its place when it is complete"
+        )
+
+
+def swap_stores(new: str | Path, old: str | Path) -> None:
+    """Exchange two folders of stores: who opens ``old`` from now on finds the new one.
+
+    One step of the file system where it knows how, so that at every moment there is a store under
+    both names. Services that are running see it at their next question.
+    """
+    for store in (new, old):
+        kind = kind_of(store)
+        if "://" in str(store) or not kind.exists(str(store)):
+            raise StoreError(f"{store}: no store in a folder, so there is nothing to swap")
+    first, second = (Path(store).expanduser().resolve() for store in (new, old))
+    if not _exchange(first, second):
+        aside = second.with_name(f".{second.name}.{os.getpid()}.aside")
+        second.rename(aside)
+        first.rename(second)
+        aside.rename(first)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """``renameat2`` of Linux; False where the system or the file system has none."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        return False
+    arguments = (AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE)
+    if function(*arguments) == 0:
+        return True
+    error = ctypes.get_errno()
+    if error in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(error, os.strerror(error), str(first))

@@ -1,0 +1,79 @@
+"""A store gets another model: the same files, the same settings, one step to change over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_videos import colour_video, save_small_model
+from typer.testing import CliRunner
+
+import eaglenet
+from eaglenet.cli.main import app
+from eaglenet.errors import StoreError, UsageError
+from eaglenet.search import rebuilding
+from eaglenet.search.rebuilding import swap_stores
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A store of one video, with clips of its own length."""
+    (tmp_path / "videos").mkdir()
+    colour_video(tmp_path / "videos" / "one.mp4", ["red", "blue"])
+    model = save_small_model(tmp_path / "model")
+    run("index", str(tmp_path / "videos"), "--store", str(tmp_path / "old"), "--model", str(model),
+        "--clip-seconds", "3", "--overlap", "0", "--workers", "0")  # fmt: skip
+    return tmp_path / "old"
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def other_model(folder: Path) -> Path:
+    """The same method with other weights."""
+    save_small_model(folder)
+    method = eaglenet.load(folder)
+    for weight in method.parameters():
+        weight.data.mul_(1.5)
+    eaglenet.save(method, folder)
+    return folder
+
+
+@pytest.mark.parametrize("has_exchange", [True, False])
+def test_the_same_files_are_indexed_with_another_model_and_the_stores_swap(
+    old: Path, tmp_path: Path, has_exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_exchange:
+        monkeypatch.setattr(rebuilding, "_exchange", lambda first, second: False)
+    new, engine = tmp_path / "new", eaglenet.open(old)
+    before = engine.manifest
+    model = other_model(tmp_path / "other")
+    run("index", "--store", str(new), "--like", str(old), "--model", str(model), "--workers", "0")
+    made = eaglenet.open(new)
+    assert made.manifest.splitting == before.splitting
+    assert made.manifest.roots == before.roots
+    assert len(made.snapshot) == len(engine.snapshot)
+    assert engine.manifest.identity == before.identity  # it answers as before meanwhile
+    run("index", "--store", str(new), "--like", str(old), "--model", str(model), "--swap",
+        "--workers", "0")  # fmt: skip
+    assert eaglenet.open(old).manifest.model == str(model)
+    assert eaglenet.open(new).manifest.identity == before.identity
+    # An engine that was open all the time answers with the new model.
+    assert engine.search("red", k=1)
+    assert engine.manifest.model == str(model)
+
+
+def test_mistakes_are_named(old: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    for arguments, message in (
+        (["--store", str(old), "--like", str(old)], "both name"),
+        (["--store", str(tmp_path / "new"), "--swap"], "name that one"),
+        (["--store", str(tmp_path / "new")], "no videos are given"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            runner.invoke(app, ["index", *arguments], catch_exceptions=False)
+    with pytest.raises(StoreError, match="nothing to swap"):
+        swap_stores(tmp_path / "nowhere", old)
