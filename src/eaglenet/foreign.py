@@ -38,9 +38,9 @@ def read_bytes(path: Path, most: int) -> bytes:
             raise ValueError("not a regular file")
         if status.st_size > most:
             raise ValueError(f"{status.st_size} bytes; at most {most} are read")
-        content = stream.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"more than {most} bytes")
+        content = stream.read(status.st_size + 1)
+    if len(content) > status.st_size:
+        raise ValueError("it grew while it was read")
     return content
 
 

@@ -86,3 +86,15 @@ def repair(store: Store) -> None:
     from eaglenet.search.upkeep import repair as rebuild
 
     print(f"{rebuild(store)} clips can be searched")
+
+
+@commands.command()
+def verify(store: Store, as_json: AsJson = False) -> None:
+    """Compare everything in a store with its checksums; names what is damaged."""
+    from eaglenet.search.upkeep import verify as compare
+
+    found = compare(store)
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return
+    print(f"{found.clips} clips of {found.files} files are whole")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from eaglenet.errors import StoreError
 from eaglenet.search.approximate import EFFORT, Recall, measure_recall
 from eaglenet.search.store.base import Store, open_store
-from eaglenet.search.store.publishing import missing_clips
+from eaglenet.search.store.checks import checks_of
+from eaglenet.search.store.publishing import CHUNK, missing_clips
 from eaglenet.search.store.tables import ClipStore
 
 
@@ -46,6 +50,57 @@ def _searched_now(store: Store) -> int:
         return len(store.snapshot())
     except StoreError:
         return 0  # Damaged, which is what repairing is for.
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was compared with its checksums and found whole."""
+
+    clips: int
+    files: int
+    stored_clips: int
+    """In the tables; those of unfinished files too."""
+
+
+def verify(location: str | Path) -> Verified:
+    """Compare every byte that searching trusts, and the tables it is derived from.
+
+    Raises a :class:`StoreError` that names the damaged part and the command that mends it.
+    """
+    store = open_store(location)
+    snapshot = store.snapshot()
+    snapshot.check_vectors()
+    for start in range(0, len(snapshot), CHUNK):
+        rows = np.arange(start, min(start + CHUNK, len(snapshot)))
+        snapshot.records(rows)
+        for row in rows.tolist():
+            snapshot.thumbnail(row)
+    tables = store.tables()
+    files, keys = tables.files(), sorted(set(tables.clip_keys()))
+    for start in range(0, len(keys), CHUNK):
+        part = keys[start : start + CHUNK]
+        checks = checks_of(np.ascontiguousarray(tables.read_clips(part).coarse, np.float32))
+        for key, check in zip(part, checks.tolist(), strict=True):
+            place = snapshot.row_of_key(key)
+            if place is not None and check != snapshot.columns["vector_check"][place]:
+                raise StoreError(
+                    f"clips.lance and the snapshot of {location} differ in a clip of {key[0]}; "
+                    f"rebuild the snapshot with: eaglenet store repair --store {location}"
+                )
+    missing = missing_clips(tables)
+    if missing:
+        raise StoreError(
+            f"the tables of {location} lack {sum(missing.values())} clips that were indexed; "
+            f"encode them again with: eaglenet index FOLDER --store {location}"
+        )
+    done = [row for row in files if row.status == "done"]
+    shown = {path for paths in snapshot.files.paths for path in paths}
+    if {row.path for row in done} != shown:
+        raise StoreError(
+            f"files.lance and the snapshot of {location} list other files; rebuild the snapshot "
+            f"with: eaglenet store repair --store {location}"
+        )
+    return Verified(len(snapshot), len(done), len(keys))
 
 
 def build_index(location: str | Path) -> str:

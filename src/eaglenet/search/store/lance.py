@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -83,13 +84,18 @@ class LanceStore:
                 for words, number in REFUSALS.items():
                     if words in text:
                         raise OSError(number, text.splitlines()[0]) from error
-                if "lance error" in text or "LanceError" in text:
-                    raise StoreError(
-                        f"the tables of {self.folder} are damaged ({text.splitlines()[0][:200]}); "
-                        "what can be searched now stays so. Restore the folder, or index the "
-                        "videos into a new --store"
-                    ) from error
-                raise
+                if isinstance(error, OSError):
+                    raise
+                # Damage comes as any error, a panic of Rust among them.
+                cause = (text.splitlines() or [type(error).__name__])[0][:200]
+                raise self._damaged("", cause) from error
+
+    def _damaged(self, table: str, what: str) -> StoreError:
+        where = f"{table}.lance: " if table else ""
+        return StoreError(
+            f"the tables of {self.folder} are damaged ({where}{what}); what can be "
+            "searched now stays so. Restore the folder, or index the videos into a new --store"
+        )
 
     def _require_both_tables(self) -> None:
         """A table that got lost is not made anew: that would empty what can be searched."""
@@ -133,6 +139,7 @@ class LanceStore:
                 ("seconds", pa.list_(pa.float32(), frames)),
                 ("extra", pa.binary()),
                 ("thumbnail", pa.binary()),
+                ("check", pa.uint32()),
             ]
         )
 
@@ -141,7 +148,8 @@ class LanceStore:
             return
         import pyarrow as pa
 
-        schema = self._clip_schema()
+        # A table that was made before there were checks goes on without them.
+        schema = self._clips.schema
         records = rows.records
         columns = {
             "clip_id": [clip_id_of(key) for key in rows.keys],
@@ -156,10 +164,12 @@ class LanceStore:
             "seconds": _fixed(records["seconds"], np.float32),
             "extra": self._pack_extra(records),
             "thumbnail": rows.thumbnails,
+            "check": rows.checks(),
         }
         arrays = [
             value if isinstance(value, pa.Array) else pa.array(value, schema.field(name).type)
             for name, value in columns.items()
+            if name in schema.names
         ]
         with self._errors():
             self._clips.add(pa.Table.from_arrays(arrays, schema=schema))
@@ -184,6 +194,8 @@ class LanceStore:
             table = self._clips.search().where(wanted).to_arrow()
         found = zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True)
         place = {key: row for row, key in enumerate(found)}
+        if not set(keys) <= set(place):
+            raise self._damaged(CLIPS, "clips are missing")
         table = table.take([place[key] for key in keys])
         records: Records = np.zeros(len(keys), self.layout.dtype)
         for name in OWN_COLUMNS:
@@ -192,7 +204,7 @@ class LanceStore:
             extra = np.frombuffer(b"".join(table["extra"].to_pylist()), self._extra)
             for name in self._extra.names or ():
                 records[name] = extra[name]
-        return ClipRows(
+        rows = ClipRows(
             keys=list(keys),
             paths=table["path"].to_pylist(),
             starts=table["start"].to_numpy(),
@@ -201,6 +213,9 @@ class LanceStore:
             records=records,
             thumbnails=table["thumbnail"].to_pylist(),
         )
+        if "check" in table.column_names and rows.checks() != table["check"].to_pylist():
+            raise self._damaged(CLIPS, "clips are not as they were written")
+        return rows
 
     def remove_contents(self, contents: Sequence[str]) -> None:
         for part in _parts(list(contents), MANY):
@@ -214,15 +229,24 @@ class LanceStore:
     def files(self) -> list[FileRow]:
         with self._errors():
             rows = self._files.search().to_arrow().to_pylist()
-        return [FileRow(**{**row, "tags": tuple(json.loads(row["tags"]))}) for row in rows]
+        found = []
+        for row in rows:
+            check = row.pop("check", None)
+            if check is not None and check != _row_check(row):
+                raise self._damaged(FILES, "a file's row is not as it was written")
+            found.append(FileRow(**{**row, "tags": tuple(json.loads(row["tags"]))}))
+        return found
 
     def put_files(self, rows: Sequence[FileRow]) -> None:
         if not rows:
             return
         import pyarrow as pa
 
-        values = [{**vars(row), "tags": json.dumps(row.tags)} for row in rows]
-        table = pa.Table.from_pylist(values, schema=_file_schema())
+        values: list[dict[str, Any]] = []
+        for row in rows:
+            plain = {**vars(row), "tags": json.dumps(row.tags)}
+            values.append({**plain, "check": _row_check(plain)})
+        table = pa.Table.from_pylist(values, schema=self._files.schema)
         with self._errors():
             merge = self._files.merge_insert("path")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
@@ -302,8 +326,13 @@ def _file_schema() -> Any:
             ("height", pa.int32()),
             ("num_clips", pa.int32()),
             ("tags", pa.string()),
+            ("check", pa.uint32()),
         ]
     )
+
+
+def _row_check(row: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(row, sort_keys=True).encode())
 
 
 def _fixed(values: NDArray[Any], dtype: Any) -> Any:

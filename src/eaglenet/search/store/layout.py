@@ -21,6 +21,8 @@ and ``prepared.*`` (what the exact scorer computes from the video alone)."""
 
 FEATURE_FIELDS = ("frames", "mask", "patches", "video", "tokens", "tokens_mask")
 PREPARED = "prepared."
+CODES = ("<f2", "<f4", "|b1", "<i4")
+MAX_AXIS, MAX_RECORD = 1_000_000, 2**30
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,20 @@ class FeatureLayout:
 
     @classmethod
     def from_json(cls, fields: Sequence[Sequence[Any]]) -> FeatureLayout:
-        return cls(np.dtype([(name, code, tuple(shape)) for name, code, shape in fields]))
+        parts = []
+        for name, code, shape in fields:
+            is_known = name in (*FEATURE_FIELDS, "seconds") or str(name).startswith(PREPARED)
+            if not isinstance(name, str) or not is_known or code not in CODES:
+                raise ValueError(f"layout names {name!r:.60} of type {code!r:.60}")
+            if not all(type(size) is int and 1 <= size <= MAX_AXIS for size in shape):
+                raise ValueError(f"layout gives {name!r:.60} the shape {shape!r:.60}")
+            parts.append((name, code, tuple(shape)))
+        dtype = np.dtype(parts)
+        if not {"frames", "mask", "seconds"} <= set(dtype.names or ()):
+            raise ValueError("layout has no frames, mask or seconds")
+        if len(dtype["frames"].shape) != 2 or dtype.itemsize > MAX_RECORD:
+            raise ValueError("layout is of no clip")
+        return cls(dtype)
 
     def to_json(self) -> list[list[Any]]:
         names = self.dtype.names or ()

@@ -6,11 +6,16 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from eaglenet.errors import StoreError
+from eaglenet import foreign
+from eaglenet.errors import ConfigError, StoreError
+from eaglenet.search.store.checks import file_check
 from eaglenet.search.store.layout import FeatureLayout
+from eaglenet.settings import from_plain
 from eaglenet.types import FrameSpec
 
 FORMAT = 1
+CHECK = "check"
+MAX_DIM = 65_536
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Manifest:
             "layout": self.layout.to_json(),
             "roots": list(self.roots),
         }
+        content[CHECK] = _check(content)
         return (json.dumps(content, indent=2) + "\n").encode()
 
     @classmethod
@@ -89,25 +95,39 @@ class Manifest:
                 f"one reads up to {FORMAT}); update eaglenet, or index into another store"
             )
         try:
+            # Manifests that were written before there were checks have none.
+            if CHECK in content and content.pop(CHECK) != _check(content):
+                raise ValueError("it is not as it was written")
+            texts = [content[key] for key in ("model", "identity", "method")]
+            roots = content["roots"]
+            if not all(isinstance(text, str) for text in (*texts, *roots)):
+                raise ValueError("model, identity, method and roots should be text")
+            if not isinstance(content["dim"], int) or not 1 <= content["dim"] <= MAX_DIM:
+                raise ValueError(f"dim is {content['dim']!r:.60}")
             return cls(
-                model=content["model"],
-                identity=content["identity"],
-                method=content["method"],
+                model=texts[0],
+                identity=texts[1],
+                method=texts[2],
                 dim=content["dim"],
-                frame_spec=FrameSpec(**content["frame_spec"]),
-                splitting=Splitting(**content["splitting"]),
+                frame_spec=from_plain(FrameSpec, content["frame_spec"], where="frame_spec"),
+                splitting=from_plain(Splitting, content["splitting"], where="splitting"),
                 layout=FeatureLayout.from_json(content["layout"]),
-                roots=tuple(content["roots"]),
+                roots=tuple(roots),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, ConfigError) as error:
             raise StoreError(
-                f"{name} is damaged ({error!r}); restore it or index into a new store"
+                f"{name} is damaged ({error!r:.300}); restore it or index into a new store"
             ) from error
+
+
+def _check(content: dict[str, Any]) -> str:
+    plain = {key: value for key, value in content.items() if key != CHECK}
+    return file_check(json.dumps(plain, sort_keys=True).encode())
 
 
 def _read_json(text: bytes, name: str) -> dict[str, Any]:
     try:
-        content = json.loads(text)
+        content = foreign.parse_json(text)
     except ValueError as error:
         raise StoreError(
             f"{name} cannot be read ({error}); restore it or index into a new store"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.files import write_bytes
+from eaglenet.search.store.checks import checks_of, file_check, sealed
 from eaglenet.search.store.file_table import FileTable
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.snapshot import CURRENT, ROW_COLUMNS, Snapshot
@@ -144,8 +145,12 @@ class _Writer:
         ):
             for start in range(0, len(keys), CHUNK):
                 clips = store.read_clips(keys[start : start + CHUNK])
-                vectors.write(np.ascontiguousarray(clips.coarse, np.float32).tobytes())
+                coarse = np.ascontiguousarray(clips.coarse, np.float32)
+                vectors.write(coarse.tobytes())
                 records.write(clips.records.tobytes())
+                added["vector_check"] += checks_of(coarse).tolist()
+                added["record_check"] += checks_of(row.tobytes() for row in clips.records).tolist()
+                added["thumbnail_check"] += checks_of(clips.thumbnails).tolist()
                 added["slot"] += range(self.num_slots, self.num_slots + len(clips))
                 added["file_number"] += [number_of[content] for content, _ in clips.keys]
                 added["number"] += [number for _, number in clips.keys]
@@ -176,8 +181,9 @@ class _Writer:
         buffer = io.BytesIO()
         np.savez(buffer, **columns)  # type: ignore[arg-type]
         names = {"rows": f"rows-{self.version}.npz", "files": f"files-{self.version}.json"}
-        write_bytes(self.folder / names["rows"], buffer.getvalue())
-        write_bytes(self.folder / names["files"], json.dumps(files.to_json()).encode())
+        parts = {"rows": buffer.getvalue(), "files": json.dumps(files.to_json()).encode()}
+        for part, content in parts.items():
+            write_bytes(self.folder / names[part], content)
         current = {
             "version": self.version,
             "generation": self.generation,
@@ -185,8 +191,9 @@ class _Writer:
             "slots": self.num_slots,
             "thumbnail_bytes": self.thumbnail_bytes,
             **names,
+            "checks": {part: file_check(content) for part, content in parts.items()},
         }
-        write_bytes(self.folder / CURRENT, json.dumps(current).encode())
+        write_bytes(self.folder / CURRENT, sealed(current))
         self._remove_old()
 
     def _remove_old(self) -> None:

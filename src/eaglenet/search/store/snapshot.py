@@ -17,8 +17,9 @@ A reader holds the files of one version open, so it is consistent while a writer
 
 from __future__ import annotations
 
-import json
+import io
 import os
+import zlib
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eaglenet import foreign
 from eaglenet.errors import StoreError, UsageError
+from eaglenet.search.store.checks import checks_of, damaged, file_check, unsealed
 from eaglenet.search.store.file_table import FileTable
 from eaglenet.search.store.layout import FeatureLayout, Records
 from eaglenet.search.store.tables import ClipKey, clip_id_of
@@ -43,7 +46,14 @@ ROW_COLUMNS = {
     "end": np.float64,
     "thumbnail_offset": np.int64,
     "thumbnail_size": np.int32,
+    "vector_check": np.uint32,
+    "record_check": np.uint32,
+    "thumbnail_check": np.uint32,
 }
+MAX_PART = 4 * 2**30
+"""Bytes of a list of files or rows."""
+_CHECKED: dict[tuple[int, int], int] = {}
+"""Of files of vectors (by device and inode), which only grow: slots that were compared."""
 
 
 class Snapshot:
@@ -79,18 +89,16 @@ class Snapshot:
                 ) from error
 
     def _load(self) -> None:
-        current = json.loads((self.folder / CURRENT).read_text("utf-8"))
+        current = unsealed(foreign.read_json(self.folder / CURRENT))
         self.version: int = current["version"]
         self.num_slots: int = current["slots"]
         self.index: str | None = current["index"]
         """Kind of the durable store's approximate index, where it has one."""
         self.thumbnail_bytes: int = current["thumbnail_bytes"]
         self.generation: int = current["generation"]
-        with np.load(self.folder / current["rows"]) as columns:
+        with np.load(io.BytesIO(self._part(current, "rows"))) as columns:
             self.columns = {name: columns[name] for name in ROW_COLUMNS}
-        self.files = FileTable.from_json(
-            json.loads((self.folder / current["files"]).read_text("utf-8"))
-        )
+        self.files = FileTable.from_json(foreign.parse_json(self._part(current, "files")))
         name = f"{self.generation}"
         self._records = open_for_reading(self.folder / f"records-{name}.bin")
         self._thumbnails = open_for_reading(self.folder / f"thumbnails-{name}.bin")
@@ -101,8 +109,34 @@ class Snapshot:
         if self.num_slots:
             # Copy-on-write only because torch refuses read-only memory; nothing writes to it.
             vectors = np.memmap(path, np.float32, "c", shape=(self.num_slots, self.dim))
-        self.vectors: Tensor = torch.from_numpy(vectors)
-        """``[slots, dim]``, mapped; slots of removed clips are still in it."""
+        self._vectors = vectors
+        status = path.stat()
+        self._vectors_file = (status.st_dev, status.st_ino)
+
+    def _part(self, current: dict[str, Any], part: str) -> bytes:
+        content = foreign.read_bytes(self.folder / current[part], MAX_PART)
+        if file_check(content) != current["checks"][part]:
+            raise ValueError(f"{current[part]} is not as it was written")
+        return content
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """``[slots, dim]``, mapped; slots of removed clips are still in it.
+
+        Compared with their checksums when they are first used: that takes a moment for each
+        100,000 clips, which opening a store should not.
+        """
+        self.check_vectors(_CHECKED.get(self._vectors_file, 0))
+        _CHECKED[self._vectors_file] = self.num_slots
+        return torch.from_numpy(self._vectors)
+
+    def check_vectors(self, first: int = 0) -> None:
+        """Compare the vectors of all clips from slot ``first`` on."""
+        slots, checks = self.columns["slot"], self.columns["vector_check"]
+        rows = np.flatnonzero(slots >= first)
+        found = checks_of(self._vectors[slot] for slot in slots[rows].tolist())
+        if not np.array_equal(found, checks[rows]):
+            raise damaged(f"vectors-{self.generation}.f32", self.location)
 
     def __len__(self) -> int:
         return len(self.columns["slot"])
@@ -161,17 +195,20 @@ class Snapshot:
         view = memoryview(buffer.data).cast("B") if len(rows) else memoryview(b"")
         for place, slot in enumerate(self.columns["slot"][rows].tolist()):
             part = view[place * size : (place + 1) * size]
-            if os.preadv(self._records.fileno(), [part], slot * size) != size:
-                raise StoreError(
-                    f"{self.folder} is damaged: a record is missing; rebuild it with: "
-                    f"eaglenet store repair --store {self.location}"
-                )
+            if (
+                os.preadv(self._records.fileno(), [part], slot * size) != size
+                or zlib.crc32(part) != self.columns["record_check"][rows[place]]
+            ):
+                raise damaged(f"records-{self.generation}.bin", self.location)
         return buffer
 
     def thumbnail(self, row: int) -> bytes:
         offset = int(self.columns["thumbnail_offset"][row])
         size = int(self.columns["thumbnail_size"][row])
-        return os.pread(self._thumbnails.fileno(), size, offset)
+        content = os.pread(self._thumbnails.fileno(), size, offset)
+        if zlib.crc32(content) != self.columns["thumbnail_check"][row]:
+            raise damaged(f"thumbnails-{self.generation}.bin", self.location)
+        return content
 
 
 def open_for_reading(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -54,6 +55,18 @@ class ClipRows:
             records=self.records[chosen],
             thumbnails=[self.thumbnails[place] for place in places],
         )
+
+    def checks(self) -> list[int]:
+        """A checksum of everything a clip is but its path, which may change."""
+        coarse = np.ascontiguousarray(self.coarse, np.float32)
+        found = []
+        for place, (content, number) in enumerate(self.keys):
+            span = (float(self.starts[place]), float(self.ends[place]))
+            check = zlib.crc32(f"{content} {number} {span}".encode())
+            for part in (coarse[place], self.records[place].tobytes(), self.thumbnails[place]):
+                check = zlib.crc32(part, check)
+            found.append(check)
+        return found
 
     @classmethod
     def concatenate(cls, parts: Sequence[ClipRows]) -> ClipRows:
