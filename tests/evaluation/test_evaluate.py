@@ -11,6 +11,7 @@ from eaglenet.encoders.features import FeatureConfig
 from eaglenet.errors import NonFiniteError, UsageError
 from eaglenet.evaluation.evaluate import evaluate
 from eaglenet.evaluation.metrics import retrieval_metrics
+from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.methods.base import Method
 from eaglenet.types import Losses, TextFeatures, VideoFeatures
 
@@ -69,7 +70,9 @@ def test_any_block_size_gives_the_metrics_of_the_whole_matrix(world) -> None:
     method = NoisyMean().eval()
     expected = retrieval_metrics(method.score(texts, videos).detach(), video_of_text)
     for max_scores in (1, 3, 11, 12, 40, 10_000):
-        result = evaluate(method, texts, videos, video_of_text, "toy", max_scores=max_scores)
+        result = evaluate(
+            method, texts, videos, video_of_text, "toy", EvaluationOptions(max_scores=max_scores)
+        )
         assert result.metrics == expected
 
 
@@ -90,7 +93,9 @@ def test_noise_seeds_give_mean_and_spread_and_leave_the_model_alone(world) -> No
     texts, videos, video_of_text = world
     method = NoisyMean()
     plain = evaluate(method, texts, videos, video_of_text, "toy")
-    result = evaluate(method, texts, videos, video_of_text, "toy", noise_seeds=[1, 2, 3])
+    result = evaluate(
+        method, texts, videos, video_of_text, "toy", EvaluationOptions(noise_seeds=(1, 2, 3))
+    )
     assert result.metrics == plain.metrics
     assert torch.equal(method.noise, torch.zeros(16))
     assert method.training

@@ -5,6 +5,7 @@ import torch
 
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.evaluation.evaluate import evaluate
+from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.methods import METHODS
 from eaglenet.types import TextFeatures, VideoFeatures
 
@@ -35,7 +36,7 @@ def test_evaluation_over_seeds_leaves_the_noise_as_it_was(name) -> None:
     frames = torch.randn(5, 7, 12, generator=generator)
     videos = VideoFeatures(frames, torch.ones(5, 7, dtype=torch.bool))
     owners = torch.tensor([0, 1, 2, 3, 4, 4, 0, 1, 2])
-    result = evaluate(method, texts, videos, owners, "toy", noise_seeds=[1, 2])
+    result = evaluate(method, texts, videos, owners, "toy", EvaluationOptions(noise_seeds=(1, 2)))
     assert torch.equal(method.noise, own)
     assert result.noise is not None
     assert result.noise.seeds == (1, 2)

@@ -11,6 +11,7 @@ from eaglenet.data.demo.dataset import render_world
 from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.errors import ConfigError, DatasetError, UsageError
+from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.experiments.experiment import EncoderChoice
 from eaglenet.experiments.runs import train
@@ -129,7 +130,8 @@ def test_any_model_is_evaluated_on_any_dataset(videos, tmp_path, monkeypatch):
     assert not any("made for" in note for note in result.notes)
     other = evaluate_model(
         str(run.folder), "folder", str(videos), split="val", device="cpu",
-        frames=["sampling=whole_rate", "square_pixels=true"], precision="fp16",
+        frames=["sampling=whole_rate", "square_pixels=true"],
+        options=EvaluationOptions(precision="fp16"),
     )  # fmt: skip
     assert [note.split("made for: ")[1] for note in other.notes if "made for" in note] == [
         "sampling: 'uniform' -> 'whole_rate'",

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from eaglenet.errors import DistributedError, NonFiniteError, StoppedError, UsageError
+from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.experiments.build import build_method, load_source
 from eaglenet.experiments.runs import train
 from eaglenet.locking import hold_lock
@@ -175,7 +176,7 @@ def test_shared_evaluation_equals_evaluation_by_one(features, tmp_path):
         source = load_source(
             experiment.data, "val", method, cache=features, device=torch.device("cpu")
         )
-        record = evaluate_source(method, source, world, **settings).to_dict()
+        record = evaluate_source(method, source, world, EvaluationOptions(**settings)).to_dict()
         return {key: record[key] for key in record if key not in ("seconds", "device")}
 
     choices = ({}, {"backend": "reference", "precision": "bf16"}, {"noise_seeds": (3, 4)})

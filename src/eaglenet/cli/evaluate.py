@@ -67,6 +67,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Recalls in both directions, with their protocol and the time they took."""
+    from eaglenet.evaluation.options import EvaluationOptions
     from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
 
     if scores is not None and scores.suffix != ".npy":
@@ -83,20 +84,20 @@ def evaluate(
         )
     if dataset is None and root:
         raise UsageError("--root belongs to --dataset; a run keeps the data it names")
-    settled: dict[str, Any] = {
-        "noise_seeds": list(range(noise_seeds)) or None,
-        "device": device,
-        "backend": backend,
-        "precision": precision,
-        "frames": frames or [],
-        "scores_file": scores,
-    }
+    how = EvaluationOptions(backend, precision, tuple(range(noise_seeds)), scores)
     with shown_progress(quiet=as_json) as announce:
-        settled["progress"] = announce("evaluate")
+        settled: dict[str, Any] = {
+            "options": how,
+            "frames": frames or (),
+            "device": device,
+            "progress": announce("evaluate"),
+        }
         if dataset is None:
-            result = evaluate_run(Path(run), split=split, features=features, **settled)
+            result = evaluate_run(run, split=split, features=features, **settled)
         else:
-            result = evaluate_model(run, dataset, root, split=split, options=options, **settled)
+            result = evaluate_model(
+                run, dataset, root, split=split, data_options=options, **settled
+            )
     record = result.to_dict()
     if output is not None:
         write_json(output, record)

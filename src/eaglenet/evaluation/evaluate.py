@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +14,11 @@ from torch import Tensor
 
 from eaglenet.errors import NonFiniteError, UsageError
 from eaglenet.evaluation.metrics import Metrics, check_video_of_text
-from eaglenet.evaluation.ranking import MAX_SCORES, Share, rank_pairs
+from eaglenet.evaluation.options import EvaluationOptions
+from eaglenet.evaluation.ranking import Share, rank_pairs
 from eaglenet.evaluation.summary import format_result, mean_and_spread
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.progress import Progress
-from eaglenet.scoring import check_choice
 from eaglenet.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
 
 MAX_NAMES = 20  # missing videos named in a result; the count is always whole
@@ -97,16 +96,10 @@ def evaluate(
     videos: Clips | VideoFeatures | Iterable[Clips | VideoFeatures],
     video_of_text: Int[Tensor, "texts"],
     protocol: Any,
+    options: EvaluationOptions | None = None,
     *,
-    text_batch: int = 256,
-    video_batch: int = 32,
     device: torch.device | str | None = None,
-    backend: str = "auto",
-    precision: str = "fp32",
-    noise_seeds: Sequence[int] | None = None,
     missing_videos: Sequence[str] = (),
-    max_scores: int = MAX_SCORES,
-    scores_file: Path | None = None,
     share: Share | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -116,33 +109,27 @@ def evaluate(
         texts, videos: whole records, cut into batches here; or iterables of batches, in order, so
             that frames of a large split never lie in memory together; texts also as sentences.
         protocol: a protocol object or its name; goes with every score.
-        precision: of the encoders (autocast) and of scoring; ``fp16`` of the encoders alone, as
-            the authors evaluate.
-        noise_seeds: score again under each seed and report mean and spread, for methods with
-            evaluation noise. The model keeps its own noise afterwards.
         missing_videos: ids that the protocol lists but that were not found; reported.
-        max_scores: scores held at once.
-        scores_file: also write the scores there, a ``.npy`` ``[texts, videos]``.
         share: this process's part where several evaluate together. ``texts`` and ``videos`` are
             then its own rows; every process gets the metrics of all.
         progress: told the scores made and all scores.
     """
-    scoring_precision = "fp32" if precision == "fp16" else precision
-    check_choice(backend, scoring_precision)
+    options = (options or EvaluationOptions()).settled_for(method)
     place = torch.device(device) if device is not None else method.device
     method.to(place)
     with evaluating(method), torch.no_grad():
         started = _now(place)
-        sentences = _text_batches(method, texts, text_batch)
-        text = _encode(method, sentences, place, precision, share)
+        sentences = _text_batches(method, texts, options.text_batch)
+        text = _encode(method, sentences, place, options.precision, share)
         texts_done = _now(place)
-        video = _encode(method, _batches(videos, video_batch), place, precision, share)
+        batches = _batches(videos, options.video_batch)
+        video = _encode(method, batches, place, options.precision, share)
         videos_done = _now(place)
         _check_encoded(text, video, video_of_text)
         settings: dict[str, Any] = {
-            "backend": backend,
-            "precision": scoring_precision,
-            "max_scores": max_scores,
+            "backend": options.backend,
+            "precision": options.scoring_precision,
+            "max_scores": options.max_scores,
             "share": share,
         }
         metrics = rank_pairs(
@@ -150,14 +137,15 @@ def evaluate(
             text,
             video,
             video_of_text,
-            scores_file=scores_file,
+            scores_file=options.scores_file,
             progress=progress,
             **settings,
         )
         scored = _now(place)
         noise = None
-        if noise_seeds:
-            noise = _noise_spread(method, text, video, video_of_text, settings, noise_seeds)
+        if options.noise_seeds:
+            seeds = options.noise_seeds
+            noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
     return EvaluationResult(
         method=getattr(method, "name", type(method).__name__),
         protocol=str(getattr(protocol, "name", protocol)),
@@ -168,8 +156,8 @@ def evaluate(
         num_missing_videos=len(missing_videos),
         missing_videos=tuple(missing_videos[:MAX_NAMES]),
         device=_device_name(place) if share is None else f"{share.size} x {place.type}",
-        backend=backend,
-        precision=precision,
+        backend=options.backend,
+        precision=options.precision,
         noise=noise,
     )
 

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.evaluation.metrics import Metrics, StreamingRanks
+from eaglenet.evaluation.options import MAX_SCORES
 from eaglenet.methods.base import Method
 from eaglenet.progress import Progress, Work, tell
 from eaglenet.scoring import score_all
 from eaglenet.types import TextFeatures, VideoFeatures
-
-MAX_SCORES = 1 << 26  # scores held at once: 256 MB in fp32
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from eaglenet.data import SOURCES
 from eaglenet.data.sources import DataChoice, Source
 from eaglenet.errors import UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult
+from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.experiments.build import check_data, default_split, load_source
 from eaglenet.experiments.experiment import Experiment
 from eaglenet.experiments.feature_data import feature_notes, feature_source, read_features
@@ -31,26 +32,25 @@ def evaluate_run(
     *,
     split: str | None = None,
     features: str | Path | None = None,
-    noise_seeds: Sequence[int] | None = None,
-    device: str = "auto",
-    backend: str = "auto",
-    precision: str = "auto",
+    options: EvaluationOptions | None = None,
     frames: Sequence[str] = (),
-    scores_file: str | Path | None = None,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate the selected model of a run on a split, or on any features folder of its form.
 
-    ``split`` is ``test`` unless the run's data has none. ``frames`` and ``precision`` as in
-    :func:`evaluate_model`; ``auto`` is what the run was trained in.
+    ``split`` is ``test`` unless the run's data has none. ``frames`` as in
+    :func:`evaluate_model`; the precision ``auto`` is what the run was trained in.
     """
     experiment, method = load_run(folder)
     notes = [SELECTION_NOTES[experiment.training.select]]
     spec, frame_notes = other_frames(experiment.data.frames, frames)
     data = dataclasses.replace(experiment.data, frames=spec)
     notes += frame_notes
-    if precision == "auto":
-        precision = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
+    options = options or EvaluationOptions()
+    if options.precision == "auto":
+        trained = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
+        options = dataclasses.replace(options, precision=trained)
     world = join(device)
     try:
         method = method.to(world.device)
@@ -74,10 +74,7 @@ def evaluate_run(
             method,
             source,
             world,
-            noise_seeds=noise_seeds,
-            backend=backend,
-            precision=precision,
-            scores_file=None if scores_file is None else Path(scores_file),
+            options,
             progress=progress,
         )
     finally:
@@ -100,35 +97,28 @@ def evaluate_model(
     root: str | Path,
     *,
     split: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    noise_seeds: Sequence[int] | None = None,
-    device: str = "auto",
-    backend: str = "auto",
-    precision: str = "auto",
+    data_options: Mapping[str, Any] | None = None,
+    options: EvaluationOptions | None = None,
     frames: Sequence[str] = (),
-    scores_file: str | Path | None = None,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate any model on any dataset, with the frames that the model was made for.
 
-    ``options`` are what the dataset's loader takes, ``video_folders`` among them. ``frames`` are
-    settings ``name=value`` of `FrameSpec`; where they differ from the model's, a note says so.
-    ``precision`` ``auto`` is the model's own (`EvaluationHabits`).
+    ``data_options`` are what the dataset's loader takes, ``video_folders`` among them.
+    ``frames`` are settings ``name=value`` of `FrameSpec`; where they differ from the model's, a
+    note says so.
     """
     method = load(name_or_folder)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
-    precision = method.habits.precision if precision == "auto" else precision
     world = join(device)
     try:
-        source = dataset_source(method, dataset, root, split, options, world, progress)
+        source = dataset_source(method, dataset, root, split, data_options, world, progress)
         result = evaluate_source(
             method.to(world.device),
             source,
             world,
-            noise_seeds=noise_seeds,
-            backend=backend,
-            precision=precision,
-            scores_file=None if scores_file is None else Path(scores_file),
+            options,
             progress=progress,
         )
     finally:

@@ -13,6 +13,7 @@ from torch import Tensor
 from eaglenet.data.sources import Source, few_videos
 from eaglenet.errors import UsageError
 from eaglenet.evaluation.evaluate import EvaluationResult, evaluate
+from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.evaluation.ranking import Share
 from eaglenet.methods.base import Method
 from eaglenet.progress import Progress, tell
@@ -24,20 +25,16 @@ def evaluate_source(
     method: Method,
     source: Source,
     world: World,
+    options: EvaluationOptions | None = None,
     *,
-    batch_videos: int = 32,
-    batch_texts: int = 256,
-    noise_seeds: Sequence[int] | None = None,
-    backend: str = "auto",
-    precision: str = "fp32",
-    scores_file: Path | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Metrics of ``method`` on a split; the same on one process and on several.
 
-    ``scores_file`` takes the matrix, and ``FILE.videos.npy`` beside it the video of each text.
+    With ``options.scores_file``, ``FILE.videos.npy`` beside it takes the video of each text.
     """
-    if world.size > 1 and scores_file is not None:
+    options = options or EvaluationOptions()
+    if world.size > 1 and options.scores_file is not None:
         raise UsageError("scores are written by one process: evaluate without torchrun for that")
     share = None
     if world.size > 1:
@@ -47,25 +44,22 @@ def evaluate_source(
             total=lambda value: sum_over_ranks(value, world),
             gather=lambda features, count: gather_uneven(features, count, world),
         )
-    text_chunks = index_chunks(source.num_texts, batch_texts, world)
-    video_chunks = index_chunks(source.num_videos, batch_videos, world)
+    text_chunks = index_chunks(source.num_texts, options.text_batch, world)
+    video_chunks = index_chunks(source.num_videos, options.video_batch, world)
     result = evaluate(
         method,
         fetched(source.texts, text_chunks, "encoding texts", progress),
         fetched(source.videos, video_chunks, "encoding videos", progress),
         source.video_of_text.cpu(),
         source.protocol,
+        options,
         device=world.device,
-        backend=backend,
-        precision=precision,
-        noise_seeds=noise_seeds,
         missing_videos=source.missing,
-        scores_file=scores_file,
         share=share,
         progress=progress,
     )
-    if scores_file is not None:
-        np.save(video_file(scores_file), source.video_of_text.cpu().numpy())
+    if options.scores_file is not None:
+        np.save(video_file(options.scores_file), source.video_of_text.cpu().numpy())
     return dataclasses.replace(result, notes=(*result.notes, *few_videos(source.num_videos)))
 
 

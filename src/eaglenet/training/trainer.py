@@ -22,6 +22,7 @@ from eaglenet.data.sampler import PairSampler
 from eaglenet.data.sources import Source
 from eaglenet.errors import StoppedError
 from eaglenet.evaluation.evaluate import EvaluationResult
+from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.files import folder_written_whole
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
@@ -288,7 +289,9 @@ class Trainer:
         if self.config.precision == "fp16_weights":
             # Towers compute in fp16 all the same: the precision that they are trained in.
             evaluated, precision = copy.deepcopy(self.method).float(), "fp16"
-        result = evaluate_source(evaluated, self.selection, self.world, precision=precision)
+        result = evaluate_source(
+            evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
+        )
         record = {"event": "evaluation", "epoch": epoch, **summary(result)}
         self._log(record)
         score = result.metrics.t2v.recall_at_1
