@@ -9,6 +9,7 @@ from synthetic_store import BagMethod, make_store
 
 from eaglenet.errors import StoreError
 from eaglenet.search.engine import Engine
+from eaglenet.search.store.snapshot import Snapshot
 
 
 def test_a_store_replaced_by_one_of_another_model_is_not_searched_with_the_old(
@@ -38,3 +39,27 @@ def test_a_store_replaced_by_one_of_the_same_model_is_searched(tmp_path: Path) -
     folder.rename(tmp_path / "old")
     other.rename(folder)
     assert len(engine.search("red", k=50)) == 6
+
+
+def test_a_snapshot_is_read_once_until_something_is_published(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, tables = make_store(tmp_path, bag, num_files=2)
+    read = []
+    load = Snapshot._load
+
+    def counted(self: Snapshot) -> None:
+        read.append(self)
+        load(self)
+
+    monkeypatch.setattr(Snapshot, "_load", counted)
+    engine = Engine.open(tmp_path, bag)
+    for _ in range(3):
+        assert len(engine.search("red", k=50)) == 6
+    assert len(read) == 1
+    tables.remove_files(["/videos/0.mp4"])
+    store.publish(tables)
+    read.clear()
+    for _ in range(3):
+        assert len(engine.search("red", k=50)) == 3
+    assert len(read) == 1

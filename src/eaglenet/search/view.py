@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from eaglenet.errors import StoreError
@@ -29,7 +30,17 @@ class View:
 
     @classmethod
     def of(cls, store: Store) -> View:
-        return cls(store, store.snapshot(), Approximate(store), None)
+        """The store as it was opened; one that changed meanwhile is read again when it is used."""
+        stamp = None
+        with suppress(OSError):  # Without a snapshot, which the next line tells of.
+            stamp = store.stamp()
+        snapshot = store.snapshot()
+        is_settled = (
+            stamp is not None
+            and open_store(store.location).manifest == store.manifest
+            and store.stamp() == stamp
+        )
+        return cls(store, snapshot, Approximate(store), stamp if is_settled else None)
 
     def renewed(self) -> View:
         """Read the store again; the manifest too, for the folder may hold another store now."""
