@@ -14,7 +14,6 @@ being copied into the pickle.
 
 from __future__ import annotations
 
-import io
 import itertools
 import logging
 import multiprocessing
@@ -31,10 +30,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
 
 from eaglenet.errors import EagleNetError, UsageError, VideoDecodeError
 from eaglenet.video.limits import bound_memory, die_with_parent
+from eaglenet.video.transport import pack, receive, send
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +42,6 @@ ATTEMPTS = 2
 
 FAILED_STARTS = 3
 """Workers in a row that end before they are ready, after which there is no use in going on."""
-
-SMALL = 4096
-"""Bytes up to which an array goes with the pickle rather than by itself."""
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -146,48 +142,14 @@ def _work(
         connection.send("ready")
         while True:
             request = connection.recv()
-            _send(connection, _attempt(work, request))
+            answer = _attempt(work, request)
+            try:
+                content = pack(answer)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                content = pack(_Answer(reason=f"{type(error).__name__}: {error}"))
+            send(connection, content)
     except (EOFError, OSError):
         return
-
-
-class _Pickler(pickle.Pickler):
-    """Tensors as the arrays they are, which can be sent as plain bytes."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return torch.from_numpy, (value.numpy(),)
-        return NotImplemented
-
-
-def _send(connection: Connection, answer: _Answer) -> None:
-    large: list[pickle.PickleBuffer] = []
-
-    def is_small(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes <= SMALL:
-            return True
-        large.append(buffer)
-        return False
-
-    stream = io.BytesIO()
-    try:
-        _Pickler(stream, protocol=5, buffer_callback=is_small).dump(answer)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        large.clear()
-        stream = io.BytesIO(pickle.dumps(_Answer(reason=f"{type(error).__name__}: {error}")))
-    sizes = [buffer.raw().nbytes for buffer in large]
-    connection.send((stream.getvalue(), sizes))
-    for buffer in large:
-        connection.send_bytes(buffer.raw())
-
-
-def _receive(connection: Connection) -> _Answer:
-    content, sizes = connection.recv()
-    buffers = [bytearray(size) for size in sizes]
-    for buffer in buffers:
-        connection.recv_bytes_into(buffer)
-    answer: _Answer = pickle.loads(content, buffers=buffers)
-    return answer
 
 
 def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
@@ -221,7 +183,7 @@ class Isolated:
                 connection.send((function, arguments))
                 if not connection.poll(self.seconds):
                     raise EagleNetError(f"it took longer than {self.seconds:.0f} s")
-                answer = _receive(connection)
+                answer: _Answer = receive(connection)
             except (EagleNetError, EOFError, OSError) as error:
                 self._stop()
                 reason = (
@@ -396,7 +358,7 @@ class _Pool(Generic[Request, Result]):
             worker.is_ready = True
             self.failed_starts = 0
             return
-        answer = _receive(worker.connection)
+        answer = receive(worker.connection)
         if worker.item is not None:
             if self.budget is not None:
                 owner = self.budget.owner(self.open[worker.item])
