@@ -269,3 +269,18 @@ def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_
     assert "MMT: without HowTo100M" not in text  # that row stands on MSR-VTT alone
     seconds = next(line for line in text.splitlines() if "12.50" in line)
     assert seconds.split("|")[-4:-1] == [" 12.50 ", " 5.25 ", " 0.25 "]
+
+
+def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path) -> None:
+    make_run(tmp_path / "run", "demo/rap", recall=20.0)
+    make_run(tmp_path / "other", "demo/xpool", recall=30.0)
+    text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
+    assert "rap (approximate)" in text
+    assert "xpool (approximate)" not in text
+    from eaglenet.experiments.campaign import approximate_lines
+    from eaglenet.recipes import RECIPES
+
+    rows = [{"label": "rap", "method": "rap"}, {"label": "xpool", "method": "xpool"}]
+    assert "abstract: rap;" in approximate_lines(rows)[0]
+    for name in ("demo/rap", "features/tfvl", "msrvtt-b32/shenet", "msrvtt-b16-released/rap"):
+        assert "Approximate" in (RECIPES[name].__doc__ or "")

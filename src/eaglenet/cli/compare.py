@@ -61,6 +61,7 @@ def compare(
     from eaglenet.experiments.build import default_split
     from eaglenet.experiments.campaign import (
         Trial,
+        approximate_lines,
         budget_lines,
         campaign_table,
         left_out_lines,
@@ -96,7 +97,8 @@ def compare(
         return
     print_table(title, *campaign_table(rows))
     unequal = conditions_lines(row_conditions(rows))
-    for line in [*budget_lines(rows), *unequal, *reasons(rows), *left_out_lines(output, rows)]:
+    told = [*budget_lines(rows), *unequal, *approximate_lines(rows), *reasons(rows)]
+    for line in [*told, *left_out_lines(output, rows)]:
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
 

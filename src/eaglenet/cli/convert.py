@@ -63,6 +63,12 @@ def convert(
         print(json.dumps({"folder": str(out), "unused": conversion.unused}, indent=2))
         return
     print(f"Wrote {out}")
+    habits, frames = conversion.method.habits, conversion.method.frame_spec
+    print(
+        f"Evaluated as its authors did: {frames.num_frames} frames ({frames.sampling}, short "
+        f"videos {frames.short}, square pixels), {habits.max_words} words, towers in "
+        f"{habits.precision}; `eaglenet evaluate --frames NAME=VALUE` takes others."
+    )
     if conversion.unused:
         print(f"Left out {len(conversion.unused)} weights that have no effect:")
     for name, why in conversion.unused.items():

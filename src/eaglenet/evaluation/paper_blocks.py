@@ -140,7 +140,9 @@ def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
             continue
         whole = [seconds[0] for seconds in timed]
         alone = [seconds[1] for seconds in timed]
-        rows.append([group.label, group.method, *(_mean(part) for part in (epochs, whole, alone))])
+        rows.append(
+            [group.label, group.method_title, *(_mean(part) for part in (epochs, whole, alone))]
+        )
     if not rows:
         return []
     header = ["recipe", "method", "training, s an epoch", "whole test, s", "scoring alone, s"]

@@ -145,7 +145,7 @@ def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
         for name in METRICS
     ]
     total = format_spread(mean["Rsum"], spread["Rsum"], len(records))
-    return [group.label, group.method, str(len(records)), *cells, total]
+    return [group.label, group.method_title, str(len(records)), *cells, total]
 
 
 def _recall_sum(record: Mapping[str, Any]) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet import foreign
+from eaglenet.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,12 @@ class RecipeGroup:
     @property
     def method(self) -> str:
         return self.runs[0].method
+
+    @property
+    def method_title(self) -> str:
+        """The method's name, and that it is approximate where it is."""
+        is_approximate = self.method in METHODS and METHODS[self.method].is_approximate
+        return f"{self.method} (approximate)" if is_approximate else self.method
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from eaglenet.experiments.evaluation import evaluate_run
 from eaglenet.experiments.experiment import Experiment
 from eaglenet.experiments.runs import RESULT, train
 from eaglenet.files import read_json, write_json, write_text
+from eaglenet.methods import METHODS
 from eaglenet.progress import Progress
 
 BUDGET = {
@@ -151,6 +152,16 @@ def row_conditions(rows: Sequence[dict[str, Any]]) -> list[Conditions]:
     return [Conditions(**row["conditions"]) for row in rows if row.get("conditions")]
 
 
+def approximate_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line that names the rows whose method is our reading of an abstract."""
+    names = [
+        row["label"] for row in rows if row.get("method") and METHODS[row["method"]].is_approximate
+    ]
+    if not names:
+        return []
+    return [f"Approximate, read from an abstract: {', '.join(names)}; not their authors' numbers."]
+
+
 def budget_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A sentence on whether all rows had the same budget, naming what they differ in."""
     given = [row["budget"] for row in rows if row.get("budget")]
@@ -192,6 +203,7 @@ def write_report(
         lines += ["## Budget", ""]
         cells = [[row["label"], *_budget_cells(row["budget"])] for row in timed]
         lines += [markdown_table(["", *BUDGET.values()], cells), "", *budget_lines(rows), ""]
+        lines += approximate_lines(rows)
         lines += ["## Conditions", ""]
         cells = [
             [row["label"], *as_cells(conditions)]

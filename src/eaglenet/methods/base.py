@@ -269,5 +269,10 @@ class MethodSpec:
     reads_experts: bool = False
     """Whether it reads folders of several experts; towers and adapters are one expert to it."""
 
+    @property
+    def is_approximate(self) -> bool:
+        """Whether it is our reading of an abstract: wherever it is shown, that is said."""
+        return self.checked.startswith("approximate")
+
 
 METHODS: Registry[MethodSpec] = Registry("method", is_open=True)

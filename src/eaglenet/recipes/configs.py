@@ -17,6 +17,11 @@ HEADS: Mapping[str, str] = {
 """CLIP4Clip's seqLSTM, seqTransf and tightTransf under names of their own, for comparisons."""
 
 
+def approximate_note(method: str) -> str:
+    """What the description of a recipe adds where its method is read from an abstract."""
+    return " Approximate: from the abstract." if METHODS[method].is_approximate else ""
+
+
 def method_config(method: str, *, dim: int, num_frames: int, **changes: Any) -> Any:
     """Defaults of ``method`` with ``dim`` and ``num_frames`` set where it has them."""
     kind = METHODS[method].config_class

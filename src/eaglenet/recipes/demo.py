@@ -12,7 +12,7 @@ from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.benchmarks import LITERAL
-from eaglenet.recipes.configs import HEADS, method_config, with_head
+from eaglenet.recipes.configs import HEADS, approximate_note, method_config, with_head
 from eaglenet.recipes.features import NEED_EXPERTS
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
@@ -115,7 +115,8 @@ def register() -> None:
     add_recipe("demo", partial(demo_experiment, "eaglenet"), source)
     for method in METHODS:
         if method not in NEED_EXPERTS:
-            add_recipe(f"demo/{method}", partial(demo_experiment, method), source)
+            note = approximate_note(method)
+            add_recipe(f"demo/{method}", partial(demo_experiment, method), source + note)
     for name, head in HEADS.items():
         base = partial(demo_experiment, "clip4clip")
         add_recipe(f"demo/{name}", partial(with_head, base, head), source)

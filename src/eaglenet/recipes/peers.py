@@ -24,7 +24,7 @@ from eaglenet.recipes.benchmarks import (
     main_result,
     released_result,
 )
-from eaglenet.recipes.configs import HEADS, method_config, with_head
+from eaglenet.recipes.configs import HEADS, approximate_note, method_config, with_head
 from eaglenet.recipes.originals import ORIGINALS, PAPER_CHANGES, Change
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
@@ -90,7 +90,7 @@ def register() -> None:
 
 def _register(method: str, dataset: str, tower: str) -> None:
     paper = METHODS[method].paper
-    approximate = " Approximate." if "approximate" in METHODS[method].checked else ""
+    approximate = approximate_note(method)
     families: list[tuple[str, Callable[[str, str, str], Experiment], str]] = [
         (f"{dataset}-{tower}/{{}}", partial(paper_experiment, main_result), PAPER),
         (
