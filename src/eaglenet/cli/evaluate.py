@@ -63,6 +63,10 @@ def evaluate(
             help="Also write the scores, texts x videos, and SIM.videos.npy: for eaglenet metrics.",
         ),
     ] = None,
+    hubness: Annotated[
+        bool,
+        typer.Option("--hubness", help="Also with a bias against videos that answer everything."),
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +88,7 @@ def evaluate(
         )
     if dataset is None and root:
         raise UsageError("--root belongs to --dataset; a run keeps the data it names")
-    how = EvaluationOptions(backend, precision, tuple(range(noise_seeds)), scores)
+    how = EvaluationOptions(backend, precision, tuple(range(noise_seeds)), scores, hubness=hubness)
     with shown_progress(quiet=as_json) as announce:
         settled: dict[str, Any] = {
             "options": how,

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from eaglenet.errors import UsageError
+
 
 def register(app: typer.Typer) -> None:
     app.command("metrics")(metrics)
@@ -45,6 +47,14 @@ def metrics(
             "text-to-video only.",
         ),
     ] = None,
+    hubness: Annotated[
+        Path | None,
+        typer.Option(
+            "--hubness",
+            metavar="BANK_SIM.npy",
+            help="Also with a bias of each video from a fixed bank of typical sentences x videos.",
+        ),
+    ] = None,
     transpose: Annotated[
         bool, typer.Option("--transpose", help="The file is videos x texts.")
     ] = False,
@@ -66,6 +76,7 @@ def metrics(
         querybank_norm,
         sinkhorn_norm,
     )
+    from eaglenet.scoring.hubness import hub_bias
 
     scores = read_scores(scores_file)
     scores = scores.T.contiguous() if transpose else scores
@@ -93,6 +104,15 @@ def metrics(
         raise_if_not_finite(bank)
         normalised = sinkhorn_norm(scores.double(), bank.double())
         record["sinkhorn"] = {"t2v": retrieval_metrics(normalised, owners).t2v.to_dict()}
+    if hubness is not None:
+        bank = read_scores(hubness)
+        raise_if_not_finite(bank)
+        if bank.shape[1] != scores.shape[1]:
+            raise UsageError(
+                f"{hubness} scores {bank.shape[1]} videos, {scores_file} {scores.shape[1]}; "
+                "expected the same videos in the same order"
+            )
+        record["hubness"] = retrieval_metrics(scores.double() + hub_bias(bank), owners).to_dict()
     if as_json:
         print(json.dumps(record, indent=2))
     else:
@@ -110,6 +130,7 @@ def _print_table(record: dict[str, object]) -> None:
         ("dual softmax, ", record.get("dual_softmax")),
         ("QB-norm, ", record.get("qb_norm")),
         ("Sinkhorn, ", record.get("sinkhorn")),
+        ("hub bias, ", record.get("hubness")),
     ):
         if not isinstance(part, dict):
             continue
@@ -129,3 +150,5 @@ def _print_table(record: dict[str, object]) -> None:
             "dual softmax, QB-norm and Sinkhorn look at other queries: not comparable with plain "
             "scores"
         )
+    if "hubness" in record:
+        print("hub bias: from a fixed bank of sentences, the same for every question")

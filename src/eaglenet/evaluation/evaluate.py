@@ -19,6 +19,8 @@ from eaglenet.evaluation.ranking import Share, rank_pairs
 from eaglenet.evaluation.summary import format_result, mean_and_spread
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.progress import Progress
+from eaglenet.scoring import score_all
+from eaglenet.scoring.hubness import hub_bias, typical_sentences
 from eaglenet.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
 
 MAX_NAMES = 20  # missing videos named in a result; the count is always whole
@@ -60,6 +62,7 @@ class EvaluationResult:
     backend: str = "auto"
     precision: str = "fp32"
     noise: NoiseSpread | None = None
+    hubness: Metrics | None = None
     notes: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,6 +87,8 @@ class EvaluationResult:
         }
         if self.noise is not None:
             record["noise"] = self.noise.to_dict()
+        if self.hubness is not None:
+            record["hubness"] = self.hubness.to_dict()
         return record
 
     def __str__(self) -> str:
@@ -146,6 +151,20 @@ def evaluate(
         if options.noise_seeds:
             seeds = options.noise_seeds
             noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
+        without_hubs = None
+        if options.hubness:
+            sentences = _text_batches(method, typical_sentences(), options.text_batch)
+            bank = _encode(method, sentences, place, options.precision, None)
+            scores = score_all(
+                method,
+                bank,
+                video,
+                backend=options.backend,
+                precision=options.scoring_precision,
+            )
+            without_hubs = rank_pairs(
+                method, text, video, video_of_text, bias=hub_bias(scores), **settings
+            )
     return EvaluationResult(
         method=getattr(method, "name", type(method).__name__),
         protocol=str(getattr(protocol, "name", protocol)),
@@ -159,6 +178,7 @@ def evaluate(
         backend=options.backend,
         precision=options.precision,
         noise=noise,
+        hubness=without_hubs,
     )
 
 

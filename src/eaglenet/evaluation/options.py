@@ -22,6 +22,7 @@ class EvaluationOptions:
     noise_seeds: score again under each seed and report mean and spread, for methods with evaluation
         noise. The model keeps its own noise afterwards.
     scores_file: also write the scores there, a ``.npy`` ``[texts, videos]``.
+    hubness: rank again with a bias of each video from a fixed bank of typical sentences.
     text_batch, video_batch: encoded at once. max_scores: scores held at once.
     """
 
@@ -29,6 +30,7 @@ class EvaluationOptions:
     precision: str = "auto"
     noise_seeds: tuple[int, ...] = ()
     scores_file: Path | None = None
+    hubness: bool = False
     text_batch: int = 256
     video_batch: int = 32
     max_scores: int = MAX_SCORES

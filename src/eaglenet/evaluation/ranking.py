@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,6 +49,7 @@ def rank_pairs(
     max_scores: int = MAX_SCORES,
     share: Share | None = None,
     scores_file: Path | None = None,
+    bias: Float[Tensor, "videos"] | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Metrics:
@@ -60,6 +61,7 @@ def rank_pairs(
         max_scores: scores held at once.
         share: this process's part; every process gets the metrics of all.
         scores_file: also write the matrix there, ``[texts, videos]`` as given (not with a share).
+        bias: added to all scores of a video.
         progress: told the scores made and all scores of this process.
         settings: of :func:`score_all`.
     """
@@ -84,6 +86,8 @@ def rank_pairs(
 
         told = advance if shown else None
         scores: Tensor = score_all(method, text[texts], video[videos], progress=told, **settings)
+        if bias is not None:
+            scores = scores + bias[videos].to(scores.device)
         scored += scores.numel() if shown else 0
         return scores
 

@@ -46,5 +46,11 @@ def format_result(record: dict[str, Any]) -> str:
             f"t2v R@1 {mean['t2v']['R@1']:.2f} +- {spread['t2v']['R@1']:.2f}  "
             f"v2t R@1 {mean['v2t']['R@1']:.2f} +- {spread['v2t']['R@1']:.2f}"
         )
+    if "hubness" in record:
+        row = record["hubness"]["t2v"]
+        lines.append(
+            f"with a bias against hubs [{record['protocol']}]  t2v R@1 {row['R@1']:.1f}  "
+            f"R@5 {row['R@5']:.1f}  R@10 {row['R@10']:.1f}  (a fixed bank of sentences)"
+        )
     lines += [f"note: {note}" for note in record["notes"]]
     return "\n".join(lines)

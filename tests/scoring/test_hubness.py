@@ -1,0 +1,91 @@
+"""A bias of each video from a bank of typical sentences: hubs stop answering everything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.errors import UsageError
+from eaglenet.scoring.hubness import SUBJECTS, TEMPERATURE, hub_bias, typical_sentences
+
+
+def test_the_bias_is_the_inverted_softmax_of_the_bank() -> None:
+    """Against the sum written out, in the form of a ratio."""
+    bank = torch.rand(7, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    scores = torch.rand(3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    biased = scores + hub_bias(bank)
+    for text in range(3):
+        for video in range(5):
+            total = sum(float((TEMPERATURE * bank[q, video]).exp()) for q in range(7)) / 7
+            ratio = float((TEMPERATURE * scores[text, video]).exp()) / total
+            assert float((TEMPERATURE * biased[text, video]).exp()) == pytest.approx(ratio)
+
+
+def test_a_hub_loses_its_place_and_the_ranking_of_texts_stays() -> None:
+    scores = torch.eye(6) * 0.3 + 0.2
+    scores[:, 2] = 0.6  # answers every question best
+    bank = torch.full((9, 6), 0.2)
+    bank[:, 2] = 0.6
+    biased = scores + hub_bias(bank)
+    right = torch.arange(6)
+    assert (scores.argmax(dim=1) == right).sum() == 1
+    assert (biased.argmax(dim=1) == right).sum() == 5
+    assert torch.equal(biased.argsort(dim=0, stable=True), scores.argsort(dim=0, stable=True))
+
+
+def test_large_scores_do_not_overflow() -> None:
+    assert hub_bias(torch.full((4, 3), 1e4)).isfinite().all()
+
+
+def test_the_bank_is_fixed_and_without_doubles() -> None:
+    sentences = typical_sentences()
+    assert len(sentences) == len(set(sentences)) == 256
+    assert sentences[0].startswith(SUBJECTS[0])
+
+
+def test_metrics_has_the_same_arithmetic(tmp_path: Path) -> None:
+    scores = np.eye(6, dtype=np.float32) * 0.3 + 0.2
+    scores[:, 2] = 0.6
+    bank = np.full((9, 6), 0.2, np.float32)
+    bank[:, 2] = 0.6
+    np.save(tmp_path / "sim.npy", scores)
+    np.save(tmp_path / "bank.npy", bank)
+    arguments = ["metrics", str(tmp_path / "sim.npy"), "--hubness", str(tmp_path / "bank.npy")]
+    runner = CliRunner()
+    record = json.loads(runner.invoke(app, [*arguments, "--json"]).output)
+    assert record["hubness"]["t2v"]["R@1"] > record["t2v"]["R@1"]
+    assert "fixed bank of sentences" in runner.invoke(app, arguments).output
+    np.save(tmp_path / "bank.npy", bank[:, :5])
+    with pytest.raises(UsageError, match="the same videos"):
+        runner.invoke(app, arguments, catch_exceptions=False)
+
+
+def test_evaluate_ranks_again_with_the_bias_of_the_models_own_scores() -> None:
+    """As evaluate does it: equal to the whole matrix with the bias of the bank added."""
+    import eaglenet
+    from eaglenet.data.demo.dataset import demo_split, render_clips
+    from eaglenet.evaluation.evaluate import evaluate
+    from eaglenet.evaluation.metrics import retrieval_metrics
+    from eaglenet.evaluation.options import EvaluationOptions
+
+    method = eaglenet.load("demo")
+    world = demo_split("test", test=12)
+    clips = render_clips(world, method.frame_spec)
+    owners = world.video_of_text
+    with torch.no_grad():
+        text = method.encode_text(method.tokenize(world.texts))
+        bank = method.encode_text(method.tokenize(typical_sentences()))
+        video = method.encode_video(clips)
+        biased = method.score(text, video).double() + hub_bias(method.score(bank, video))
+    options = EvaluationOptions(hubness=True)
+    result = evaluate(method, list(world.texts), clips, owners, "demo", options)
+    assert result.hubness is not None
+    expected = retrieval_metrics(biased, owners)
+    assert result.hubness.t2v.to_dict() == expected.t2v.to_dict()
+    assert "bias against hubs" in str(result)
