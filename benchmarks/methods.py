@@ -73,9 +73,11 @@ def narrow_tower(dim: int) -> ClipConfig:
 
 
 def build(name: str, dim: int, device: str) -> Method:
-    """A method with its default configuration on the narrow tower."""
+    """A method with its own configuration on the narrow tower."""
     method = "clip4clip" if name in HEADS else name
     options: dict[str, Any] = {"head": HEADS[name]} if name in HEADS else {}
+    if name == "eaglenet":
+        options["edge_weights"] = "activated"  # as every main recipe reads them
     spec = METHODS[method]
     fields = getattr(spec.config_class, "__dataclass_fields__", {})
     options |= {
