@@ -10,7 +10,7 @@ import torch
 from eaglenet.data.batches import CachedPairs, FeaturePairs, prefetch
 from eaglenet.data.features import FeatureSplit
 from eaglenet.data.frame_cache import FrameCache
-from eaglenet.data.records import Protocol, Split, VideoRecord, make_split
+from eaglenet.data.records import RetrievalProtocol, Split, VideoRecord, make_split
 from eaglenet.errors import DatasetError
 from eaglenet.types import FrameSpec, TextFeatures, Tokens, VideoFeatures
 from eaglenet.video.decoding import decode, write_video
@@ -37,7 +37,7 @@ def split(tmp_path) -> Split:
         write_video(path, frames, fps=4)
         captions = (f"c {2 * number + 1}", f"c {2 * number + 2}")
         records.append(VideoRecord(f"v{number}", captions, path))
-    return make_split("toy", "train", Protocol("toy", "toy"), records)
+    return make_split("toy", "train", RetrievalProtocol("toy", "toy"), records)
 
 
 def brightness(batch) -> list[int]:
@@ -56,7 +56,7 @@ def test_feature_pairs_match_texts_with_their_videos():
         video_of_text=torch.tensor([0, 1, 1, 2, 2]),
         video_ids=("a", "b", "c"),
         captions=("1", "2", "3", "4", "5"),
-        protocol=Protocol("toy", "toy"),
+        protocol=RetrievalProtocol("toy", "toy"),
         max_frames=3,
     )
     batch = FeaturePairs(split).pairs([4, 0, 3])

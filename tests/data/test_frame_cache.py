@@ -15,7 +15,7 @@ import torch
 
 from eaglenet.data import frame_cache, frame_journal
 from eaglenet.data.frame_cache import FrameCache, estimate
-from eaglenet.data.records import Protocol, Split, VideoRecord, make_split
+from eaglenet.data.records import RetrievalProtocol, Split, VideoRecord, make_split
 from eaglenet.errors import DatasetError
 from eaglenet.progress import Work
 from eaglenet.types import FrameSpec
@@ -46,7 +46,7 @@ def split_of(paths: list[Path | None], window: tuple[float, float] | None = None
         VideoRecord(f"v{number}", (f"caption {number}",), path, window)
         for number, path in enumerate(paths)
     ]
-    return make_split("toy", "train", Protocol("toy", "toy"), records)
+    return make_split("toy", "train", RetrievalProtocol("toy", "toy"), records)
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_other_frames_datasets_or_encodings_are_refused(split, tmp_path):
         FrameCache.open(tmp_path, split, FrameSpec())
     with pytest.raises(DatasetError, match="encoding raw, asked for jpeg"):
         FrameCache.build(split, SPEC, tmp_path, encoding="jpeg")
-    foreign = make_split("other", "train", Protocol("toy", "toy"), split.videos)
+    foreign = make_split("other", "train", RetrievalProtocol("toy", "toy"), split.videos)
     with pytest.raises(DatasetError, match="dataset toy, asked for other"):
         FrameCache.build(foreign, SPEC, tmp_path)
     with pytest.raises(DatasetError, match="holds no frame cache"):
@@ -218,12 +218,12 @@ import sys, time
 from pathlib import Path
 from eaglenet.data import frame_journal
 from eaglenet.data.frame_cache import FrameCache
-from eaglenet.data.records import Protocol, VideoRecord, make_split
+from eaglenet.data.records import RetrievalProtocol, VideoRecord, make_split
 from eaglenet.types import FrameSpec
 
 frame_journal.COMMIT_ROWS = 1
 records = [VideoRecord(Path(path).stem, ("x",), Path(path)) for path in sys.argv[2:]]
-split = make_split("toy", "train", Protocol("toy", "toy"), records)
+split = make_split("toy", "train", RetrievalProtocol("toy", "toy"), records)
 FrameCache.build(
     split,
     FrameSpec(num_frames=3, size=32),

@@ -10,7 +10,7 @@ import torch
 from eaglenet.data.records import (
     DATASETS,
     LeftOut,
-    Protocol,
+    RetrievalProtocol,
     Split,
     VideoRecord,
     clean_captions,
@@ -20,7 +20,7 @@ from eaglenet.data.records import (
 )
 from eaglenet.errors import DatasetError, UnknownNameError, UsageError
 
-PROTOCOL = Protocol("toy", "every caption is a query")
+PROTOCOL = RetrievalProtocol("toy", "every caption is a query")
 
 
 def small_split(**changes: object) -> Split:

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from eaglenet.data import SOURCES, DatasetSpec, Protocol, VideoRecord, add_dataset, add_source
+from eaglenet.data import (
+    SOURCES,
+    DatasetSpec,
+    RetrievalProtocol,
+    VideoRecord,
+    add_dataset,
+    add_source,
+)
 from eaglenet.data.records import DATASETS, Split, make_split
 from eaglenet.data.sources import DataChoice, Opening, Source, SourceSpec, memory_source
 from eaglenet.errors import ConfigError, DatasetError, UnknownNameError
@@ -30,7 +37,7 @@ def open_colours(data: DataChoice, split: str, opening: Opening) -> Source:
         torch.arange(frames, dtype=torch.float32).expand(len(records), -1).clone(),
     )
     tokens = opening.reader.tokenize(list(COLOURS), data.max_words)
-    made = make_split("colours", split, Protocol("colours", "all of them"), records)
+    made = make_split("colours", split, RetrievalProtocol("colours", "all of them"), records)
     return memory_source(made, tokens, clips)
 
 
@@ -74,7 +81,7 @@ def test_a_dataset_of_files_is_one_registration(tmp_path: Path) -> None:
 
     def load(root: Path | str, split: str) -> Split:
         video = VideoRecord("a", ("a sheet",), Path(root))
-        return make_split("sheets", split, Protocol("sheets", "all"), [video])
+        return make_split("sheets", split, RetrievalProtocol("sheets", "all"), [video])
 
     add_dataset(DatasetSpec("sheets", "Sheets", load, max_words=9))
     try:

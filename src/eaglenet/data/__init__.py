@@ -1,7 +1,7 @@
 """Annotations to records, records to batches. Importing this package registers the datasets."""
 
 from eaglenet.data import datasets, demo
-from eaglenet.data.records import DATASETS, DatasetSpec, Protocol, Split, VideoRecord
+from eaglenet.data.records import DATASETS, DatasetSpec, RetrievalProtocol, Split, VideoRecord
 from eaglenet.data.sources import SOURCES, Source, SourceSpec, add_source
 from eaglenet.data.video_files import add_dataset
 
@@ -9,7 +9,7 @@ __all__ = [
     "DATASETS",
     "SOURCES",
     "DatasetSpec",
-    "Protocol",
+    "RetrievalProtocol",
     "Source",
     "SourceSpec",
     "Split",

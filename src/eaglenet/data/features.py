@@ -22,7 +22,7 @@ from torch import Tensor
 
 from eaglenet import foreign
 from eaglenet.data.annotation_files import read_json
-from eaglenet.data.records import Protocol, stable_order
+from eaglenet.data.records import RetrievalProtocol, stable_order
 from eaglenet.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.files import folder_written_whole, write_json
 from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
@@ -56,7 +56,7 @@ class FeatureSplit:
     video_of_text: Int[Tensor, "texts"]
     video_ids: tuple[str, ...]
     captions: tuple[str, ...]
-    protocol: Protocol
+    protocol: RetrievalProtocol
     max_frames: int
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What the folder says of itself: model, frame_spec, dataset, split."""
@@ -204,7 +204,9 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
     captions = tuple(caption for group in index["captions"] for caption in group)
     video_ids = tuple(index["video_ids"])
     family = str(metadata.get("protocol") or f"features of {folder.name}")
-    protocol = Protocol(family, "every stored caption is a query; the gallery is every video")
+    protocol = RetrievalProtocol(
+        family, "every stored caption is a query; the gallery is every video"
+    )
     return FeatureSplit(
         packed_frames=frames,
         packed_sentences=sentences,

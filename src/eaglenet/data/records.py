@@ -44,7 +44,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Protocol:
+class RetrievalProtocol:
     """Which texts meet which videos. ``name`` is printed with every score.
 
     ``family`` is the name without sizes, so that a smaller gallery can be named after it.
@@ -54,7 +54,9 @@ class Protocol:
     description: str
     family: str = ""
 
-    def sized(self, num_texts: int, num_videos: int, num_listed: int | None = None) -> Protocol:
+    def sized(
+        self, num_texts: int, num_videos: int, num_listed: int | None = None
+    ) -> RetrievalProtocol:
         """The same protocol, its name saying how many texts met how many videos.
 
         ``num_listed`` is how many videos the dataset names; a smaller gallery says so.
@@ -75,7 +77,7 @@ class Split:
 
     dataset: str
     name: str
-    protocol: Protocol
+    protocol: RetrievalProtocol
     videos: tuple[VideoRecord, ...]
     left_out: tuple[LeftOut, ...] = ()
 
@@ -213,7 +215,7 @@ def check_options(
 def make_split(
     dataset: str,
     name: str,
-    protocol: Protocol,
+    protocol: RetrievalProtocol,
     videos: Sequence[VideoRecord],
     left_out: Sequence[LeftOut] = (),
 ) -> Split:

@@ -17,7 +17,7 @@ UNTIMED = 1
 
 
 @dataclass(frozen=True)
-class Sequence:
+class TokenSequence:
     """One sequence a video; ``aggregates`` are the places of the experts' summaries in it."""
 
     tokens: Float[Tensor, "videos length dim"]
@@ -91,7 +91,7 @@ class ExpertTokens(nn.Module):
         timed = (expert.seconds + 2).floor().clamp(0, len(self.positions) - 1).long()
         return timed.masked_fill(~expert.mask | (expert.seconds < 0), UNTIMED)
 
-    def forward(self, experts: Mapping[str, Expert]) -> Sequence:
+    def forward(self, experts: Mapping[str, Expert]) -> TokenSequence:
         first = next(iter(experts.values()))
         count = len(first.mask)
         parts = [(self.types[0] + self.positions[0]).expand(count, 1, -1)]
@@ -106,7 +106,7 @@ class ExpertTokens(nn.Module):
             masks += [whole.present[:, None], expert.mask]
             places.append(length)
             length += 1 + tokens.shape[1]
-        return Sequence(
+        return TokenSequence(
             tokens=self.dropout(self.norm(torch.cat(parts, dim=1))),
             mask=torch.cat(masks, dim=1),
             aggregates=torch.tensor(places, device=first.mask.device),

@@ -41,7 +41,7 @@ class WordGRU(nn.Module):
         return mean.masked_fill(~mask[..., None], 0.0)
 
 
-class AttentionPooling(nn.Module):
+class RolePooling(nn.Module):
     """sum_i softmax_i(a . x_i) x_i over the real entries; the softmax needs no bias."""
 
     def __init__(self, dim: int) -> None:
@@ -70,7 +70,7 @@ class RoleGraph(nn.Module):
 
     def __init__(self, dim: int, *, num_roles: int, dropout: float = 0.5) -> None:
         super().__init__()
-        self.pooling = AttentionPooling(dim)
+        self.pooling = RolePooling(dim)
         self.roles = nn.Parameter(torch.randn(num_roles, dim))
         self.query = nn.Linear(dim, dim // 2)
         self.key = nn.Linear(dim, dim // 2, bias=False)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.layers.masking import masked_softmax
-from eaglenet.layers.role_graph import AttentionPooling, RoleGraph, WordGRU
+from eaglenet.layers.role_graph import RoleGraph, RolePooling, WordGRU
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.expert_base import ExpertMethod, words_width
@@ -91,7 +91,7 @@ class HGR(ExpertMethod):
                 for level in LEVELS
             }
         )
-        self.pooling = AttentionPooling(dim)
+        self.pooling = RolePooling(dim)
         self.dropout = nn.Dropout(config.frame_dropout)
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:

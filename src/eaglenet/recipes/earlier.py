@@ -133,7 +133,7 @@ CLIPBERT: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class TowerRow:
+class EarlierRow:
     """A method that reads videos: its tower, its frames, how it is trained, and where."""
 
     tower: str
@@ -142,11 +142,11 @@ class TowerRow:
     datasets: tuple[str, ...]
 
 
-TOWER_ROWS: Mapping[str, TowerRow] = {
-    "frozen": TowerRow("b16", 4, FROZEN, ("msrvtt", "didemo", "msvd")),
-    "bridgeformer": TowerRow("b16", 4, FROZEN, ("msrvtt", "didemo")),
-    "tvmm": TowerRow("b16", 4, FROZEN, ("msrvtt", "didemo")),
-    "clipbert": TowerRow("b32", 16, CLIPBERT, ("msrvtt", "didemo")),
+TOWER_ROWS: Mapping[str, EarlierRow] = {
+    "frozen": EarlierRow("b16", 4, FROZEN, ("msrvtt", "didemo", "msvd")),
+    "bridgeformer": EarlierRow("b16", 4, FROZEN, ("msrvtt", "didemo")),
+    "tvmm": EarlierRow("b16", 4, FROZEN, ("msrvtt", "didemo")),
+    "clipbert": EarlierRow("b32", 16, CLIPBERT, ("msrvtt", "didemo")),
 }
 
 

@@ -16,7 +16,7 @@ from eaglenet.data.annotation_files import (
 )
 from eaglenet.data.records import (
     DatasetSpec,
-    Protocol,
+    RetrievalProtocol,
     Split,
     check_id,
     check_split_name,
@@ -31,7 +31,7 @@ from eaglenet.errors import DatasetError, UsageError
 FOLDERS = ("didemo", "DiDeMo", "Didemo")
 SPLITS = ("train", "val", "test")
 WINDOWS = {"whole": None, "first_31_seconds": (0.0, 31.0)}
-PARAGRAPH = Protocol(
+PARAGRAPH = RetrievalProtocol(
     "DiDeMo paragraph retrieval",
     "the descriptions of a video joined by spaces are one query; one query a video",
 )

@@ -16,7 +16,7 @@ from eaglenet.data.annotation_files import (
 )
 from eaglenet.data.records import (
     DatasetSpec,
-    Protocol,
+    RetrievalProtocol,
     Split,
     check_id,
     check_split_name,
@@ -39,16 +39,18 @@ TESTS = ("1k-A", "full")
 # Published results on 1k-A select on the test set; the dataset ships no validation set for it.
 HELD_OUT = 500
 
-TRAIN = Protocol("MSR-VTT train", "every caption with its video")
-HELD_OUT_VALIDATION = Protocol(
+TRAIN = RetrievalProtocol("MSR-VTT train", "every caption with its video")
+HELD_OUT_VALIDATION = RetrievalProtocol(
     "MSR-VTT validation held out of training",
     "videos taken out of the training list by a hash of their id; every caption is a query",
 )
-VALIDATION = Protocol("MSR-VTT full validation", "the 497 official videos; 20 captions each")
-TEST_1K_A = Protocol(
+VALIDATION = RetrievalProtocol(
+    "MSR-VTT full validation", "the 497 official videos; 20 captions each"
+)
+TEST_1K_A = RetrievalProtocol(
     "MSR-VTT 1k-A", "JSFusion's 1,000 test videos, one given caption each, against each other"
 )
-TEST_FULL = Protocol(
+TEST_FULL = RetrievalProtocol(
     "MSR-VTT full test", "the 2,990 official test videos; each of their captions is a query"
 )
 
@@ -93,7 +95,9 @@ def load(
     return make_split("msrvtt", split, protocol, *gather_records(ids, captions, find))
 
 
-def choose(root: Path, split: str, train: str, hold_out: int) -> tuple[list[str], Protocol]:
+def choose(
+    root: Path, split: str, train: str, hold_out: int
+) -> tuple[list[str], RetrievalProtocol]:
     """Ids and protocol of a split that takes its captions from ``MSRVTT_data.json``."""
     if split == "test":
         return read_ids(find_file(root, ("MSRVTT_test.full.csv",), FOLDERS)), TEST_FULL

@@ -17,7 +17,7 @@ from eaglenet.data.annotation_files import (
 )
 from eaglenet.data.records import (
     DatasetSpec,
-    Protocol,
+    RetrievalProtocol,
     Split,
     check_split_name,
     clean_captions,
@@ -30,7 +30,7 @@ from eaglenet.errors import DatasetError
 
 FOLDERS = ("msvd", "MSVD", "msvd_data")
 SPLITS = ("train", "val", "test")
-MULTI_CAPTION = Protocol(
+MULTI_CAPTION = RetrievalProtocol(
     "MSVD multi-caption",
     "every caption is ranked against all videos; a video is right with any caption of its own",
 )

@@ -19,7 +19,7 @@ from eaglenet.data.annotation_files import (
 from eaglenet.data.records import (
     DatasetSpec,
     LeftOut,
-    Protocol,
+    RetrievalProtocol,
     Split,
     VideoRecord,
     check_id,
@@ -39,7 +39,9 @@ VIDEO_KEYS = ("video", "path", "file", "video_id")
 CAPTION_KEYS = ("caption", "captions", "text", "sentence")
 # Text files that people keep beside videos and that are nobody's captions.
 NOT_CAPTIONS = ("readme", "license", "licence", "notice", "changelog")
-OWN = Protocol("own data", "every caption is a query; the gallery is every video of the split")
+OWN = RetrievalProtocol(
+    "own data", "every caption is a query; the gallery is every video of the split"
+)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from eaglenet.data.annotation_files import (
 )
 from eaglenet.data.records import (
     DatasetSpec,
-    Protocol,
+    RetrievalProtocol,
     Split,
     check_split_name,
     clean_captions,
@@ -27,7 +27,7 @@ from eaglenet.errors import DatasetError
 
 FOLDERS = ("vatex", "VATEX")
 SPLITS = ("train", "val", "test")
-MULTI_CAPTION = Protocol(
+MULTI_CAPTION = RetrievalProtocol(
     "VATEX", "every caption is ranked against all videos of the list that are at hand"
 )
 

@@ -28,7 +28,7 @@ from eaglenet.data.demo.world import (
 from eaglenet.data.records import (
     DATASETS,
     DatasetSpec,
-    Protocol,
+    RetrievalProtocol,
     Split,
     VideoRecord,
     check_options,
@@ -66,7 +66,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 COUNTS: Mapping[str, int] = {"train": 4000, "val": 400, "test": 1000}
-DEMO = Protocol(
+DEMO = RetrievalProtocol(
     "demo world",
     "every caption is a query; the gallery is every clip of the split, and holds for each clip the "
     "one that differs only in time",
