@@ -1,0 +1,228 @@
+"""Folders of frames with captions: small JPEGs of images or videos, packed for fast training.
+
+A folder holds ``index.jsonl``, one item a line, and ``frames-0000.tar``, ``frames-0001.tar`` ...
+with one JPEG a frame, named ``ID/000.jpg``, in the order of the index. An item is a video with its
+frames in time order, or an image, which is an item of one frame. A line of the index reads::
+
+    {"id": "video7", "split": "train", "source": "msrvtt", "frames": 3,
+     "captions": {"people": ["a man is singing", ...], "machine": [...], "labels": [...]}}
+
+``people`` wrote their captions, ``machine`` captions come from a captioner, and ``labels`` are
+names of objects that a training run joins to phrases.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from eaglenet.errors import DatasetError
+
+INDEX_FILE = "index.jsonl"
+SHARD_BYTES = 50_000_000
+JPEG_QUALITY = 88
+CAPTION_KINDS = ("people", "machine", "labels")
+
+
+@dataclass(frozen=True)
+class FrameItem:
+    """An image or a video of a frame folder, without its pixels."""
+
+    id: str
+    split: str
+    source: str
+    frames: int
+    captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        """As the index writes it."""
+        return json.dumps(
+            {
+                "id": self.id,
+                "split": self.split,
+                "source": self.source,
+                "frames": self.frames,
+                "captions": {kind: list(texts) for kind, texts in self.captions.items() if texts},
+            },
+            ensure_ascii=False,
+        )
+
+    @classmethod
+    def from_line(cls, line: str, place: str) -> FrameItem:
+        """Read and check a line of an index; ``place`` names it in errors."""
+        try:
+            plain = json.loads(line)
+        except ValueError as error:
+            raise DatasetError(f"{place}: not JSON ({error}); prepare the folder again") from error
+        if not isinstance(plain, dict):
+            raise DatasetError(f"{place}: expected an object, got {type(plain).__name__}")
+        for name, kind in (("id", str), ("split", str), ("source", str), ("frames", int)):
+            if not isinstance(plain.get(name), kind):
+                raise DatasetError(f"{place}: {name} should be {kind.__name__}, is "
+                                   f"{plain.get(name)!r}")
+        if plain["frames"] < 1:
+            raise DatasetError(f"{place}: an item needs a frame, has {plain['frames']}")
+        captions = plain.get("captions", {})
+        if not isinstance(captions, dict) or set(captions) - set(CAPTION_KINDS):
+            raise DatasetError(
+                f"{place}: captions should be lists under {', '.join(CAPTION_KINDS)}"
+            )
+        for kind, texts in captions.items():
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise DatasetError(f"{place}: captions of {kind} should be a list of sentences")
+        return cls(plain["id"], plain["split"], plain["source"], plain["frames"], captions)
+
+
+class FrameFolderWriter:
+    """Writes items one by one; the index comes last, so that a half-written folder has none."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.glob("frames-*.tar")):
+            raise DatasetError(f"{folder} holds frames already; choose an empty folder")
+        self.folder, self.size = folder, size
+        self._lines: list[str] = []
+        self._known: set[str] = set()
+        self._shard: tarfile.TarFile | None = None
+        self._bytes = 0
+        self._number = 0
+
+    def add(self, item: FrameItem, frames: Sequence[bytes]) -> None:
+        """``frames``: the JPEG of each frame, of this folder's size."""
+        if len(frames) != item.frames:
+            raise DatasetError(f"{item.id}: {item.frames} frames named, {len(frames)} given")
+        if item.id in self._known:
+            raise DatasetError(f"{item.id} is there twice; give every item an id of its own")
+        self._known.add(item.id)
+        if self._shard is None or self._bytes > SHARD_BYTES:
+            self._next_shard()
+        assert self._shard is not None
+        for number, data in enumerate(frames):
+            member = tarfile.TarInfo(f"{item.id}/{number:03d}.jpg")
+            member.size = len(data)
+            self._shard.addfile(member, io.BytesIO(data))
+            self._bytes += len(data)
+        self._lines.append(item.to_line())
+
+    def close(self) -> None:
+        """Write the index."""
+        if self._shard is not None:
+            self._shard.close()
+        (self.folder / INDEX_FILE).write_text("\n".join(self._lines) + "\n", "utf-8")
+
+    def _next_shard(self) -> None:
+        if self._shard is not None:
+            self._shard.close()
+        path = self.folder / f"frames-{self._number:04d}.tar"
+        self._shard = tarfile.open(path, "w")  # noqa: SIM115 (closed with the folder)
+        self._number, self._bytes = self._number + 1, 0
+
+
+@dataclass(frozen=True)
+class FrameFolder:
+    """The items of a folder of frames."""
+
+    folder: Path
+    items: tuple[FrameItem, ...]
+
+    @classmethod
+    def open(cls, folder: Path) -> FrameFolder:
+        """Read the index."""
+        path = folder / INDEX_FILE
+        if not path.is_file():
+            raise DatasetError(
+                f"{folder} has no {INDEX_FILE}: not a folder of frames, or its preparation did "
+                "not finish; prepare it with `eaglenet data frames`"
+            )
+        items = []
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                items.append(FrameItem.from_line(line, f"{path}, line {number}"))
+        twice = [name for name, count in Counter(item.id for item in items).items() if count > 1]
+        if twice:
+            raise DatasetError(f"{path}: {twice[0]} is there {len(twice)} times")
+        return cls(folder, tuple(items))
+
+    @property
+    def splits(self) -> Mapping[str, int]:
+        """Items of each split."""
+        return Counter(item.split for item in self.items)
+
+    def read_jpegs(self) -> Iterator[tuple[str, bytes]]:
+        """Every frame as ``(name, JPEG)``, in order."""
+        for shard in sorted(self.folder.glob("frames-*.tar")):
+            try:
+                with tarfile.open(shard) as tar:
+                    for member in tar:
+                        file = tar.extractfile(member)
+                        if file is not None:
+                            yield member.name, file.read()
+            except (tarfile.TarError, EOFError) as error:
+                raise DatasetError(f"{shard}: damaged ({error}); prepare the folder again") from error
+
+    def read_frames(
+        self, keep: Iterable[FrameItem], size: int, *, threads: int = 8
+    ) -> tuple[UInt8[Tensor, "frames 3 size size"], Int[Tensor, "items"]]:
+        """All frames of ``keep`` (in the folder's order) and where each item's frames start."""
+        wanted = {item.id for item in keep}
+        kept = [item for item in self.items if item.id in wanted]
+        starts = np.cumsum([0] + [item.frames for item in kept])
+        frames = np.empty((int(starts[-1]), size, size, 3), np.uint8)
+        place = {item.id: int(start) for item, start in zip(kept, starts[:-1], strict=True)}
+        seen = 0
+
+        def put(row: int, data: bytes) -> None:
+            frames[row] = decode_jpeg(data, size)
+
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(lambda job: put(*job), self._rows(place)):
+                seen += 1
+        if seen != len(frames):
+            raise DatasetError(
+                f"{self.folder}: the index names {len(frames)} frames, the shards hold {seen}; "
+                "a shard is missing: copy the folder again"
+            )
+        # Channels last in memory is what the decoder gives; training wants them first.
+        pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
+        return pixels, torch.from_numpy(starts)
+
+    def _rows(self, place: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
+        for name, data in self.read_jpegs():
+            item, _, frame = name.rpartition("/")
+            if item in place:
+                yield place[item] + int(frame.removesuffix(".jpg")), data
+
+
+def decode_jpeg(data: bytes, size: int) -> Any:
+    """Uint8 [size, size, 3]."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        picture = image.convert("RGB")
+        if picture.size != (size, size):
+            picture = picture.resize((size, size), Image.Resampling.BICUBIC)
+        return np.asarray(picture)
+
+
+def encode_jpeg(data: bytes, size: int, box: tuple[int, int, int, int] | None = None) -> bytes:
+    """A picture file stretched to ``size`` x ``size``; ``box`` takes a part of it."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP")) as image:
+        picture = image.convert("RGB")
+    picture = picture.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return buffer.getvalue()

@@ -1,0 +1,76 @@
+"""The compact text tower: a few blocks of BERT's kind over word pieces."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from eaglenet.encoders.blocks import Attention, FeedForward, run_block
+from eaglenet.encoders.compact.config import CompactTextConfig
+
+
+class PostNormBlock(nn.Module):
+    """x = ln_1(x + attention(x)), then x = ln_2(x + mlp(x))."""
+
+    def __init__(self, config: CompactTextConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config.width, config.heads)
+        self.ln_1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
+        self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+
+    def forward(
+        self,
+        words: Float[Tensor, "texts words width"],
+        *,
+        mask: Bool[Tensor, "texts 1 1 words"] | None = None,
+    ) -> Float[Tensor, "texts words width"]:
+        words = self.ln_1(words + self.attention(words, mask=mask))
+        result: Tensor = self.ln_2(words + self.mlp(words))
+        return result
+
+
+class CompactText(nn.Module):
+    """Token ids to word vectors in the joint space; the sentence is their mean."""
+
+    def __init__(self, config: CompactTextConfig, dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary_size, config.width)
+        self.positional_embedding = nn.Parameter(torch.zeros(config.context_length, config.width))
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.blocks = nn.ModuleList(PostNormBlock(config) for _ in range(config.layers))
+        self.projection = nn.Linear(config.width, dim, bias=False)
+        self.gradient_checkpointing = False
+
+    def forward(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
+    ) -> Float[Tensor, "texts words dim"]:
+        """Vectors of all positions; those of padding mean nothing."""
+        words = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
+        words = self.norm(words)
+        seen = mask[:, None, None, :]
+        for block in self.blocks:
+            words = run_block(
+                block,
+                words,
+                is_checkpointed=self.training and self.gradient_checkpointing,
+                mask=seen,
+            )
+        result: Tensor = self.projection(words)
+        return result
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Random weights of a new tower."""
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.02, generator=generator)
+
+
+def mean_of_words(
+    words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
+) -> Float[Tensor, "texts dim"]:
+    """The sentence: the mean of its real words."""
+    weights = mask.to(words.dtype)[..., None]
+    return (words * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)

@@ -1,0 +1,115 @@
+"""The compact image tower: a ViT that pools its patches once, early."""
+
+from __future__ import annotations
+
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from eaglenet.encoders.blocks import Attention, FeedForward, run_block
+from eaglenet.encoders.compact.config import CompactVisionConfig
+from eaglenet.encoders.config import VisionConfig
+from eaglenet.encoders.vision import PatchEmbedding
+
+
+class ScaledBlock(nn.Module):
+    """x + scale_1 attention(ln_1(x)), then x + scale_2 mlp(ln_2(x)), scales a channel each."""
+
+    def __init__(self, config: CompactVisionConfig) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.attention = Attention(config.width, config.heads)
+        self.scale_1 = nn.Parameter(torch.ones(config.width))
+        self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
+        self.scale_2 = nn.Parameter(torch.ones(config.width))
+
+    def forward(
+        self, tokens: Float[Tensor, "images tokens width"]
+    ) -> Float[Tensor, "images tokens width"]:
+        tokens = tokens + self.scale_1 * self.attention(self.ln_1(tokens))
+        result: Tensor = tokens + self.scale_2 * self.mlp(self.ln_2(tokens))
+        return result
+
+
+class CompactVision(nn.Module):
+    """Frames to one vector each: embed, blocks, pool 2 x 2 patches between them, norm, project.
+
+    frame = W [class; mean of patches]. Split as W = [A, B] this is the mean over patches of
+    A class + B patch, which is what ``patches`` gives: vectors of places in the joint space whose
+    mean is the frame.
+    """
+
+    def __init__(
+        self,
+        config: CompactVisionConfig,
+        dim: int,
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+    ) -> None:
+        super().__init__()
+        self.config = config
+        shape = VisionConfig(
+            image_size=config.image_size, patch_size=config.patch_size, width=config.width,
+            heads=config.heads,
+        )
+        self.patch_embedding = PatchEmbedding(shape, mean, std)
+        self.class_embedding = nn.Parameter(torch.zeros(config.width))
+        # The bias of the patch projection is a part of the patches' positions.
+        self.positional_embedding = nn.Parameter(torch.zeros(config.grid**2 + 1, config.width))
+        self.blocks = nn.ModuleList(ScaledBlock(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.projection = nn.Linear(2 * config.width, dim, bias=False)
+        self.gradient_checkpointing = 0
+
+    def forward(
+        self, pixels: Shaped[Tensor, "images 3 height width"], *, patches: bool = False
+    ) -> Float[Tensor, "images tokens dim"]:
+        """The frame alone, or with ``patches`` the frame and then its places, row by row."""
+        embedded = self.patch_embedding(pixels)
+        first = self.class_embedding.to(embedded.dtype).expand(len(embedded), 1, -1)
+        tokens = torch.cat([first, embedded], dim=1) + self.positional_embedding
+        for index, block in enumerate(self.blocks):
+            if index == self.config.pool_after and index:
+                tokens = pool_patches(tokens, self.config.grid)
+            tokens = run_block(
+                block, tokens, is_checkpointed=self.training and index < self.gradient_checkpointing
+            )
+        tokens = self.norm(tokens)
+        whole, places = tokens[:, :1], tokens[:, 1:]
+        if not patches:
+            result: Tensor = self.projection(
+                torch.cat([whole, places.mean(dim=1, keepdim=True)], dim=-1)
+            )
+            return result
+        vectors = self.projection(torch.cat([whole.expand_as(places), places], dim=-1))
+        return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Random weights of a new tower."""
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1 or name == "class_embedding":
+                nn.init.normal_(parameter, std=0.02, generator=generator)
+
+
+def pool_patches(
+    tokens: Float[Tensor, "images tokens width"], grid: int
+) -> Float[Tensor, "images pooled width"]:
+    """The class token, and the mean of each 2 x 2 patches."""
+    images, _, width = tokens.shape
+    squares = tokens[:, 1:].reshape(images, grid // 2, 2, grid // 2, 2, width)
+    return torch.cat([tokens[:, :1], squares.mean(dim=(2, 4)).flatten(1, 2)], dim=1)
+
+
+def resize_positions(
+    positions: Float[Tensor, "tokens width"], grid: int
+) -> Float[Tensor, "other_tokens width"]:
+    """Learnt positions of a square grid, for a grid of another size (bicubic, antialiased)."""
+    side = round((len(positions) - 1) ** 0.5)
+    square = positions[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    resized = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
+    return torch.cat([positions[:1], resized.flatten(2)[0].T])
+
+
