@@ -48,6 +48,13 @@ class CompactText(nn.Module):
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words dim"]:
         """Vectors of all positions; those of padding mean nothing."""
+        result: Tensor = self.projection(self.states(ids, mask))
+        return result
+
+    def states(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
+    ) -> Float[Tensor, "texts words width"]:
+        """What the last block gives, before the projection."""
         words = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
         words = self.norm(words)
         seen = mask[:, None, None, :]
@@ -58,8 +65,7 @@ class CompactText(nn.Module):
                 is_checkpointed=self.training and self.gradient_checkpointing,
                 mask=seen,
             )
-        result: Tensor = self.projection(words)
-        return result
+        return words
 
     def initialise(self, generator: torch.Generator) -> None:
         """Random weights of a new tower."""

@@ -25,13 +25,21 @@ class ScaledBlock(nn.Module):
         self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
         self.scale_2 = nn.Parameter(torch.ones(config.width))
+        self.drop_path = 0.0
+        """Share of images for which training leaves a branch out (stochastic depth)."""
 
     def forward(
         self, tokens: Float[Tensor, "images tokens width"]
     ) -> Float[Tensor, "images tokens width"]:
-        tokens = tokens + self.scale_1 * self.attention(self.ln_1(tokens))
-        result: Tensor = tokens + self.scale_2 * self.mlp(self.ln_2(tokens))
+        tokens = tokens + self._kept(self.scale_1 * self.attention(self.ln_1(tokens)))
+        result: Tensor = tokens + self._kept(self.scale_2 * self.mlp(self.ln_2(tokens)))
         return result
+
+    def _kept(self, branch: Tensor) -> Tensor:
+        if not self.training or not self.drop_path:
+            return branch
+        kept = torch.rand(len(branch), 1, 1, device=branch.device) >= self.drop_path
+        return branch * kept.to(branch.dtype) / (1 - self.drop_path)
 
 
 class CompactVision(nn.Module):
@@ -86,6 +94,17 @@ class CompactVision(nn.Module):
             return result
         vectors = self.projection(torch.cat([whole.expand_as(places), places], dim=-1))
         return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
+
+    def normalise(
+        self, pixels: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images 3 height width"]:
+        """What :meth:`forward` takes, of floating-point pixels in 0..255."""
+        embedding = self.patch_embedding
+        mean, std = (
+            torch.tensor(values, device=pixels.device).view(3, 1, 1)
+            for values in (embedding.mean, embedding.std)
+        )
+        return (pixels / 255 - mean) / std
 
     def initialise(self, generator: torch.Generator) -> None:
         """Random weights of a new tower."""

@@ -1,0 +1,99 @@
+"""Weights to start from: a DINOv2 ViT-S/14 for the pictures, a MiniLM for the words.
+
+Both are read in the layout of their makers (``model.safetensors`` as transformers writes it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from eaglenet.encoders.compact.encoder import CompactEncoder
+from eaglenet.encoders.compact.vision import resize_positions
+from eaglenet.errors import CheckpointError
+
+WEIGHTS = "model.safetensors"
+
+
+def start_from(encoder: CompactEncoder, vision: Path, text: Path) -> None:
+    """Copy the weights of two folders into the towers; projections stay as they are."""
+    _fill_vision(encoder, _read(vision))
+    _fill_text(encoder, _read(text))
+
+
+def _read(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS if folder.is_dir() else folder
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} is not there; give a folder with {WEIGHTS} as transformers writes it"
+        )
+    weights: dict[str, Tensor] = safetensors.torch.load_file(path)
+    return {name: value.float() for name, value in weights.items() if value.is_floating_point()}
+
+
+def _fill_vision(encoder: CompactEncoder, weights: Mapping[str, Tensor]) -> None:
+    tower, config = encoder.vision, encoder.config.vision
+    positions = resize_positions(weights["embeddings.position_embeddings"][0], config.grid)
+    bias = weights["embeddings.patch_embeddings.projection.bias"]
+    positions[1:] += bias
+    values = {
+        "class_embedding": weights["embeddings.cls_token"].flatten(),
+        "positional_embedding": positions,
+        "patch_embedding.projection.weight": weights[
+            "embeddings.patch_embeddings.projection.weight"
+        ].flatten(1),
+        "norm.weight": weights["layernorm.weight"],
+        "norm.bias": weights["layernorm.bias"],
+        "projection.weight": tower.projection.weight,
+    }
+    for number in range(config.layers):
+        source, target = f"encoder.layer.{number}.", f"blocks.{number}."
+        parts = ("query", "key", "value")
+        for kind in ("weight", "bias"):
+            values[f"{target}attention.qkv.{kind}"] = torch.cat(
+                [weights[f"{source}attention.attention.{part}.{kind}"] for part in parts]
+            )
+            for ours, theirs in (
+                ("attention.out", "attention.output.dense"),
+                ("ln_1", "norm1"),
+                ("ln_2", "norm2"),
+                ("mlp.up", "mlp.fc1"),
+                ("mlp.down", "mlp.fc2"),
+            ):
+                values[f"{target}{ours}.{kind}"] = weights[f"{source}{theirs}.{kind}"]
+        values[f"{target}scale_1"] = weights[f"{source}layer_scale1.lambda1"]
+        values[f"{target}scale_2"] = weights[f"{source}layer_scale2.lambda1"]
+    tower.load_state_dict(values)
+
+
+def _fill_text(encoder: CompactEncoder, weights: Mapping[str, Tensor]) -> None:
+    tower, config = encoder.text, encoder.config.text
+    positions = weights["embeddings.position_embeddings.weight"][: config.context_length]
+    values = {
+        "embedding.weight": weights["embeddings.word_embeddings.weight"],
+        # Sentences are all of the first kind, so its vector is a part of every position.
+        "positional_embedding": positions + weights["embeddings.token_type_embeddings.weight"][0],
+        "norm.weight": weights["embeddings.LayerNorm.weight"],
+        "norm.bias": weights["embeddings.LayerNorm.bias"],
+        "projection.weight": tower.projection.weight,
+    }
+    for number in range(config.layers):
+        source, target = f"encoder.layer.{number}.", f"blocks.{number}."
+        parts = ("query", "key", "value")
+        for kind in ("weight", "bias"):
+            values[f"{target}attention.qkv.{kind}"] = torch.cat(
+                [weights[f"{source}attention.self.{part}.{kind}"] for part in parts]
+            )
+            for ours, theirs in (
+                ("attention.out", "attention.output.dense"),
+                ("ln_1", "attention.output.LayerNorm"),
+                ("mlp.up", "intermediate.dense"),
+                ("mlp.down", "output.dense"),
+                ("ln_2", "output.LayerNorm"),
+            ):
+                values[f"{target}{ours}.{kind}"] = weights[f"{source}{theirs}.{kind}"]
+    tower.load_state_dict(values)

@@ -1,0 +1,1 @@
+"""Two towers brought into one space by images, frames and their captions."""

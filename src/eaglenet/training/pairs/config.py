@@ -1,0 +1,57 @@
+"""How two towers are trained on pairs, as one frozen value that refuses impossible numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglenet.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class PairTrainingConfig:
+    """The defaults are those that the packaged model ``small`` was made with.
+
+    steps: batches seen; the rates fall to zero over them on a cosine.
+    seconds: end sooner, after so much time, the rates falling accordingly; 0 for no limit.
+    batch_items, video_share: images and videos in a batch, and the share of videos among them.
+    frames_per_video: random frames of each video, whose mean stands for it.
+    lr_towers, lr_heads: peak rates of the two towers and of projections and temperature.
+    soft_targets: share of the target that goes to sentences of like meaning, as the text tower saw
+        it before training: of two "a man is talking" neither is wrong for the other's video.
+    soft_temperature: of those likenesses.
+    machine_share: how often a captioner's sentence is taken although people wrote one.
+    word_dropout: share of words hidden. drop_path: share of residual branches left out at the last
+        visual block, fewer before.
+    average: decay of the running mean of all weights, which is what is evaluated and saved.
+    crop: smallest share of a picture's area that a random crop keeps.
+    """
+
+    steps: int = 12000
+    seconds: float = 0.0
+    batch_items: int = 1536
+    video_share: float = 0.4
+    frames_per_video: int = 2
+    lr_towers: float = 7e-5
+    lr_heads: float = 1e-3
+    weight_decay: float = 0.05
+    warmup_steps: int = 200
+    soft_targets: float = 0.2
+    soft_temperature: float = 0.05
+    machine_share: float = 0.3
+    word_dropout: float = 0.1
+    drop_path: float = 0.1
+    average: float = 0.9995
+    crop: float = 0.4
+    clip_norm: float = 1.0
+    evaluate_every: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_items", "frames_per_video", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, should be at least 1")
+        for name in ("video_share", "soft_targets", "machine_share", "word_dropout", "drop_path"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, should be in 0 ... 1")
+        if not 0 < self.crop <= 1 or not 0 <= self.average < 1 or self.soft_temperature <= 0:
+            raise ConfigError("crop should be in 0 ... 1, average below 1, soft_temperature above 0")

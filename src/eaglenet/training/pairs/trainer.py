@@ -1,0 +1,208 @@
+"""Training two towers on pairs: draw, view, encode, compare, step; the mean of weights is kept."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from eaglenet.encoders.compact.encoder import CompactEncoder
+from eaglenet.encoders.compact.text import mean_of_words
+from eaglenet.errors import NonFiniteError
+from eaglenet.training.pairs.banks import PairBank, random_views
+from eaglenet.training.pairs.config import PairTrainingConfig
+from eaglenet.training.pairs.evaluation import evaluate_pairs
+from eaglenet.training.pairs.loss import pair_loss
+from eaglenet.types import Tokens
+
+logger = logging.getLogger(__name__)
+LOG = "log.jsonl"
+BEST = "best.pt"
+
+
+@dataclass
+class PairTrainer:
+    """One run. ``encoder`` is trained in place; ``averaged`` is the running mean of its weights."""
+
+    encoder: CompactEncoder
+    train: PairBank
+    validation: Mapping[str, PairBank]
+    config: PairTrainingConfig
+    output: Path
+    report: Callable[[str], None] = logger.info
+    averaged: CompactEncoder = field(init=False)
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(self.config.seed)
+        self.device = self.train.device
+        self.encoder.to(self.device).train()
+        self.averaged = copy.deepcopy(self.encoder).eval().requires_grad_(False)
+        last = len(self.encoder.vision.blocks) - 1
+        for number, block in enumerate(self.encoder.vision.blocks):
+            block.drop_path = self.config.drop_path * number / max(last, 1)  # type: ignore[assignment]
+        self.generator = torch.Generator(self.device).manual_seed(self.config.seed)
+        is_video = self.train.is_video
+        self._videos = is_video.nonzero()[:, 0]
+        self._images = (~is_video).nonzero()[:, 0]
+        self.meanings = self._meanings() if self.config.soft_targets else None
+        self._optimizer = self._make_optimizer()
+        self.output.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> None:
+        """All steps; the log and the best averaged weights are in ``output``."""
+        begun = time.monotonic()
+        best, recent = -1.0, torch.zeros((), device=self.device)
+        share = 0.0
+        while share < 1.0:
+            loss = self._train_step(self._rate(share))
+            recent = loss if self.step == 1 else 0.98 * recent + 0.02 * loss
+            seconds = time.monotonic() - begun
+            share = self.step / self.config.steps
+            if self.config.seconds:
+                share = max(share, seconds / self.config.seconds)
+            if self.step % self.config.evaluate_every == 0 or share >= 1.0:
+                if not math.isfinite(recent.item()):
+                    raise NonFiniteError(f"the loss is {recent.item()} after {self.step} steps")
+                best = max(best, self._evaluate(recent.item(), seconds, best))
+
+    def _train_step(self, rate: float) -> Float[Tensor, ""]:
+        config = self.config
+        videos, images = self._draw_items()
+        video_rows = self.train.draw_frames(videos, config.frames_per_video, self.generator)
+        image_rows = self.train.draw_frames(images, 1, self.generator)
+        rows = torch.cat([video_rows.flatten(), image_rows.flatten()])
+        items = torch.cat([videos, images])
+        sentences = self.train.draw_sentences(items, config.machine_share, self.generator)
+        size = self.encoder.config.vision.image_size
+        pixels = random_views(self.train.frames[rows], size, config.crop, self.generator)
+        tokens = self._hide_words(self.train.tokens(sentences))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            vision = self.encoder.vision
+            frames = vision(vision.normalise(pixels))[:, 0]
+            words = self.encoder.text(tokens.ids, tokens.mask)
+        pictures = pool_frames(frames.float(), len(videos), config.frames_per_video)
+        loss = pair_loss(
+            pictures,
+            mean_of_words(words.float(), tokens.mask),
+            self.encoder.logit_scale,
+            meanings=None if self.meanings is None else self.meanings[sentences],
+            share=config.soft_targets,
+            temperature=config.soft_temperature,
+        )
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.encoder.parameters(), config.clip_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["peak"] * rate
+        self._optimizer.step()
+        self.step += 1
+        self._average()
+        return loss.detach()
+
+    def _draw_items(self) -> tuple[Int[Tensor, "videos"], Int[Tensor, "images"]]:
+        wanted = round(self.config.batch_items * self.config.video_share)
+        num_videos = min(wanted, len(self._videos))
+        num_images = min(self.config.batch_items - num_videos, len(self._images))
+        return tuple(
+            part[torch.randperm(len(part), generator=self.generator, device=self.device)[:number]]
+            for part, number in ((self._videos, num_videos), (self._images, num_images))
+        )  # type: ignore[return-value]
+
+    def _hide_words(self, tokens: Tokens) -> Tokens:
+        """Hide a share of the words, never the first token nor the last."""
+        if not self.config.word_dropout:
+            return tokens
+        draws = torch.rand(tokens.ids.shape, generator=self.generator, device=self.device)
+        inner = tokens.mask.clone()
+        inner[:, 0] = False
+        inner[:, :-1] &= tokens.mask[:, 1:]
+        return Tokens(tokens.ids, tokens.mask & ~(inner & (draws < self.config.word_dropout)))
+
+    def _rate(self, share: float) -> float:
+        warm = min(1.0, (self.step + 1) / max(self.config.warmup_steps, 1))
+        return warm * (0.5 + 0.5 * math.cos(math.pi * min(share, 1.0)))
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        config = self.config
+        groups: dict[tuple[bool, bool], list[Tensor]] = {}
+        for name, parameter in self.encoder.named_parameters():
+            is_head = "projection" in name and "patch" not in name or name == "logit_scale"
+            groups.setdefault((is_head, parameter.ndim > 1), []).append(parameter)
+        return torch.optim.AdamW(
+            [
+                {
+                    "params": parameters,
+                    "peak": config.lr_heads if is_head else config.lr_towers,
+                    "weight_decay": config.weight_decay if is_matrix else 0.0,
+                }
+                for (is_head, is_matrix), parameters in groups.items()
+            ],
+            lr=config.lr_towers,
+            betas=(0.9, 0.98),
+            fused=self.device.type == "cuda",
+        )
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        # A short memory at first: the mean must not remember where training began.
+        decay = min(self.config.average, (1 + self.step) / (10 + self.step))
+        ours = [p for p in self.encoder.parameters()]
+        mean = [p for p in self.averaged.parameters()]
+        torch._foreach_lerp_(mean, ours, 1 - decay)
+
+    @torch.no_grad()
+    def _meanings(self) -> Float[Tensor, "sentences meaning"]:
+        """Unit vectors of all sentences by the text tower as it is now, before training."""
+        tower = self.averaged.text
+        parts = []
+        for ids in self.train.ids.split(8192):
+            mask = ids != 0
+            words = tower.states(ids, mask)
+            parts.append(F.normalize(mean_of_words(words, mask), dim=-1).half())
+        return torch.cat(parts)
+
+    def _evaluate(self, loss: float, seconds: float, best: float) -> float:
+        """Log the metrics; keep the averaged weights where they are the best so far."""
+        results = {name: evaluate_pairs(self.averaged, bank) for name, bank in self.validation.items()}
+        total = sum(metrics.t2v.recall_sum for metrics in results.values()) / max(len(results), 1)
+        line = {
+            "step": self.step,
+            "seconds": round(seconds, 1),
+            "loss": round(loss, 4),
+            **{name: metrics.to_dict() for name, metrics in results.items()},
+        }
+        with (self.output / LOG).open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+        recalls = "; ".join(
+            f"{name} R@1/5/10 {m.t2v.recall_at_1:.1f} / {m.t2v.recall_at_5:.1f} / "
+            f"{m.t2v.recall_at_10:.1f}"
+            for name, m in results.items()
+        )
+        self.report(f"step {self.step}, {seconds:.0f} s, loss {loss:.3f}: {recalls}")
+        if total > best:
+            torch.save(
+                {"weights": self.averaged.state_dict(), "step": self.step, "config": asdict(self.config)},
+                self.output / BEST,
+            )
+        return total
+
+
+def pool_frames(
+    frames: Float[Tensor, "frames dim"], num_videos: int, frames_per_video: int
+) -> Float[Tensor, "items dim"]:
+    """Unit means of the videos' unit frames, which come first, then the unit images."""
+    unit = F.normalize(frames, dim=-1)
+    split = num_videos * frames_per_video
+    videos = unit[:split].unflatten(0, (num_videos, frames_per_video)).mean(dim=1)
+    return torch.cat([F.normalize(videos, dim=-1), unit[split:]])
