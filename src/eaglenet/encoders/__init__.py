@@ -1,6 +1,7 @@
 """Towers and what reads their files. Importing this registers every family in ``ENCODERS``."""
 
 from eaglenet.encoders import clip_family, experts, features
+from eaglenet.encoders.compact import family as compact_family
 from eaglenet.encoders.perception import family as perception_family
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.siglip import family as siglip_family
@@ -10,6 +11,7 @@ __all__ = [
     "EncoderSpec",
     "Pretrained",
     "clip_family",
+    "compact_family",
     "experts",
     "features",
     "perception_family",

@@ -42,7 +42,7 @@ class CompactText(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.blocks = nn.ModuleList(PostNormBlock(config) for _ in range(config.layers))
         self.projection = nn.Linear(config.width, dim, bias=False)
-        self.gradient_checkpointing = False
+        self.gradient_checkpointing = 0
 
     def forward(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
@@ -58,13 +58,9 @@ class CompactText(nn.Module):
         words = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
         words = self.norm(words)
         seen = mask[:, None, None, :]
-        for block in self.blocks:
-            words = run_block(
-                block,
-                words,
-                is_checkpointed=self.training and self.gradient_checkpointing,
-                mask=seen,
-            )
+        for index, block in enumerate(self.blocks):
+            is_checkpointed = self.training and index < self.gradient_checkpointing
+            words = run_block(block, words, is_checkpointed=is_checkpointed, mask=seen)
         return words
 
     def initialise(self, generator: torch.Generator) -> None:

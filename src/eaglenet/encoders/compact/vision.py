@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.blocks import Attention, FeedForward, run_block
@@ -73,9 +73,17 @@ class CompactVision(nn.Module):
         self.gradient_checkpointing = 0
 
     def forward(
-        self, pixels: Shaped[Tensor, "images 3 height width"], *, patches: bool = False
+        self,
+        pixels: Shaped[Tensor, "images 3 height width"],
+        *,
+        num_frames: int = 1,
+        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
-        """The frame alone, or with ``patches`` the frame and then its places, row by row."""
+        """The frame alone, or with ``patches`` the frame and then its places, row by row.
+
+        Every frame is a picture by itself: which video it belongs to does not matter here.
+        """
         embedded = self.patch_embedding(pixels)
         first = self.class_embedding.to(embedded.dtype).expand(len(embedded), 1, -1)
         tokens = torch.cat([first, embedded], dim=1) + self.positional_embedding
