@@ -70,8 +70,9 @@ class FrameItem:
             raise DatasetError(f"{place}: expected an object, got {type(plain).__name__}")
         for name, kind in (("id", str), ("split", str), ("source", str), ("frames", int)):
             if not isinstance(plain.get(name), kind):
-                raise DatasetError(f"{place}: {name} should be {kind.__name__}, is "
-                                   f"{plain.get(name)!r}")
+                raise DatasetError(
+                    f"{place}: {name} should be {kind.__name__}, is {plain.get(name)!r}"
+                )
         if plain["frames"] < 1:
             raise DatasetError(f"{place}: an item needs a frame, has {plain['frames']}")
         captions = plain.get("captions", {})
@@ -170,7 +171,9 @@ class FrameFolder:
                         if file is not None:
                             yield member.name, file.read()
             except (tarfile.TarError, EOFError) as error:
-                raise DatasetError(f"{shard}: damaged ({error}); prepare the folder again") from error
+                raise DatasetError(
+                    f"{shard}: damaged ({error}); prepare the folder again"
+                ) from error
 
     def read_frames(
         self, keep: Iterable[FrameItem], size: int, *, threads: int = 8

@@ -59,4 +59,3 @@ class CompactEncoder(TowerEncoder):
         if not words:
             return TextFeatures(sentence=sentence)
         return TextFeatures(sentence=sentence, words=vectors, words_mask=mask)
-

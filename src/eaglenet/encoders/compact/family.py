@@ -6,7 +6,6 @@ from eaglenet.encoders.compact.config import CompactConfig
 from eaglenet.encoders.compact.encoder import CompactEncoder
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec
 
-
 ENCODERS.add(
     "compact",
     EncoderSpec(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
@@ -60,7 +59,9 @@ class CompactVision(nn.Module):
         super().__init__()
         self.config = config
         shape = VisionConfig(
-            image_size=config.image_size, patch_size=config.patch_size, width=config.width,
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            width=config.width,
             heads=config.heads,
         )
         self.patch_embedding = PatchEmbedding(shape, mean, std)
@@ -138,5 +139,3 @@ def resize_positions(
     square = positions[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
     resized = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
     return torch.cat([positions[:1], resized.flatten(2)[0].T])
-
-

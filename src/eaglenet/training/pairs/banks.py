@@ -148,9 +148,7 @@ def random_views(
         ],
         dim=1,
     )
-    grid = torch.nn.functional.affine_grid(
-        transform, [count, 3, size, size], align_corners=False
-    )
+    grid = torch.nn.functional.affine_grid(transform, [count, 3, size, size], align_corners=False)
     views = torch.nn.functional.grid_sample(
         frames.float(), grid, align_corners=False, padding_mode="reflection"
     )

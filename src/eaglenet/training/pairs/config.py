@@ -54,4 +54,6 @@ class PairTrainingConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, should be in 0 ... 1")
         if not 0 < self.crop <= 1 or not 0 <= self.average < 1 or self.soft_temperature <= 0:
-            raise ConfigError("crop should be in 0 ... 1, average below 1, soft_temperature above 0")
+            raise ConfigError(
+                "crop should be in 0 ... 1, average below 1, soft_temperature above 0"
+            )

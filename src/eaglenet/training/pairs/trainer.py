@@ -137,7 +137,7 @@ class PairTrainer:
         config = self.config
         groups: dict[tuple[bool, bool], list[Tensor]] = {}
         for name, parameter in self.encoder.named_parameters():
-            is_head = "projection" in name and "patch" not in name or name == "logit_scale"
+            is_head = ("projection" in name and "patch" not in name) or name == "logit_scale"
             groups.setdefault((is_head, parameter.ndim > 1), []).append(parameter)
         return torch.optim.AdamW(
             [
@@ -157,8 +157,8 @@ class PairTrainer:
     def _average(self) -> None:
         # A short memory at first: the mean must not remember where training began.
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
-        ours = [p for p in self.encoder.parameters()]
-        mean = [p for p in self.averaged.parameters()]
+        ours = list(self.encoder.parameters())
+        mean = list(self.averaged.parameters())
         torch._foreach_lerp_(mean, ours, 1 - decay)
 
     @torch.no_grad()
@@ -174,7 +174,9 @@ class PairTrainer:
 
     def _evaluate(self, loss: float, seconds: float, best: float) -> float:
         """Log the metrics; keep the averaged weights where they are the best so far."""
-        results = {name: evaluate_pairs(self.averaged, bank) for name, bank in self.validation.items()}
+        results = {
+            name: evaluate_pairs(self.averaged, bank) for name, bank in self.validation.items()
+        }
         total = sum(metrics.t2v.recall_sum for metrics in results.values()) / max(len(results), 1)
         line = {
             "step": self.step,
@@ -192,7 +194,11 @@ class PairTrainer:
         self.report(f"step {self.step}, {seconds:.0f} s, loss {loss:.3f}: {recalls}")
         if total > best:
             torch.save(
-                {"weights": self.averaged.state_dict(), "step": self.step, "config": asdict(self.config)},
+                {
+                    "weights": self.averaged.state_dict(),
+                    "step": self.step,
+                    "config": asdict(self.config),
+                },
                 self.output / BEST,
             )
         return total
