@@ -22,6 +22,8 @@ from small_models import (
 
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.compact.config import CompactConfig, CompactTextConfig, CompactVisionConfig
+from eaglenet.encoders.compact.encoder import CompactEncoder
 from eaglenet.encoders.config import TextConfig
 from eaglenet.encoders.perception.config import PerceptionConfig, PerceptionVisionConfig
 from eaglenet.encoders.perception.encoder import PerceptionEncoder
@@ -46,6 +48,13 @@ def make_tower(family: str) -> TowerEncoder:
             ),
             seed=1,
         )
+    if family == "compact":
+        config = CompactConfig(
+            DIM,
+            CompactVisionConfig(32, 8, 24, 3, 2, 48, pool_after=1),
+            CompactTextConfig(100, 40, 12, 2, 2, 20),
+        )
+        return CompactEncoder(config, seed=1)
     text = TextConfig(100, 40, DIM, 2, 2, 64, activation="gelu")
     vision = PerceptionVisionConfig(32, 8, 24, 2, 2, 48, pooling_heads=3)
     return PerceptionEncoder(PerceptionConfig(DIM, vision, text), seed=1)

@@ -247,7 +247,8 @@ def printable(text: str) -> str:
 
 
 def register(root: typer.Typer) -> None:
-    from eaglenet.cli import features
+    from eaglenet.cli import features, frames
 
     features.register(app)
+    frames.register(app)
     root.add_typer(app, name="data")

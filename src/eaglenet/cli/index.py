@@ -47,9 +47,9 @@ def index(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A name (fast, balanced, best, multilingual, demo: see `eaglenet models`), a "
-            "model folder, or a hub id. Default: the store's own; for a new "
-            "store openai/clip-vit-base-patch32."
+            help="A name (small, fast, balanced, best, multilingual: see `eaglenet models`), a "
+            "model folder, or a hub id. Default: the store's own; for a new store small, which "
+            "comes with the package."
         ),
     ] = None,
     clip_seconds: Annotated[float, typer.Option(help="Length of clips, seconds.")] = 10.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,7 +47,11 @@ def train(
     model/, the epoch that was best on the validation split.
     """
     from eaglenet.experiments.runs import train as run_training
+    from eaglenet.recipes.pairs import TOWER_RECIPES
 
+    if name in TOWER_RECIPES:
+        train_towers(name, output, settings, device)
+        return
     experiment = find_experiment(name, [*root_setting(root), *(settings or [])])
     if dry_run:
         check(experiment, device, as_json)
@@ -68,6 +73,16 @@ def train(
     if run.was_finished:
         print(f"{output} was finished before: nothing was trained; another --output trains anew")
     show(run.result, str(output))
+
+
+def train_towers(name: str, output: Path, settings: list[str] | None, device: str) -> None:
+    """A recipe that makes towers: `--set folders=A,B`, `start.vision=...`, `start.text=...`."""
+    from eaglenet.experiments.pair_run import train_pairs
+    from eaglenet.recipes.pairs import TOWER_RECIPES
+
+    experiment = TOWER_RECIPES[name].changed(settings or [])
+    model = train_pairs(experiment, output, device=device)
+    print(f"the model is in {model}; next: eaglenet index FOLDER --store STORE --model {model}")
 
 
 def show(result: dict[str, Any], output: str) -> None:

@@ -219,12 +219,16 @@ def decode_jpeg(data: bytes, size: int) -> Any:
         return np.asarray(picture)
 
 
-def encode_jpeg(data: bytes, size: int, box: tuple[int, int, int, int] | None = None) -> bytes:
-    """A picture file stretched to ``size`` x ``size``; ``box`` takes a part of it."""
+def encode_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
+    """A picture file stretched to ``size`` x ``size``; ``half`` 0 or 1 takes its left or right."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP")) as image:
         picture = image.convert("RGB")
+    middle = picture.width // 2
+    box = None
+    if half is not None:
+        box = (0, 0, middle, picture.height) if half == 0 else (middle, 0, *picture.size)
     picture = picture.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=JPEG_QUALITY)

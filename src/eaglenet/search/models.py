@@ -15,8 +15,8 @@ from torch import nn
 
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub_cache import exact_name
-from eaglenet.errors import ModelNotFoundError, StoreError, UsageError
-from eaglenet.methods.base import Method
+from eaglenet.errors import CheckpointError, ModelNotFoundError, StoreError, UsageError
+from eaglenet.methods.base import Method, evaluating
 from eaglenet.methods.folder import is_packaged
 from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store.base import Store, kind_of
@@ -24,7 +24,8 @@ from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.types import Clips, FrameSpec
 
-DEFAULT_MODEL = "openai/clip-vit-base-patch32"
+DEFAULT_MODEL = "small"
+"""The model of the real world that comes with the package: it needs no network."""
 SAMPLED_VALUES = 4096
 """Values of each tensor that enter a model's identity; smaller tensors enter whole."""
 
@@ -53,20 +54,45 @@ def load_model(name: str) -> Method:
     """The model to index with; nothing has been written yet when this fails."""
     from eaglenet.methods.folder import load
 
-    try:
-        method = load(name)
-    except ModelNotFoundError as error:
-        if name != DEFAULT_MODEL:
-            raise
-        raise ModelNotFoundError(
-            f"the default model {name} could not be had ({error}); nothing was written. Pass a "
-            "folder with --model FOLDER, or --model demo to try the tool on the demo world"
-        ) from error
+    method = load(name)
     if method.tokenizer is None:
         raise ModelNotFoundError(
             f"{name} has no tokenizer, so no sentence could be searched; save the model with one"
         )
+    check_sight(method, name)
     return method
+
+
+@torch.no_grad()
+def check_sight(method: Method, name: str) -> None:
+    """Refuse a model that gives every picture, or every sentence, one and the same vector.
+
+    Weights that are all zeros, or did not load, would fill a store with clips that no query can
+    tell apart.
+    """
+    size = method.frame_spec.size
+    shades = torch.linspace(0, 255, size).to(torch.uint8)
+    pictures = torch.stack(
+        [shades.expand(3, size, size), shades.flip(0)[:, None].expand(3, size, size)]
+    )
+    frames = pictures[:, None]
+    clips = Clips(frames, torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1))
+    with evaluating(method):
+        videos = method.coarse_vectors(method.encode_video(clips.to(method.device)))
+        texts = videos
+        if method.tokenizer is not None:
+            tokens = method.tokenizer(["a red car on a road", "two dogs play with a ball"])
+            texts = method.coarse_vectors(method.encode_text(tokens.to(method.device)))
+    for title, vectors in (("pictures", videos), ("sentences", texts)):
+        if not bool(torch.isfinite(vectors).all()):
+            raise CheckpointError(
+                f"{name}: its vectors of {title} are not numbers; nothing written"
+            )
+        if torch.equal(vectors[0], vectors[1]) or not bool(vectors.any()):
+            raise CheckpointError(
+                f"{name}: two different {title} get the same vector, so nothing could be found "
+                "with it; its weights did not load or were never trained. Nothing was written"
+            )
 
 
 def put_on(method: Method, device: torch.device | str) -> Method:

@@ -55,8 +55,8 @@ class CompactText(nn.Module):
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words width"]:
         """What the last block gives, before the projection."""
-        words = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
-        words = self.norm(words)
+        embedded = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
+        words: Tensor = self.norm(embedded)
         seen = mask[:, None, None, :]
         for index, block in enumerate(self.blocks):
             is_checkpointed = self.training and index < self.gradient_checkpointing

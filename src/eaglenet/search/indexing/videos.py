@@ -32,7 +32,7 @@ def index(
 ) -> IndexReport:
     """Bring a store up to date with a folder of videos, or several folders and files.
 
-    ``model`` None: that of the store, or CLIP ViT-B/32 for a new one. ``options`` are those of
+    ``model`` None: that of the store, or ``small`` for a new one. ``options`` are those of
     :class:`IndexOptions` by name: ``device="cuda"``, ``drop_missing=True``.
     """
     paths = [videos] if isinstance(videos, str | Path) else videos
@@ -56,7 +56,7 @@ def index_videos(
 ) -> IndexReport:
     """Bring a store up to date with the videos under ``paths``.
 
-    ``model`` None: that of the store, or CLIP ViT-B/32 for a new one.
+    ``model`` None: that of the store, or ``small`` for a new one.
     ``method`` spares loading ``model``, whose name is still written down for those who search.
     """
     options = options or IndexOptions()

@@ -157,8 +157,8 @@ class PairTrainer:
     def _average(self) -> None:
         # A short memory at first: the mean must not remember where training began.
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
-        ours = list(self.encoder.parameters())
-        mean = list(self.averaged.parameters())
+        ours: list[Tensor] = list(self.encoder.parameters())
+        mean: list[Tensor] = list(self.averaged.parameters())
         torch._foreach_lerp_(mean, ours, 1 - decay)
 
     @torch.no_grad()

@@ -1,0 +1,129 @@
+"""The compact towers: laws of their own, and parity with the towers that they start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model
+
+from eaglenet.encoders.compact.config import CompactConfig, CompactTextConfig, CompactVisionConfig
+from eaglenet.encoders.compact.encoder import CompactEncoder
+from eaglenet.encoders.compact.start import start_from
+from eaglenet.encoders.compact.vision import pool_patches
+from eaglenet.errors import ConfigError
+from eaglenet.types import Clips, Tokens
+
+WIDTH, HEADS, HIDDEN = 24, 2, 48
+
+
+def make_encoder(pool_after: int = 1) -> CompactEncoder:
+    """Frames of 28 pixels in 4 x 4 patches, 3 blocks, 40 words."""
+    vision = CompactVisionConfig(28, 7, WIDTH, 3, HEADS, HIDDEN, pool_after=pool_after)
+    text = CompactTextConfig(40, 12, WIDTH, 2, HEADS, HIDDEN)
+    return CompactEncoder(CompactConfig(16, vision, text), seed=3).eval()
+
+
+def test_a_frame_is_the_mean_of_its_places() -> None:
+    encoder = make_encoder()
+    frames = torch.randint(0, 256, (2, 3, 3, 28, 28), dtype=torch.uint8)
+    clips = Clips(frames, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3))
+    with torch.no_grad():
+        plain = encoder.encode_video(clips)
+        detailed = encoder.encode_video(clips, patches=True)
+    assert detailed.patches is not None
+    assert detailed.patches.shape == (2, 3, 1 + 4, 16)
+    torch.testing.assert_close(detailed.frames, plain.frames)
+    torch.testing.assert_close(detailed.patches[:, :, 1:].mean(dim=2), plain.frames)
+
+
+def test_a_sentence_is_the_mean_of_its_words_and_padding_changes_nothing() -> None:
+    encoder = make_encoder()
+    ids = torch.tensor([[1, 5, 9, 2, 0, 0, 0], [1, 7, 2, 0, 0, 0, 0]])
+    tokens = Tokens(ids, ids != 0)
+    with torch.no_grad():
+        detailed = encoder.encode_text(tokens, words=True)
+        plain = encoder.encode_text(tokens)
+        alone = encoder.encode_text(Tokens(ids[1:, :3], ids[1:, :3] != 0))
+    assert detailed.words is not None
+    torch.testing.assert_close(plain.sentence, detailed.sentence)
+    torch.testing.assert_close(detailed.words[0, :4].mean(dim=0), plain.sentence[0])
+    torch.testing.assert_close(alone.sentence[0], plain.sentence[1])
+
+
+def test_pooling_keeps_the_class_token_and_the_mean_of_each_square() -> None:
+    tokens = torch.randn(2, 1 + 16, 5)
+    pooled = pool_patches(tokens, 4)
+    assert pooled.shape == (2, 1 + 4, 5)
+    torch.testing.assert_close(pooled[:, 0], tokens[:, 0])
+    # The second square of the first row of squares: patches (0, 2), (0, 3), (1, 2), (1, 3).
+    rows = 1 + torch.tensor([2, 3, 6, 7])
+    torch.testing.assert_close(pooled[:, 2], tokens[:, rows].mean(dim=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_size": 30}, "no multiple"),
+        ({"pool_after": 3}, "should be 0"),
+        ({"image_size": 21, "pool_after": 1}, "cannot be pooled"),
+        ({"heads": 5}, "multiple of heads"),
+    ],
+)
+def test_impossible_shapes_are_refused(change: dict[str, int], message: str) -> None:
+    values = {
+        "image_size": 28,
+        "patch_size": 7,
+        "width": 24,
+        "layers": 3,
+        "heads": 2,
+        "mlp_width": 8,
+    }
+    with pytest.raises(ConfigError, match=message):
+        CompactVisionConfig(**{**values, **change})
+
+
+def test_it_starts_as_dinov2_and_bert(tmp_path: Path) -> None:
+    """Without pooling the towers equal those they start from, read as transformers writes them."""
+    torch.manual_seed(0)
+    vision = Dinov2Model(
+        Dinov2Config(
+            hidden_size=WIDTH,
+            num_hidden_layers=3,
+            num_attention_heads=HEADS,
+            mlp_ratio=2,
+            image_size=28,
+            patch_size=7,
+        )
+    ).eval()
+    text = BertModel(
+        BertConfig(
+            vocab_size=40,
+            hidden_size=WIDTH,
+            num_hidden_layers=2,
+            num_attention_heads=HEADS,
+            intermediate_size=HIDDEN,
+            max_position_embeddings=20,
+        ),
+        add_pooling_layer=False,
+    ).eval()
+    for name, model in (("vision", vision), ("text", text)):
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        model.save_pretrained(tmp_path / name)
+    encoder = make_encoder(pool_after=0)
+    start_from(encoder, tmp_path / "vision", tmp_path / "text")
+
+    pixels = torch.randn(2, 3, 28, 28)
+    ids = torch.tensor([[1, 5, 9, 2], [1, 7, 2, 0]])
+    with torch.no_grad():
+        expected = vision(pixels).last_hidden_state
+        ours = encoder.vision(pixels)[:, 0]
+        both = torch.cat([expected[:, 0], expected[:, 1:].mean(dim=1)], dim=-1)
+        torch.testing.assert_close(ours, encoder.vision.projection(both), rtol=1e-4, atol=1e-5)
+        states = text(input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state
+        real = ids != 0
+        torch.testing.assert_close(
+            encoder.text.states(ids, real)[real], states[real], rtol=1e-4, atol=1e-5
+        )

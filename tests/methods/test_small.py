@@ -1,0 +1,59 @@
+"""The packaged model ``small``: its size, that it loads, and that it knows what it sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import eaglenet
+from eaglenet.errors import CheckpointError
+from eaglenet.methods.base import Method
+from eaglenet.methods.folder import PACKAGED
+from eaglenet.search.models import DEFAULT_MODEL, check_sight, load_model
+from eaglenet.types import Clips
+
+MOST_BYTES = 45_000_000
+
+
+@pytest.fixture(scope="module")
+def small() -> Method:
+    return eaglenet.load("small")
+
+
+def test_it_is_the_default_and_fits_the_package() -> None:
+    assert DEFAULT_MODEL == "small"
+    files = [path for path in (PACKAGED / "small").iterdir() if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+
+
+def test_plain_colours_are_named(small: Method) -> None:
+    """Far from a test of quality: a model that did not load fails it."""
+    size = small.frame_spec.size
+    colours = {"red": (200, 20, 20), "green": (30, 160, 40), "blue": (20, 40, 200)}
+    pixels = torch.tensor(list(colours.values()), dtype=torch.uint8)
+    frames = pixels[:, None, :, None, None].expand(-1, 1, -1, size, size)
+    clips = Clips(frames, torch.ones(3, 1, dtype=torch.bool), torch.zeros(3, 1))
+    assert small.tokenizer is not None
+    with torch.no_grad():
+        texts = small.encode_text(small.tokenizer([f"a {name} background" for name in colours]))
+        scores = small.score(texts, small.encode_video(clips))
+    assert scores.argmax(dim=1).tolist() == [0, 1, 2]
+
+
+def test_a_model_that_sees_nothing_is_refused(small: Method, tmp_path: Path) -> None:
+    encoder = small.encoder
+    weight = encoder.vision.projection.weight  # type: ignore[attr-defined]
+    kept = weight.detach().clone()
+    try:
+        weight.data.zero_()
+        with pytest.raises(CheckpointError, match="same vector"):
+            check_sight(small, "blind")
+    finally:
+        weight.data.copy_(kept)
+    check_sight(small, "small")
+
+
+def test_it_loads_for_indexing() -> None:
+    assert load_model("small").name == "clip4clip"
