@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from eaglenet.cli.main import app
 from eaglenet.recipes import RECIPES
+from eaglenet.recipes.pairs import TOWER_RECIPES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,7 +61,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 def test_recipes_that_are_trained_exist(page: Path) -> None:
     for words in commands(page):
         if words[:1] == ["train"] and len(words) > 1 and re.fullmatch(r"[a-z][\w/+-]*", words[1]):
-            assert words[1] in RECIPES, f"{page.name}: {' '.join(words)}"
+            assert words[1] in {*RECIPES, *TOWER_RECIPES}, f"{page.name}: {' '.join(words)}"
 
 
 def test_the_documents_name_commands_at_all() -> None:
