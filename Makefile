@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SECONDS ?= 30
 
 .DEFAULT_GOAL := help
 
@@ -40,10 +41,16 @@ test: check browser ## checks, then the default tests (offline, CPU); pictures o
 test-all: check browser ## the slow tests too
 	$(BIN)/pytest -n 2 -m "not gpu and not download"
 
+test-hostile: $(STAMP) ## the campaign against it: every fuzzer for SECONDS each, every cut and fault
+	EAGLENET_HOSTILE_SECONDS=$(SECONDS) $(BIN)/pytest tests/hostile tests/serve/test_hostile_requests.py -m "not gpu and not download"
+
+audit: $(STAMP) ## known holes in the dependencies, where a network is; pins and the list of parts anyhow
+	$(BIN)/python tools/audit.py --sbom dist/sbom.json
+
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
 
 demo: $(STAMP) ## render the demo world, evaluate the shipped model, index, search, draw the results
 	$(BIN)/eaglenet demo --output demo
 
-.PHONY: help setup format check browser test test-all test-gpu demo
+.PHONY: help setup format check browser test test-all test-hostile audit test-gpu demo

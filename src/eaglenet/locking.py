@@ -29,7 +29,13 @@ def hold_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock file ``path``; where another does, wait, or raise :class:`LockHeldError`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        _lock(descriptor, path, wait)
+        while True:
+            _lock(descriptor, path, wait)
+            if _is_the_file(descriptor, path):
+                break
+            # It was deleted meanwhile: who comes next would lock another one.
+            os.close(descriptor)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.ftruncate(descriptor, 0)
         content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
         os.pwrite(descriptor, content.encode(), 0)
@@ -52,6 +58,13 @@ def _lock(descriptor: int, path: Path, wait: bool) -> None:
     except OSError as error:
         # Some network disks know no locks: work there was possible before there were any.
         logger.warning("%s cannot be locked (%s): use it once at a time", path, error.strerror)
+
+
+def _is_the_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == os.stat(path).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _holder(descriptor: int) -> str:

@@ -124,6 +124,14 @@ def test_an_empty_newest_version_is_left_for_the_one_before(
     assert found(store, bag) == {f"/videos/{n}.mp4" for n in range(FILES)}
 
 
+def test_a_damaged_mark_does_not_stop_a_writer(tmp_path: Path) -> None:
+    bag, store = BagMethod(), tmp_path / "store"
+    work(store, bag, [], files=2)
+    (store / durability.MARK).write_bytes(bytes(30))
+    work(store, bag, [])
+    assert found(store, bag) == {f"/videos/{n}.mp4" for n in range(FILES)}
+
+
 def test_readers_do_not_touch_versions(tmp_path: Path) -> None:
     bag, store = BagMethod(), tmp_path / "store"
     work(store, bag, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -70,6 +71,8 @@ def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
             rest.append(argument)
     return modules, rest
 
+
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENODEV, errno.ESTALE)
 
 app = typer.Typer(
     name="eaglenet",
@@ -149,12 +152,14 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         # A path that cannot be made or written, a full disk: the machine's fault, not a bug.
-        if os.environ.get("EAGLENET_DEBUG") or error.filename is None:
+        if os.environ.get("EAGLENET_DEBUG") or (
+            error.filename is None and error.errno not in DISK_FAULTS
+        ):
             raise
         print(
             lines(
-                f"error: {error.filename}: {error.strerror}; check the path, its permissions and "
-                "the space on its disk"
+                f"error: {error.filename or 'the disk'}: {error.strerror}; check the path, its "
+                "permissions and the space on its disk"
             ),
             file=sys.stderr,
         )

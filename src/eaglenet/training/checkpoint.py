@@ -23,8 +23,16 @@ def write_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"
-    with written_whole(path) as partial:
-        torch.save({"format": FORMAT, "step": step, **state}, partial)
+    try:
+        with written_whole(path) as partial:
+            torch.save({"format": FORMAT, "step": step, **state}, partial)
+    except (RuntimeError, OSError) as error:
+        # PyTorch says "failed writing file" where the disk is full.
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{path}: the checkpoint cannot be written ({cause}); make room on its disk and run "
+            "the same command: training goes on from the one before"
+        ) from error
     for old in list_checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     for leftover in folder.glob(".step-*.partial*"):

@@ -132,8 +132,9 @@ def _read_mark(folder: Path) -> dict[str, int] | None:
         return {str(name): int(number) for name, number in values.items()}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
-        raise StoreError(
-            f"{folder / MARK} is damaged ({error}); delete it to go on from the newest versions, "
-            f"then check them with: eaglenet store verify --store {folder}"
-        ) from error
+    except (ValueError, TypeError) as error:
+        # Versions that are empty are still left out, and every row has a checksum.
+        logger.warning(
+            "%s is damaged (%s); going on from the newest versions", folder / MARK, error
+        )
+        return None

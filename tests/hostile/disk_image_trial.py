@@ -1,0 +1,92 @@
+"""Power cuts of a real file system: an ext4 image is copied, unflushed, while a store is written.
+
+    sudo python tests/hostile/disk_image_trial.py --cuts 50
+
+Needs root, mkfs.ext4 and loop devices. Prints what each cut lost; nothing should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "search")]
+WRITER = (
+    "import sys; from pathlib import Path; from test_power_cut import work; "
+    "from synthetic_store import BagMethod\n"
+    "class Told(list):\n"
+    "    def __iadd__(self, rows):\n"
+    "        [print(row, flush=True) for row in rows]; return self\n"
+    "work(Path(sys.argv[1]), BagMethod(), Told(), files=40)\n"
+)
+
+
+def command(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+
+def trial(place: Path, number: int) -> str:
+    """One cut; returns what was lost in words, or an empty text."""
+    from synthetic_store import BagMethod
+    from test_power_cut import found, work
+
+    image, copy, mount = place / "disk.img", place / "copy.img", place / "mount"
+    mount.mkdir(exist_ok=True)
+    command("truncate", "-s", "64M", str(image))
+    command("mkfs.ext4", "-q", "-F", str(image))
+    command("mount", "-o", "loop", str(image), str(mount))
+    reported: list[str] = []
+    try:
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(mount / "store")],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        )
+        assert writer.stdout is not None
+        chance = random.Random(number)
+        for _ in range(chance.randint(1, 12)):
+            line = writer.stdout.readline().strip()
+            if line:
+                reported.append(line)
+        time.sleep(chance.random() * 0.3)
+        # The image, not the mounted files: what the kernel has not written yet is not in it.
+        shutil.copyfile(image, copy)
+        writer.kill()
+        writer.wait()
+    finally:
+        command("umount", str(mount))
+    command("mount", "-o", "loop", str(copy), str(mount))
+    try:
+        seen = found(mount / "store", BagMethod()) if reported else set()
+        lost = [path for path in reported if path not in seen]
+        work(mount / "store", BagMethod(), [], files=14)
+        return f"lost {lost}" if lost else ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        command("umount", str(mount))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cuts", type=int, default=50)
+    cuts = parser.parse_args().cuts
+    losses = 0
+    for number in range(cuts):
+        with tempfile.TemporaryDirectory() as place:
+            lost = trial(Path(place), number)
+        losses += bool(lost)
+        print(f"cut {number + 1}: {lost or 'nothing lost'}", flush=True)
+    print(f"{cuts} cuts, {losses} losses")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Check the dependencies: every pin installed as pinned, known holes where a network is, an SBOM.
+
+    python tools/audit.py --sbom dist/sbom.json
+
+Exit code 1 where something that is installed is not the pinned version, or has a known hole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
+PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;#]+)")
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    found = {}
+    for line in CONSTRAINTS.read_text().splitlines():
+        match = PIN.match(line.strip())
+        if match:
+            found[normal(match.group(1))] = match.group(2)
+    return found
+
+
+def installed() -> dict[str, str]:
+    return {normal(each.metadata["Name"]): each.version for each in distributions()}
+
+
+def unlike_their_pins() -> list[str]:
+    wanted = pins()
+    return [
+        f"{name} is {version}, pinned to {wanted[name]}"
+        for name, version in sorted(installed().items())
+        if name in wanted and version.partition("+")[0] != wanted[name].partition("+")[0]
+    ]
+
+
+def sbom() -> dict[str, object]:
+    """CycloneDX 1.5: what is installed."""
+    parts = [
+        {"type": "library", "name": name, "version": version, "purl": f"pkg:pypi/{name}@{version}"}
+        for name, version in sorted(installed().items())
+    ]
+    return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": parts}
+
+
+def known_holes() -> int:
+    """Exit code of pip-audit; 0 where it or the network is not there, which is said."""
+    if shutil.which("pip-audit") is None:
+        print("pip-audit is not installed: known holes were not looked up")
+        return 0
+    run = subprocess.run(
+        ["pip-audit", "--progress-spinner", "off", "-r", str(CONSTRAINTS), "--no-deps"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    offline = ("ConnectionError", "Max retries", "Name or service", "resolve")
+    if run.returncode and any(word in run.stderr for word in offline):
+        print("no network: known holes were not looked up")
+        return 0
+    print(run.stdout or run.stderr)
+    return run.returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sbom", type=Path, help="write the list of parts here")
+    target = parser.parse_args().sbom
+    wrong = unlike_their_pins()
+    for line in wrong:
+        print(line)
+    print(
+        f"{len(pins())} pins, {len(installed())} packages installed, {len(wrong)} unlike their pin"
+    )
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(sbom(), indent=2) + "\n")
+        print(f"wrote {target}")
+    sys.exit(1 if known_holes() or wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
