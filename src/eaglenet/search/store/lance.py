@@ -119,6 +119,9 @@ class LanceStore:
             return None
 
     def _table(self, name: str, schema: Any) -> Any:
+        """Opened as it is: one that an earlier version made may lack a column."""
+        if self._count_rows(name) is not None:
+            return self._database.open_table(name)
         return self._database.create_table(name, schema=schema, exist_ok=True)
 
     def _clip_schema(self) -> Any:
