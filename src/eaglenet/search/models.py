@@ -117,8 +117,13 @@ def keep_text_tower(method: Method, name: str) -> None:
         assert isinstance(encoder, TowerEncoder)
         return encoder.vision
 
-    if isinstance(method.encoder, TowerEncoder):
-        method.encoder.release_vision(image_tower)
+    if not isinstance(method.encoder, TowerEncoder):
+        return
+    method.encoder.release_vision(image_tower)
+    # All weights of a file are views of one piece of memory, which lives as long as one of them.
+    for tensor in (*method.parameters(), *method.buffers()):
+        if not tensor.is_meta:
+            tensor.data = tensor.data.clone()
 
 
 def describe(
