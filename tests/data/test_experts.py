@@ -194,6 +194,14 @@ def test_several_models_write_one_folder(tmp_path: Path) -> None:
     split = load_expert_folder(output)
     assert split.expert_widths == {"frames": 64, "second": 64}
     assert split.words_dim == 64
+    text = split.text_batch([0])
+    assert text.graph is not None
+    assert text.tokens is not None
+    assert text.words_mask is not None
+    # A start and an end stand around the words; every word of the demo world is one token.
+    words = split.captions[0].split()
+    assert int(text.tokens.mask.sum()) == len(words) + 2
+    assert text.graph.spans[0, 0].nonzero().flatten().tolist() == list(range(1, len(words) + 1))
     experts = split.videos.experts
     assert experts is not None
     torch.testing.assert_close(experts["frames"].values, experts["second"].values)

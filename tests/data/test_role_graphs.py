@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eaglenet.data.demo.world import World
-from eaglenet.data.role_graphs import MAX_VERBS, NUM_NODES, ROLES, parse, role_graph, role_graphs
+from eaglenet.data.demo.world import DemoWorld
+from eaglenet.data.role_graphs import (
+    MAX_VERBS,
+    NUM_NODES,
+    ROLES,
+    over_tokens,
+    parse,
+    role_graph,
+    role_graphs,
+)
 
 
 def phrases(sentence: str) -> tuple[list[str], list[tuple[str, str]]]:
@@ -50,7 +58,7 @@ def test_no_sentence_stops_the_parser(sentence: str) -> None:
 
 
 def test_every_caption_of_the_demo_world_has_a_verb_and_a_doer() -> None:
-    for scene in World(0).scenes("train", 40):
+    for scene in DemoWorld(0).scenes("train", 40):
         for caption in scene.captions:
             verbs, nouns = phrases(caption)
             assert len(verbs) >= len(scene.events), caption
@@ -70,3 +78,13 @@ def test_a_graph_says_who_hears_whom() -> None:
     assert torch.equal(graph.edges[0], expected)
     # Without a verb nobody hears anybody.
     assert not graph.edges[1].any()
+
+
+def test_a_word_of_several_tokens_spans_them_all() -> None:
+    words = ["a", "man", "rides", "a", "horse"]
+    graph = over_tokens(role_graphs([words], 5), [[1, 2, 3, 1, 1]], 8, first=1)
+    verb, doer = 1, 1 + MAX_VERBS
+    assert graph.spans[0, doer].nonzero().flatten().tolist() == [1, 2, 3]
+    assert graph.spans[0, verb].nonzero().flatten().tolist() == [4, 5, 6]
+    # The horse lies beyond the eight tokens; its article does not.
+    assert graph.spans[0, doer + 1].nonzero().flatten().tolist() == [7]

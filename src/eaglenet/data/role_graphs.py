@@ -153,6 +153,22 @@ def role_graphs(sentences: Sequence[Sequence[str]], length: int) -> TextGraph:
     return TextGraph.concatenate([role_graph(words, length) for words in sentences])
 
 
+def over_tokens(
+    graphs: TextGraph, pieces: Sequence[Sequence[int]], length: int, *, first: int
+) -> TextGraph:
+    """The same graphs over tokens: word ``w`` of text ``t`` is ``pieces[t][w]`` tokens.
+
+    ``first`` is the place of the first word's first token; what lies beyond ``length`` is cut.
+    """
+    spans = torch.zeros(len(graphs), graphs.spans.shape[1], length, dtype=torch.bool)
+    for text, counts in enumerate(pieces):
+        place = first
+        for word, count in enumerate(counts[: graphs.spans.shape[2]]):
+            spans[text, :, place : place + count] |= graphs.spans[text, :, word : word + 1]
+            place += count
+    return TextGraph(spans, graphs.roles, graphs.edges)
+
+
 def stems(word: str) -> set[str]:
     """What a word may be a form of."""
     found = {word}

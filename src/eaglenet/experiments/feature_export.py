@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eaglenet.data.expert_writing import add_experts
 from eaglenet.data.features import save_feature_folder
+from eaglenet.data.role_graphs import over_tokens, role_graphs
 from eaglenet.data.sources import Source
 from eaglenet.errors import UsageError
 from eaglenet.experiments.evaluation import dataset_source
@@ -20,7 +21,7 @@ from eaglenet.progress import Progress
 from eaglenet.training.distributed import World, join, leave
 from eaglenet.training.epochs import index_chunks
 from eaglenet.training.rounds import fetched
-from eaglenet.types import Expert, TextFeatures
+from eaglenet.types import Expert, TextFeatures, TextGraph, Tokens
 
 FRAMES, WORDS = "frames", "words"
 """How the first model's frames and words are called in a folder of experts."""
@@ -41,8 +42,8 @@ def export_features(
     """Encode a split with a model's towers into a features folder ``output``.
 
     Train on it with the ``features`` recipes, evaluate on it with ``eaglenet evaluate``. With
-    ``experts`` (name -> model) the folder also holds the frames of those models and the words of
-    the first, for the ``experts`` recipes.
+    ``experts`` (name -> model) the folder also holds the frames of those models and the words,
+    ids and graphs of the first, for the ``experts`` recipes.
     """
     output = Path(output).expanduser()
     if output.exists():
@@ -90,13 +91,52 @@ def export_features(
     if experts:
         models = {**experts, **dict.fromkeys(words, name_or_folder)}
         add_experts(
-            output, seen, models=models, frames=FRAMES, frames_model=name_or_folder, words=words
+            output,
+            seen,
+            models=models,
+            frames=FRAMES,
+            frames_model=name_or_folder,
+            words=words,
+            token_ids=_token_ids(source),
+            graphs=_graphs(method, source, words[WORDS][1]) if words else None,
+            graph_words=WORDS,
         )
     return source
 
 
+def _token_ids(source: Source) -> list[list[int]] | None:
+    """The captions as ids, for methods that learn to write them."""
+    found: list[list[int]] = []
+    for rows in index_chunks(source.num_texts, 256):
+        tokens = source.texts(rows)
+        if not isinstance(tokens, Tokens):
+            return None
+        found += [ids[mask].tolist() for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
+    return found
+
+
+def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
+    """Verbs and nouns of the captions, over the tokens that their words are cut into."""
+    sentences = [sentence.split() for sentence in source.sentences]
+    known = sorted({word for sentence in sentences for word in sentence})
+    counted = method.tokenize([*known, ""]).mask.sum(dim=1)
+    special = int(counted[-1])  # a start and an end, or an end alone
+    pieces = {
+        word: max(int(count) - special, 0) for word, count in zip(known, counted[:-1], strict=True)
+    }
+    longest = max(len(sentence) for sentence in sentences)
+    return over_tokens(
+        role_graphs(sentences, longest),
+        [[pieces[word] for word in sentence] for sentence in sentences],
+        int(mask.sum(dim=1).max()),
+        first=1 if special > 1 else 0,
+    )
+
+
 def _words(method: Method, source: Source, world: World) -> dict[str, tuple[Tensor, Tensor]]:
-    """Every word as the first model's text tower sees it."""
+    """Every word as the first model's text tower sees it; nothing where it gives sentences only."""
+    if not method.encoder.abilities.words:
+        return {}
     parts = [
         method.encoder.encode_text(source.texts(rows).to(world.device), words=True)
         for rows in index_chunks(source.num_texts, 256)
