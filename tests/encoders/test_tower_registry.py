@@ -85,7 +85,7 @@ def colours() -> Iterator[EncoderSpec]:
     )
     ENCODERS.add("colours", spec)
     yield spec
-    ENCODERS._entries.pop("colours")
+    ENCODERS._entries.pop("colours", None)
 
 
 def test_our_encoders_meet_the_protocol() -> None:
@@ -118,7 +118,7 @@ def test_a_model_of_an_unknown_family_is_refused_by_its_name(
     method = METHODS["xpool"].build(METHODS["xpool"].config_class(), ColourEncoder(ColourConfig()))
     eaglenet.save(method, tmp_path)
     ENCODERS._entries.pop("colours")
-    with pytest.raises(CheckpointError, match="unknown encoder 'colours'"):
+    with pytest.raises(CheckpointError, match="unknown encoder family 'colours'"):
         eaglenet.load(tmp_path)
     ENCODERS.add("colours", colours)
 
