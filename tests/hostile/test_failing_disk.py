@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faults import FailingDisk
+from failing_disk import FailingDisk
 from synthetic_store import BagMethod
 from test_power_cut import FILES, found, work
 
