@@ -277,10 +277,13 @@ def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path) -> Non
     text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
     assert "rap (approximate)" in text
     assert "xpool (approximate)" not in text
-    from eaglenet.experiments.campaign import approximate_lines
+    from dataclasses import fields
+
+    from eaglenet.experiments.campaign import TrialRow, approximate_lines
     from eaglenet.recipes import RECIPES
 
-    rows = [{"label": "rap", "method": "rap"}, {"label": "xpool", "method": "xpool"}]
+    unset = dict.fromkeys(field.name for field in fields(TrialRow))
+    rows = [TrialRow(**{**unset, "label": name, "method": name}) for name in ("rap", "xpool")]
     assert "abstract: rap;" in approximate_lines(rows)[0]
     for name in ("demo/rap", "features/tfvl", "msrvtt-b32/shenet", "msrvtt-b16-released/rap"):
         assert "Approximate" in (RECIPES[name].__doc__ or "")

@@ -1,5 +1,6 @@
 """The training commands, as a user types them."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -173,7 +174,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
 
     trial = Trial("ts2net", feature_experiment("ts2net"))
     rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")
-    assert "frozen features" in rows[0]["cannot_run"]
+    assert "frozen features" in rows[0].cannot_run
     assert campaign_table(rows)[1][0] == ["ts2net", "cannot run"]
     assert "frozen features" in reasons(rows)[0]
     write_report(tmp_path / "new", "compare", "title", rows)
@@ -283,15 +284,17 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(capsys, monkeypatch):
 
 
 def test_budgets_that_differ_are_named():
-    from eaglenet.experiments.campaign import budget_lines
+    from eaglenet.experiments.campaign import Budget, CannotRun, TrialRow, budget_lines
 
     def row(**changes):
-        return {"budget": {"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes}}
+        budget = Budget(**{"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes})
+        none = dict.fromkeys(field.name for field in dataclasses.fields(TrialRow))
+        return TrialRow(**{**none, "budget": budget})
 
     assert budget_lines([row(), row()]) == ["All rows had the same budget."]
-    told = budget_lines([row(), row(pairs=60, words=50), {"cannot_run": "why"}])
+    told = budget_lines([row(), row(pairs=60, words=50), CannotRun("a", "why")])
     assert told[0].startswith("Budgets differ in pairs and words (")
-    assert budget_lines([{"cannot_run": "why"}]) == []
+    assert budget_lines([CannotRun("a", "why")]) == []
 
 
 def test_a_split_that_the_run_knows_is_said_beside_its_score(features, tmp_path):

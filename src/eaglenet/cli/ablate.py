@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +23,9 @@ from eaglenet.cli.training_options import (
 )
 from eaglenet.errors import UsageError
 
+if TYPE_CHECKING:
+    from eaglenet.experiments.campaign import CampaignRow
+
 PAPER_COLUMNS = {
     "msrvtt-b16": "MSR-VTT",
     "didemo-b16": "DiDeMo",
@@ -29,6 +33,8 @@ PAPER_COLUMNS = {
     "didemo-b16-released": "DiDeMo",
 }
 WORLDS = ("demo", "features", *PAPER_COLUMNS)
+PaperNumbers = dict[str, dict[str, float | None]]
+"""Recalls by dataset and name."""
 RECALLS = ("R@1", "R@5", "R@10")
 
 
@@ -61,6 +67,7 @@ def ablate(
     from eaglenet.experiments.campaign import (
         Trial,
         left_out_lines,
+        plain_rows,
         reasons,
         run_campaign,
         write_report,
@@ -80,13 +87,13 @@ def ablate(
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce
         )
-    rows = [{**row, "paper": paper_numbers(table, row["label"], world)} for row in rows]
+    paper = {row.label: paper_numbers(table, row.label, world) for row in rows}
     title = f"{table}: ours on {world} ({reported} split, {seeds} seeds) beside the paper"
-    write_report(output, "ablate", title, rows, beside_paper(rows))
+    write_report(output, "ablate", title, rows, beside_paper(rows, paper), paper=paper)
     if as_json:
-        print(json.dumps({"title": title, "rows": rows}, indent=2))
+        print(json.dumps({"title": title, "rows": plain_rows(rows, paper)}, indent=2))
         return
-    print_table(title, *beside_paper(rows))
+    print_table(title, *beside_paper(rows, paper))
     for line in [*reasons(rows), *left_out_lines(output, rows)]:
         print(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
@@ -102,7 +109,7 @@ def find_table(name: str) -> Any:
     return known[name]
 
 
-def paper_numbers(table: str, label: str, world: str) -> dict[str, dict[str, float | None]]:
+def paper_numbers(table: str, label: str, world: str) -> PaperNumbers:
     """The paper's text-to-video recalls of a row, by dataset."""
     from eaglenet.evaluation.paper_tables import paper_tables
 
@@ -117,19 +124,20 @@ def paper_numbers(table: str, label: str, world: str) -> dict[str, dict[str, flo
     }
 
 
-def beside_paper(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def beside_paper(
+    rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
+) -> tuple[list[str], list[list[str]]]:
     """Header and cells; columns say ours or paper."""
-    from eaglenet.experiments.campaign import recall_text
+    from eaglenet.experiments.campaign import TrialRow
 
-    datasets = list(rows[0]["paper"])
+    datasets = list(paper[rows[0].label])
     header = ["", *(f"{name} (ours)" for name in RECALLS)]
     header += [f"{dataset} {name} (paper)" for dataset in datasets for name in RECALLS]
     cells = []
     for row in rows:
-        if "cannot_run" in row:
-            ours = ["cannot run", "", ""]
-        else:
-            ours = [recall_text(row, "t2v", name) for name in RECALLS]
-        paper = [str(row["paper"][dataset][name]) for dataset in datasets for name in RECALLS]
-        cells.append([row["label"], *ours, *paper])
+        ours = ["cannot run", "", ""]
+        if isinstance(row, TrialRow):
+            ours = [row.recall_text("t2v", name) for name in RECALLS]
+        theirs = [str(paper[row.label][dataset][name]) for dataset in datasets for name in RECALLS]
+        cells.append([row.label, *ours, *theirs])
     return header, cells

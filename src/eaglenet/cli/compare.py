@@ -60,11 +60,13 @@ def compare(
     from eaglenet.evaluation.conditions import conditions_lines
     from eaglenet.experiments.build import default_split
     from eaglenet.experiments.campaign import (
+        CannotRun,
         Trial,
         approximate_lines,
         budget_lines,
         campaign_table,
         left_out_lines,
+        plain_rows,
         reasons,
         row_conditions,
         run_campaign,
@@ -88,12 +90,12 @@ def compare(
             trials, range(seeds), output, split=reported, device=device, announce=announce
         )
     unset = f"its authors gave no settings for {dataset}, and there is no recipe"
-    rows += [{"label": name, "cannot_run": unset} for name, given in found.items() if given is None]
+    rows += [CannotRun(name, unset) for name, given in found.items() if given is None]
     note = SELECTION_NOTES[trials[0].experiment.training.select]
     title = f"{dataset}, {reported} split, {seeds} seeds; {note}"
     write_report(output, "compare", title, rows)
     if as_json:
-        print(json.dumps({"title": title, "rows": rows}, indent=2))
+        print(json.dumps({"title": title, "rows": plain_rows(rows)}, indent=2))
         return
     print_table(title, *campaign_table(rows))
     unequal = conditions_lines(row_conditions(rows))
