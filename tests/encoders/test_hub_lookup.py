@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eaglenet.encoders import hub_cache as hub_cache_module
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
@@ -88,13 +89,14 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(tmp_path, monkeypatch
     save_clip(ClipEncoder(CONFIG), TOKENIZER, tmp_path)
     asked = []
 
-    def download(identifier, file, *, revision, local_files_only):
+    def download(identifier, file, *, revision, local_files_only, tqdm_class):
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
         asked.append(file)
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_cache_module, "knock", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("somebody/model") == tmp_path
     expected = ["config.json", "model.safetensors", "tokenizer.json"]
@@ -120,11 +122,12 @@ def test_other_layouts_of_the_hub_are_found(files, tmp_path, monkeypatch):
     for file in files:
         (tmp_path / file).write_text("{}")
 
-    def download(identifier, file, *, revision, local_files_only):
+    def download(identifier, file, *, revision, local_files_only, tqdm_class):
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_cache_module, "knock", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("facebook/PE-Core-B16-224") == tmp_path

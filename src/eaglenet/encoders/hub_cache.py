@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eaglenet import foreign
 from eaglenet.encoders.catalogue import HUB_IDS, require_licence
+from eaglenet.encoders.download_progress import download_progress
 from eaglenet.encoders.model_files import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
@@ -18,6 +22,8 @@ from eaglenet.encoders.model_files import (
 )
 from eaglenet.errors import ModelNotFoundError
 
+PATIENCE = 15
+"""Seconds that a hub may take to say anything at all."""
 VOCABULARIES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 
@@ -33,7 +39,11 @@ def find_hub_folder(name: str) -> Path:
     def fetch(file: str, *, is_local: bool) -> Path:
         with _quiet_hub():
             path = huggingface_hub.hf_hub_download(
-                identifier, file, revision=revision, local_files_only=is_local
+                identifier,
+                file,
+                revision=revision,
+                local_files_only=is_local,
+                tqdm_class=None if is_local else download_progress(),
             )
         return Path(path)
 
@@ -44,12 +54,35 @@ def find_hub_folder(name: str) -> Path:
         if constants.HF_HUB_OFFLINE:
             raise ModelNotFoundError(_not_found(name, places, "offline mode is on")) from error
     require_licence(identifier)
+    knock(constants.ENDPOINT, name)
     try:
         return _fetch_files(lambda file: fetch(file, is_local=False), identifier)
     except Exception as error:  # network, authorisation, no such model: each with its own class
         lines = str(error).splitlines() or [type(error).__name__]
         cause = f"the hub answered: {lines[0]}"
         raise ModelNotFoundError(_not_found(name, places, cause)) from error
+
+
+def knock(endpoint: str, name: str) -> None:
+    """Ask the hub for a sign of life, with a short patience.
+
+    The library tries again and again, file by file: minutes pass before it says that nobody is
+    there. Any answer, a refusal too, is a sign of life.
+    """
+    try:
+        with urllib.request.urlopen(endpoint, timeout=PATIENCE):
+            return
+    except urllib.error.HTTPError:
+        return
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        waited = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
+        cause = f"no answer in {PATIENCE} s" if waited else str(reason)
+        raise ModelNotFoundError(
+            f"{name} is not on this machine, and {endpoint} cannot be reached ({cause}). Use "
+            "--model small, which comes with the package, or a model folder; or run this once "
+            "where there is a network"
+        ) from error
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
@@ -151,8 +184,8 @@ def _not_found(name: str, places: list[Path], cause: str) -> str:
     identifier = HUB_IDS.get(name, name)
     known = ", ".join(HUB_IDS)
     return (
-        f"model {name!r} was not found ({cause}); looked in {looked_in}. Ways out: give a folder "
-        "with config.json, model.safetensors and tokenizer.json, or an OpenAI .pt file; "
-        f"run `hf download {identifier}` where there is a network and copy the cache here "
-        f"(HF_HOME says where it is); or use a known name: {known}"
+        f"model {name!r} was not found ({cause}); looked in {looked_in}. Ways out: --model small, "
+        "which comes with the package; a folder with config.json, model.safetensors and "
+        f"tokenizer.json, or an OpenAI .pt file; `hf download {identifier}` where there is a "
+        f"network (HF_HOME says where the cache is); or a known name: {known}"
     )

@@ -1,0 +1,155 @@
+"""What a stranger does first, with models of the true input size and layout, on real files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import eaglenet
+from eaglenet.cli.main import app
+from real_size import save_hub_clip, save_openai_clip, write_films
+from stand_in_hub import COMMIT, serve_hub
+
+MODELS = ("small", "hub-b32", "hub-b16", "openai-b32")
+
+
+def command(*arguments: str | Path, code: int = 0) -> str:
+    """Run a command in this process; gives standard output."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return str(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wide film longer than a clip and a tall one, H.264 with sound."""
+    return write_films(tmp_path_factory.mktemp("films") / "My Videos")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The packaged model, CLIP in Hugging Face's layout, and OpenAI's archive."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "small":
+        return "small"
+    if request.param == "openai-b32":
+        return str(save_openai_clip(folder / "openai"))
+    return str(save_hub_clip(folder / "clip", patch=int(request.param[-2:])))
+
+
+@pytest.fixture(scope="module")
+def store(model: str, films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the two films made by the command."""
+    place = tmp_path_factory.mktemp("store") / "store"
+    printed = command("index", films, "--store", place, "--model", model, "--workers", "0")
+    assert "2 videos indexed" in printed
+    return place
+
+
+def test_a_sentence_finds_moments_of_both_files(store: Path) -> None:
+    found = json.loads(command("search", "a red picture", "--store", store, "--json"))
+    hits = found["hits"] if isinstance(found, dict) else found[0]["hits"]
+    assert {Path(hit["path"]).name for hit in hits} == {"wide film.mp4", "tall.mp4"}
+    for hit in hits:
+        assert 0 <= hit["moment"]["start"] <= hit["moment"]["best"] <= hit["moment"]["end"]
+
+
+def test_the_page_shows_pictures_of_the_hits(store: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    from eaglenet.serve.app import create_app
+
+    with TestClient(create_app(eaglenet.open(store)), base_url="http://localhost") as client:
+        answer = client.post("/api/search", json={"queries": ["a blue picture"]})
+        assert answer.status_code == 200, answer.text
+        hit = answer.json()["hits"][0]
+        picture = client.get(f"/api/clips/{hit['clip_id']}/thumbnail")
+        assert picture.status_code == 200
+        assert min(Image.open(io.BytesIO(picture.content)).size) >= 90
+
+
+def test_it_is_evaluated_and_its_features_are_written(
+    model: str, films: Path, tmp_path: Path
+) -> None:
+    lines = ["video,caption,split", "wide film.mp4,a red picture,test"]
+    lines.append("tall.mp4,a green picture,test")
+    (films / "captions.csv").write_text("\n".join(lines))
+    metrics = json.loads(
+        command("evaluate", model, "--dataset", "folder", "--root", films, "--json")
+    )  # fmt: skip
+    assert metrics["t2v"]["queries"] == 2
+    features = tmp_path / "features"
+    command("data", "features", model, "folder", "--root", films, "--split", "test", "--output",
+            features)  # fmt: skip
+    command("data", "check", "features", "--root", features)
+
+
+def run_index(films: Path, store: Path, hub: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """`eaglenet index --model somebody/clip` in a process of its own."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
+    } | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+    environment.pop("HF_HUB_OFFLINE", None)
+    words = ["index", films, "--store", store, "--model", "somebody/clip", "--workers", "0"]
+    return subprocess.run(
+        [sys.executable, "-m", "eaglenet", *map(str, words)],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_a_name_is_downloaded_told_and_searched(films: Path, tmp_path: Path) -> None:
+    folder = save_hub_clip(tmp_path / "served", patch=32)
+    with serve_hub(folder, "somebody/clip") as hub:
+        done = run_index(films, tmp_path / "store", hub, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    assert "downloading model.safetensors:" in done.stderr
+    assert "MB/s" in done.stderr
+    manifest = next((tmp_path / "store").glob("*.json")).read_text()
+    assert f"somebody/clip@{COMMIT}" in manifest
+
+
+def test_a_hub_that_refuses_is_reported_at_once(films: Path, tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    begun = time.monotonic()
+    done = run_index(films, tmp_path / "store", address, tmp_path / "home")
+    assert done.returncode != 0
+    assert "cannot be reached" in done.stderr
+    assert "--model small" in done.stderr
+    assert time.monotonic() - begun < 30  # 10 s on an idle machine; most of it is imports
+
+
+@pytest.mark.slow
+def test_a_hub_that_never_answers_is_reported(films: Path, tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        begun = time.monotonic()
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        done = run_index(films, tmp_path / "store", address, tmp_path / "home")
+    assert "no answer in 15 s" in done.stderr
+    assert time.monotonic() - begun < 45
+
+
+@pytest.mark.slow
+def test_the_full_clip_b32_indexes_and_searches(films: Path, tmp_path: Path) -> None:
+    from transformers import CLIPConfig, CLIPModel
+
+    from real_size import clip_tokenizer
+
+    CLIPModel(CLIPConfig()).save_pretrained(tmp_path / "clip")
+    clip_tokenizer().save(tmp_path / "clip")
+    place = tmp_path / "store"
+    assert "2 videos" in command("index", films, "--store", place, "--model", tmp_path / "clip")
+    assert command("search", "a red picture", "--store", place)
