@@ -70,7 +70,7 @@ def test_the_page_shows_pictures_of_the_hits(store: Path) -> None:
     from eaglenet.serve.app import create_app
 
     with TestClient(create_app(eaglenet.open(store)), base_url="http://localhost") as client:
-        answer = client.post("/api/search", json={"queries": ["a blue picture"]})
+        answer = client.get("/api/search", params={"q": "a blue picture"})
         assert answer.status_code == 200, answer.text
         hit = answer.json()["hits"][0]
         picture = client.get(f"/api/clips/{hit['clip_id']}/thumbnail")
