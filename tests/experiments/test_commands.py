@@ -284,10 +284,10 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(capsys, monkeypatch):
 
 
 def test_budgets_that_differ_are_named():
-    from eaglenet.experiments.campaign import Budget, CannotRun, TrialRow, budget_lines
+    from eaglenet.experiments.campaign import CannotRun, RunBudget, TrialRow, budget_lines
 
     def row(**changes):
-        budget = Budget(**{"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes})
+        budget = RunBudget(**{"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes})
         none = dict.fromkeys(field.name for field in dataclasses.fields(TrialRow))
         return TrialRow(**{**none, "budget": budget})
 

@@ -39,7 +39,7 @@ BUDGET = {
 
 
 @dataclass(frozen=True)
-class Budget:
+class RunBudget:
     """What a run was given: recipes of compared methods follow their authors, who differ."""
 
     pairs: int | None
@@ -72,7 +72,7 @@ class TrialRow:
     epoch_seconds: float | None
     train_seconds: float
     parameters: Mapping[str, int]
-    budget: Budget
+    budget: RunBudget
     conditions: Conditions
     peak_memory_bytes: int | None
     selection: str
@@ -179,7 +179,7 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
         epoch_seconds=_median([one.get("epoch_seconds") for one in results]),
         train_seconds=statistics.median(one["seconds"] for one in results),
         parameters=results[0]["parameters"],
-        budget=Budget(
+        budget=RunBudget(
             results[0].get("pairs"),
             experiment.training.batch_size,
             experiment.data.frames.num_frames,
@@ -332,7 +332,7 @@ def _cells(row: CampaignRow) -> list[str]:
     ]
 
 
-def _budget_cells(given: Budget) -> list[str]:
+def _budget_cells(given: RunBudget) -> list[str]:
     amounts = (getattr(given, name) for name in BUDGET)
     return ["-" if amount is None else f"{amount:,}" for amount in amounts]
 

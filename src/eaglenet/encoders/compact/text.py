@@ -10,7 +10,7 @@ from eaglenet.encoders.blocks import Attention, FeedForward, run_block
 from eaglenet.encoders.compact.config import CompactTextConfig
 
 
-class PostNormBlock(nn.Module):
+class CompactBlock(nn.Module):
     """x = ln_1(x + attention(x)), then x = ln_2(x + mlp(x))."""
 
     def __init__(self, config: CompactTextConfig) -> None:
@@ -40,7 +40,7 @@ class CompactText(nn.Module):
         self.embedding = nn.Embedding(config.vocabulary_size, config.width)
         self.positional_embedding = nn.Parameter(torch.zeros(config.context_length, config.width))
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.blocks = nn.ModuleList(PostNormBlock(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(CompactBlock(config) for _ in range(config.layers))
         self.projection = nn.Linear(config.width, dim, bias=False)
         self.gradient_checkpointing = 0
 
