@@ -13,7 +13,7 @@ def download_progress() -> type[Any]:
     """The class that the hub's library shows a download with: name, size, speed."""
     import tqdm
 
-    class Told(tqdm.tqdm):  # type: ignore[type-arg]
+    class Told(tqdm.tqdm):  # type: ignore[misc]
         """A bar on a terminal; lines with name, megabytes and speed where there is none."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
