@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,12 @@ def test_a_model_that_sees_nothing_is_refused(small: Method, tmp_path: Path) -> 
     finally:
         weight.data.copy_(kept)
     check_sight(small, "small")
+
+
+def test_loading_it_does_not_wait_for_the_compiler() -> None:
+    """A second and a half of imports that a search has no use for."""
+    code = "import eaglenet, sys; eaglenet.load('small'); assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_it_loads_for_indexing() -> None:

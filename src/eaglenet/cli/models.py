@@ -58,11 +58,12 @@ def models(
 
 def _row(card: ModelCard, aliases: list[str], measure: bool) -> dict[str, Any]:
     from eaglenet.encoders.hub_cache import cached_folder
+    from eaglenet.methods.folder import is_packaged
 
     row = dataclasses.asdict(card) | {
         "bytes_on_disk": card.bytes_on_disk,
         "aliases": aliases,
-        "is_here": cached_folder(card.name) is not None,
+        "is_here": is_packaged(card.name) or cached_folder(card.name) is not None,
     }
     if measure:
         row["frames_per_second"] = frames_per_second(card)

@@ -16,7 +16,10 @@ class TextTower(nn.Module):
     def __init__(self, config: TextConfig, dim: int) -> None:
         super().__init__()
         self.config = config
-        self.token_embedding = nn.Embedding(config.vocabulary_size, config.width)
+        # Drawn by `initialise`: on the meta device drawing imports torch's compiler, a second.
+        self.token_embedding = nn.Embedding.from_pretrained(
+            torch.empty(config.vocabulary_size, config.width), freeze=False
+        )
         self.positional_embedding = nn.Parameter(torch.zeros(config.context_length, config.width))
         self.blocks = nn.ModuleList(
             ResidualBlock(

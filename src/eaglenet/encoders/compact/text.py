@@ -37,7 +37,10 @@ class CompactText(nn.Module):
     def __init__(self, config: CompactTextConfig, dim: int) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocabulary_size, config.width)
+        # Drawn later: drawing on the meta device would import all of torch's compiler, a second.
+        self.embedding = nn.Embedding.from_pretrained(
+            torch.empty(config.vocabulary_size, config.width), freeze=False
+        )
         self.positional_embedding = nn.Parameter(torch.zeros(config.context_length, config.width))
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.blocks = nn.ModuleList(CompactBlock(config) for _ in range(config.layers))
