@@ -91,7 +91,7 @@ def support_text(
     Paper: a radius of 1 in each of d dimensions has ``||r|| = sqrt(d)``, the length of a pooled
     video (LayerNorm gives it). So ``pair`` puts the text of *every* pair close to its video, and
     the sigmoid loss, which judges each pair by itself, pushes all videos away from all texts
-    (docs/features.md has the numbers). Recipes take ``elementwise``.
+    (docs/lab/features.md has the numbers). Recipes take ``elementwise``.
     """
     target = F.normalize(pooled, dim=-1, eps=MIN_NORM).mean(dim=0) if mode == "batch" else pooled
     direction = F.normalize(target - text[:, None], dim=-1, eps=MIN_NORM)

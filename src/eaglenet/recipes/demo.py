@@ -51,7 +51,7 @@ TRAINING = TrainingConfig(
 )
 # Few candidates and narrow heads keep a step of the pair-conditioned methods under half a second.
 # Token shift: pooling over frames is blind to their order, so frames must see their neighbours.
-# Softmax: the sigmoid loss learns more slowly with towers that know nothing yet (docs/demo.md).
+# Softmax: the sigmoid loss learns more slowly with towers that know nothing yet (docs/lab/demo.md).
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "eaglenet": {
         "token_shift": True,

@@ -59,7 +59,7 @@ NEED_EXPERTS = frozenset({"hgr"})
 # These write captions, whose token ids a features folder of frames and sentences does not hold.
 NEED_IDS = frozenset({"supportset"})
 # Narrow heads, as in the released code: a quarter of the memory, so that batches can be larger.
-# The printed support text spoils training with the sigmoid loss (docs/features.md).
+# The printed support text spoils training with the sigmoid loss (docs/lab/features.md).
 METHOD_CHANGES: Mapping[str, Mapping[str, Any]] = {
     "eaglenet": {
         "edge_weights": "activated",
@@ -84,7 +84,7 @@ TRAINING_CHANGES: Mapping[str, Mapping[str, Any]] = {
     "xpool": {"epochs": 4, "batch_size": 256, "coarse_epochs": 8, "coarse_batch_size": 512},
     "tmass": {"epochs": 4, "batch_size": 256, "coarse_epochs": 8, "coarse_batch_size": 512},
 }
-# Search on 500 held-out videos (docs/features.md) with mean pooling, one seed, t2v R@1/5/10:
+# Search on 500 held-out videos (docs/lab/features.md) with mean pooling, one seed, t2v R@1/5/10:
 # linear adapters 7.4/21.1/30.1 without dropout, 10.0/26.4/37.4 with 0.5 on the input and
 # 10.3/27.2/37.8 with 0.3 of the frames left out too; a hidden layer of 1024 12.6/31.6/42.1, of 2048
 # 13.2/32.2/42.3. Batch (512 to 2048), rate (5e-4 to 2e-3), decay and a width of 1024 instead
