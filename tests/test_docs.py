@@ -1,10 +1,12 @@
-"""Commands and options that documents name exist; the README's numbers were measured."""
+"""Commands, options and links of documents exist; numbers were measured; the diagram is true."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ import pytest
 from typer.main import get_command
 
 from eaglenet.cli.main import app
+from eaglenet.methods import METHODS
 from eaglenet.recipes import RECIPES
 from eaglenet.recipes.pairs import TOWER_RECIPES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINKING = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 RESULTS = ROOT / "benchmarks" / "results"
 COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )*(eaglenet [a-z][^`\n]*)", re.MULTILINE)
 
@@ -75,7 +79,7 @@ def row(file: str, table: str, **fields: Any) -> dict[str, Any]:
 
 
 def measured() -> dict[str, str]:
-    """What the README has to say, by what it is about."""
+    """What docs/measurements.md has to say, by what it is about."""
     scoring, training = "scoring-h200.json", "training-h200.json"
     found = {}
     for preset, precision in (("released", "bf16"), ("released", "fp32"), ("paper", "bf16"),
@@ -99,5 +103,77 @@ def measured() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("what", "number"), measured().items(), ids=measured().keys())
-def test_the_readme_says_what_was_measured(what: str, number: str) -> None:
-    assert number in (ROOT / "README.md").read_text(), what
+def test_the_measurements_page_says_what_was_measured(what: str, number: str) -> None:
+    assert number in (ROOT / "docs" / "measurements.md").read_text(), what
+
+
+def test_a_time_in_the_readme_is_also_on_the_measurements_page() -> None:
+    """The README repeats measurements; it makes none of its own."""
+    page = (ROOT / "docs" / "measurements.md").read_text()
+    numbers = re.findall(r"\b\d[\d.,]* (?:s|ms|GiB)\b", (ROOT / "README.md").read_text())
+    assert numbers
+    assert [number for number in numbers if number not in page] == []
+
+
+def without_code(text: str) -> str:
+    """A page without its code blocks, in which brackets are no links."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that headings of a page can be linked by."""
+    headings = re.findall(r"^#+ (.+)$", without_code(page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=[str(page.relative_to(ROOT)) for page in LINKING])
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue  # another site
+        place, _, heading = link.partition("#")
+        target = (page.parent / place).resolve() if place else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert ROOT in target.parents, f"{page.name}: {link} leaves the repository"
+        if heading:
+            assert heading in anchors(target), f"{page.name}: no heading for {link}"
+
+
+@pytest.mark.parametrize("page", LINKING, ids=[str(page.relative_to(ROOT)) for page in LINKING])
+def test_pages_named_in_words_exist(page: Path) -> None:
+    for name in re.findall(r"`(docs/[\w/]+\.md)`", page.read_text()):
+        assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def test_pages_that_the_source_names_exist() -> None:
+    for folder in ("src", "benchmarks", "tests", "tools"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            for name in re.findall(r"\bdocs/[\w/]+\.md\b", file.read_text()):
+                assert (ROOT / name).exists(), f"{file.relative_to(ROOT)}: {name}"
+
+
+def test_the_index_of_the_documentation_has_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    missing = [
+        page
+        for page in pages
+        if page != "README.md" and not page.startswith("decisions/") and f"]({page})" not in index
+    ]
+    assert missing == []
+
+
+def test_every_method_is_in_the_readme_and_on_its_page() -> None:
+    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "methods.md").read_text()
+    for name in METHODS:
+        assert f"`{name}`" in readme, name
+        assert f"| `{name}` |" in page, name
+
+
+def test_the_diagram_of_the_architecture_shows_todays_imports() -> None:
+    """Where it fails: python tools/draw_imports.py."""
+    script = ROOT / "tools" / "draw_imports.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

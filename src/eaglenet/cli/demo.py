@@ -99,8 +99,8 @@ NEXT_STEPS = """Next:
   eaglenet search "{sentence}" --store {output}/store
   eaglenet serve --store {output}/store          a page to search in, on this machine only
   eaglenet train demo --output runs/demo         train the model yourself, in minutes
-The same with your own videos (a CLIP folder or hub name as the model; demo knows shapes only):
-  eaglenet index FOLDER --store mystore --model openai/clip-vit-base-patch32
+The same with your own videos (with the model `small`; demo knows shapes only):
+  eaglenet index FOLDER --store mystore
   eaglenet search "a dog on a beach" --store mystore --picture results.png"""
 
 
