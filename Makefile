@@ -35,7 +35,10 @@ browser: ## install Debian's Chromium for the page test (skipped where there is 
 	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no Chromium found and none could be installed: the page test will be skipped"
 
-test: check browser ## checks, then the default tests (offline, CPU); pictures of the page in out/pictures
+docs: $(STAMP) ## build the documentation with its Python reference into dist/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+test: check docs browser ## checks, then the default tests (offline, CPU); pictures of the page in out/pictures
 	EAGLENET_KEEP_PICTURES=out/pictures $(BIN)/pytest -n 2
 
 test-all: check browser ## the slow tests too
@@ -53,4 +56,4 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 demo: $(STAMP) ## render the demo world, evaluate the shipped model, index, search, draw the results
 	$(BIN)/eaglenet demo --output demo
 
-.PHONY: help setup format check browser test test-all test-hostile audit test-gpu demo
+.PHONY: help setup format check docs browser test test-all test-hostile audit test-gpu demo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import eaglenet.types
 from eaglenet.cli.main import app
 from eaglenet.methods import METHODS
 from eaglenet.recipes import RECIPES
@@ -155,11 +157,7 @@ def test_pages_that_the_source_names_exist() -> None:
 def test_the_index_of_the_documentation_has_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
-    missing = [
-        page
-        for page in pages
-        if page != "README.md" and not page.startswith("decisions/") and f"]({page})" not in index
-    ]
+    missing = [page for page in pages if page != "README.md" and f"]({page})" not in index]
     assert missing == []
 
 
@@ -177,3 +175,20 @@ def test_the_diagram_of_the_architecture_shows_todays_imports() -> None:
         [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_site_shows_every_page() -> None:
+    """Its menu (mkdocs.yml) has every page of docs/, and no other."""
+    menu = re.findall(r"- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(menu) == sorted(pages)
+
+
+def test_the_python_reference_names_what_there_is() -> None:
+    """Every public name is on the page, or in ``eaglenet.types``, which is."""
+    named = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    assert named
+    for name in named:
+        assert pkgutil.resolve_name(name) is not None
+    shown = {name.rpartition(".")[2] for name in named} | set(vars(eaglenet.types))
+    assert set(eaglenet.__all__) - shown == {"METHODS", "__version__"}
