@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 LEFT_OUT = 3
 """Exit code: finished, but some files were left out."""
+NEW_STORE = (
+    "a new store with the model {model}, which comes with the package and needs no network; a "
+    "better and larger one is one option away: --model balanced, or best (see `eaglenet models`)"
+)
+"""Said once, when a store is made and no model is named."""
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +86,10 @@ def index(
     file_memory: Annotated[
         float, typer.Option(min=0.1, help="GiB that decoding one file may take.")
     ] = 4.0,
-    device: Annotated[str | None, typer.Option(help="Where to encode: cpu, cuda.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, or auto: bf16 where the machine is fast in it.")
+    ] = "auto",
     executor: Annotated[
         str, typer.Option(help="Who does the work: local, or one that another package brings.")
     ] = "local",
@@ -90,6 +98,7 @@ def index(
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
     from eaglenet.search.indexing.files import read_tags
     from eaglenet.search.indexing.videos import IndexOptions, index_videos
+    from eaglenet.search.models import DEFAULT_MODEL, takes_default
     from eaglenet.search.rebuilding import check_apart, settings_like, swap_stores
     from eaglenet.search.store.manifest import Splitting
     from eaglenet.video.limits import Limits
@@ -102,6 +111,7 @@ def index(
         prepare=prepare,
         workers=workers,
         device=device,
+        precision=precision,
         executor=executor,
         limits=Limits(memory=round(file_memory * 2**30), seconds=file_seconds),
     )
@@ -116,6 +126,8 @@ def index(
     given_tags = read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
         if not as_json:
+            if takes_default(store, model):
+                print(NEW_STORE.format(model=DEFAULT_MODEL), file=sys.stderr)
             print("loading the model, looking for videos", file=sys.stderr, flush=True)
         report = index_videos(
             paths, store, model, options=options, tags=given_tags, on_progress=told(announce(""))
@@ -155,7 +167,7 @@ def describe(progress: IndexProgress) -> str:
     parts = [
         f"{progress.done + progress.skipped}/{progress.total} videos",
         f"{progress.clips} clips",
-        f"{progress.hours:.2f} h",
+        f"{progress.hours:.2f} h of video",
         f"{progress.speed:.1f}x real time",
         "time left unknown" if left is None else f"{_clock(left)} left",
     ]
@@ -175,6 +187,8 @@ def _print_report(report: IndexReport, store: str) -> None:
         f"{report.indexed} videos indexed ({report.hours:.2f} h in {_clock(report.elapsed)}), "
         f"{report.unchanged} unchanged, {report.aliases} copies of others"
     )
+    if report.indexed:
+        print(f"encoded on {report.device} in {report.precision}")
     if report.dropped:
         print(f"{report.dropped} dropped that are gone")
     if report.missing:

@@ -99,11 +99,12 @@ def frames_per_second(card: ModelCard) -> float | None:
 
     from eaglenet.encoders import ENCODERS
     from eaglenet.encoders.shapes import shape_of
+    from eaglenet.hardware import best_device
 
     config = shape_of(card)
     if config is None:
         return None
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = best_device()
     with torch.device("meta"):
         encoder: Any = ENCODERS[card.family].build(config)
     # The image tower alone: a vocabulary of 256,000 words would fill a gigabyte for nothing.

@@ -35,6 +35,7 @@ def search(
         int, typer.Option(min=1, help="Clips that are ranked exactly; at least -k are.")
     ] = 100,
     model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     queries: Annotated[
         Path | None, typer.Option(help="Text file with one query a line; - for standard input.")
     ] = None,
@@ -78,7 +79,7 @@ def search(
         tags=tag or (),
     )
     options = SearchOptions(filters, tuple(negatives or ()), group, shortlist)
-    engine = Engine.open(store, model)
+    engine = Engine.open(store, model, device)
     if captions is not None:
         ranked = engine.best_captions(similar or video or "", read_lines(captions), k)
         _show_captions(ranked, as_json)

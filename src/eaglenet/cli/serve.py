@@ -33,7 +33,7 @@ def serve(
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
-    device: Annotated[str | None, typer.Option(help="Where to encode: cpu, cuda.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     rate: Annotated[float, typer.Option(min=0.1, help="Searches a second and client.")] = 100.0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one answer.")] = 30.0,
     allow_uploads: Annotated[

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.errors import StoreError, UsageError
+from eaglenet.hardware import AUTO
 from eaglenet.methods.base import Method
 from eaglenet.search.filters import Filters
 from eaglenet.search.hits import (
@@ -56,7 +57,7 @@ class Engine:
         store: Store,
         *,
         model: str | Path | Method | None = None,
-        device: torch.device | str | None = None,
+        device: torch.device | str = AUTO,
     ) -> None:
         self._model = model
         self._device = device
@@ -69,11 +70,12 @@ class Engine:
         cls,
         store: str | Path,
         model: str | Path | Method | None = None,
-        device: torch.device | str | None = None,
+        device: torch.device | str = AUTO,
     ) -> Engine:
         """Open a store for searching; reads neither the model nor the vectors yet.
 
-        ``model`` is only needed where the folder the store was made with has moved.
+        ``model`` is only needed where the folder the store was made with has moved. ``device``
+        ``auto`` takes a GPU where there is one; a model that is handed over stays where it is.
         """
         return cls(open_store(store), model=model, device=device)
 
@@ -141,7 +143,8 @@ class Engine:
                 "new store"
             )
         method.eval()
-        method = put_on(method, self._device) if self._device is not None else method
+        if self._device != AUTO or not isinstance(given, Method):
+            method = put_on(method, self._device)
         if not isinstance(given, Method):
             keep_text_tower(method, str(given))
         return method
@@ -368,7 +371,7 @@ def _of_frames(options: SearchOptions | None, changes: Mapping[str, Any]) -> Sea
 def open(
     store: str | Path,
     model: str | Path | Method | None = None,
-    device: torch.device | str | None = None,
+    device: torch.device | str = AUTO,
 ) -> Engine:
     """``eaglenet.open``: see :meth:`Engine.open`."""
     return Engine.open(store, model, device)

@@ -16,6 +16,7 @@ from torch import nn
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub_cache import exact_name
 from eaglenet.errors import CheckpointError, ModelNotFoundError, StoreError, UsageError
+from eaglenet.hardware import AUTO, best_device
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.methods.folder import is_packaged
 from eaglenet.search.reranking import prepare_for_store
@@ -28,6 +29,11 @@ DEFAULT_MODEL = "small"
 """The model of the real world that comes with the package: it needs no network."""
 SAMPLED_VALUES = 4096
 """Values of each tensor that enter a model's identity; smaller tensors enter whole."""
+
+
+def takes_default(location: str | Path, model: str | None) -> bool:
+    """Whether indexing makes a new store with the default model, which nobody asked for by name."""
+    return model is None and not kind_of(location).exists(str(location))
 
 
 def model_of(location: str | Path) -> str:
@@ -96,7 +102,9 @@ def check_sight(method: Method, name: str) -> None:
 
 
 def put_on(method: Method, device: torch.device | str) -> Method:
-    """The model on a device that is there."""
+    """The model on a device that is there; ``auto``: a GPU where there is one."""
+    if device == AUTO:
+        device = best_device()
     try:
         return method.to(device)
     # torch: an unknown name is a RuntimeError, a build without CUDA an AssertionError.
@@ -104,7 +112,7 @@ def put_on(method: Method, device: torch.device | str) -> Method:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
             f"the model cannot be put on --device {device} ({reason}); give cpu, cuda or cuda:N "
-            "of a GPU that this machine has, or leave the option out for cpu"
+            "of a GPU that this machine has, or auto, which takes what there is"
         ) from error
 
 

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from eaglenet.errors import DistributedError, UsageError
+from eaglenet.hardware import best_device
 from eaglenet.types import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
@@ -217,7 +218,7 @@ def _call(purpose: str, world: World, function: Any, *arguments: Any, **options:
 
 def _choose_device(device: str, local_rank: int) -> torch.device:
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = best_device()
     try:
         place = torch.device(device)
     except RuntimeError:

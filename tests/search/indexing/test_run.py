@@ -43,6 +43,31 @@ def test_progress_counts_what_is_on_disk(
     assert last.speed > 0
 
 
+def test_progress_moves_inside_one_film_and_never_goes_back(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglenet.search.indexing.run.TOLD_SECONDS", 0.0)
+    monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
+    seen: list[IndexProgress] = []
+    index_videos(
+        [videos / "long.mp4", videos / "first.mp4"],
+        videos.parent / "store",
+        "bag",
+        method=bag,
+        options=IndexOptions(splitting=SPLITTING, workers=0),
+        on_progress=seen.append,
+    )
+    done = [state.bytes_done for state in seen]
+    inside = {count for count in done if 0 < count < seen[0].bytes_total}
+    assert len(inside) >= 3
+    assert done == sorted(done)
+    assert done[-1] == seen[-1].bytes_total
+    hours = [state.hours for state in seen]
+    assert hours == sorted(hours)
+    assert hours[-1] == pytest.approx(21 / 3600, rel=0.1)
+    assert any(state.seconds_left is not None and state.done == 0 for state in seen)
+
+
 def test_an_interrupted_film_goes_on_where_it_was(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from ledger_cases import done_row, found
 
 from eaglenet.search.indexing.commit import Committed
-from eaglenet.search.indexing.ledger import Settled
+from eaglenet.search.indexing.ledger import Begun, Settled
 from eaglenet.search.indexing.tally import Tally
 from eaglenet.search.store.tables import FileRow
 
@@ -33,6 +33,20 @@ def test_progress_counts_files_of_this_run_that_are_stored_and_nothing_else() ->
     last = tally.commit(Committed([failed_row("/b.mp4")], clips=0))
     assert (last.done, last.skipped) == (1, 1)
     assert last.hours == pytest.approx(14 / 3600)
+
+
+def test_parts_of_unfinished_files_and_files_that_wait_for_their_commit_count() -> None:
+    tally = Tally()
+    tally.begin([found("/film.mp4", size=900), found("/b.mp4", size=100)])
+    first = tally.progress([Begun(size=300, seconds=36.0)])
+    assert (first.bytes_done, first.done, first.hours) == (300, 0, pytest.approx(0.01))
+    row = done_row("/b.mp4", "B", size=100)
+    tally.settle(Settled(row, "encoded"))
+    second = tally.progress([Begun(size=450, seconds=54.0)])
+    assert (second.bytes_done, second.done) == (550, 0)
+    third = tally.commit(Committed([row], clips=3), [Begun(size=450, seconds=54.0)])
+    assert (third.bytes_done, third.done) == (550, 1)
+    assert third.hours == pytest.approx(68 / 3600)
 
 
 def test_the_report_counts_each_outcome_and_lists_what_is_wrong() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from eaglenet.errors import NonFiniteError
+from eaglenet.hardware import encoding_in
 from eaglenet.methods.base import Method
 from eaglenet.search.indexing.decoding import (
     ClipFailure,
@@ -31,9 +32,15 @@ class ClipEncoding:
     """Encodes requested clips with one model."""
 
     def __init__(
-        self, method: Method, manifest: Manifest, workers: int, limits: Limits | None = None
+        self,
+        method: Method,
+        manifest: Manifest,
+        workers: int,
+        limits: Limits | None = None,
+        precision: str = "fp32",
     ) -> None:
         self.limits = limits
+        self.precision = precision
         self.method = method
         self.manifest = manifest
         self.workers = workers
@@ -70,7 +77,12 @@ class ClipEncoding:
             torch.stack([clip.mask for clip in batch]),
             seconds,
         )
-        features = self.method.encode_video(clips.to(self.method.device))
+        device = self.method.device
+        with encoding_in(device, self.precision):
+            features = self.method.encode_video(clips.to(device))
+        if self.precision != "fp32":
+            # What follows (pooling, packing, preparing) is cheap and stays exact.
+            features = features.to(device, torch.float32)
         coarse = self.method.coarse_vectors(features).float().cpu().numpy()
         if not np.isfinite(coarse).all():
             raise NonFiniteError(

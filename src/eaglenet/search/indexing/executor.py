@@ -53,6 +53,8 @@ class Setting:
     """All that will be looked at."""
     workers: int | None = None
     limits: Limits = field(default_factory=Limits)
+    precision: str = "fp32"
+    """To encode in: fp32 or bf16."""
 
 
 class MakeExecutor(Protocol):
@@ -71,7 +73,9 @@ class LocalExecutor:
         self.manifest = setting.manifest
         workers = num_workers(setting.files, setting.workers)
         self.workers, self.limits = workers, setting.limits
-        self.encoding = ClipEncoding(setting.method, setting.manifest, workers, setting.limits)
+        self.encoding = ClipEncoding(
+            setting.method, setting.manifest, workers, setting.limits, setting.precision
+        )
 
     def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
         splitting = self.manifest.splitting

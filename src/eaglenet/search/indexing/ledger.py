@@ -31,12 +31,24 @@ class Settled:
     """Whether the row has to be stored; not so where it is there, or cannot be kept."""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """The part of an unfinished file whose clips have been tried in this run."""
+
+    size: int
+    """Bytes, as a share of the file by clips."""
+    seconds: float
+    """Of video."""
+
+
 @dataclass
 class _Work:
     """A file on its way into the store."""
 
     row: FileRow
     num_clips: int
+    asked: int
+    """Clips to be encoded in this run; others are left from an interrupted one."""
     waiting: set[int]
     """Numbers of the clips that are neither encoded nor given up."""
     failures: list[str] = field(default_factory=list)
@@ -149,7 +161,7 @@ class Ledger:
         )
         numbers = range(len(inspected.windows))
         waiting = set(numbers) - self.unfinished.get(content, frozenset())
-        work = _Work(row, len(numbers), waiting, is_cut_short=inspected.is_cut_short)
+        work = _Work(row, len(numbers), len(waiting), waiting, is_cut_short=inspected.is_cut_short)
         self._begun[content] = work
         return [] if waiting else self._settle(work)
 
@@ -175,6 +187,16 @@ class Ledger:
         work = self._begun.get(damage.content)
         if work is not None:
             work.damage = max(work.damage, damage.seconds)
+
+    def begun(self) -> list[Begun]:
+        """How far the files are that are not finished."""
+        return [
+            Begun(
+                size=round(work.row.size * (work.asked - len(work.waiting)) / work.asked),
+                seconds=work.row.duration * (work.asked - len(work.waiting)) / work.num_clips,
+            )
+            for work in self._begun.values()
+        ]
 
     def committed(self, rows: Iterable[FileRow]) -> None:
         """These rows are in the tables now."""

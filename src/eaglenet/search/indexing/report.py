@@ -17,9 +17,10 @@ class IndexProgress:
     done: int
     skipped: int
     hours: float
-    """Of video that is done."""
+    """Of video that is done, the encoded part of unfinished files with it."""
     bytes_total: int
     bytes_done: int
+    """An unfinished file counts by the share of its clips that is encoded."""
     elapsed: float
     """Seconds."""
     clips: int
@@ -76,6 +77,10 @@ class IndexReport:
     """How the store is searched: ``exact scan`` or the kind of approximate index."""
     unused_tags: tuple[str, ...] = ()
     """Names in the table of tags that stand for none of the files that were found."""
+    device: str = "cpu"
+    """Where clips were encoded."""
+    precision: str = "fp32"
+    """In which they were."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them."""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import queue
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eaglenet.hardware import AUTO
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.search.indexing.executor import ClipOutcome, Executor
 from eaglenet.search.indexing.files import FoundFile, is_gone, unused_tags
 from eaglenet.search.indexing.inspection import Inspected
 from eaglenet.search.indexing.ledger import Ledger, Settled
-from eaglenet.search.indexing.report import IndexReport, OnProgress
+from eaglenet.search.indexing.report import IndexProgress, IndexReport, OnProgress
 from eaglenet.search.indexing.tally import Tally
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.video.limits import Limits
+
+TOLD_SECONDS = 1.0
+"""Between two words on a long file, whose clips are committed less often."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,10 @@ class IndexOptions:
     """For a new store: keep what the exact scorer computes of a clip alone. Six times the disk
     for an EagleNet; re-ranking takes half the time on a CPU."""
     workers: int | None = None
-    device: str | None = None
+    device: str = AUTO
+    """``auto``: a GPU where there is one; a model that is handed over stays where it is."""
+    precision: str = AUTO
+    """``fp32``, ``bf16``, or ``auto``: bf16 where the device is fast in it."""
     limits: Limits = field(default_factory=Limits)
     """What one file may cost."""
     executor: str = "local"
@@ -50,6 +58,7 @@ class IndexRun:
         self.commit = commit
         self.tally = tally
         self.on_progress = on_progress
+        self._told = time.monotonic()
         self._inspected: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
 
     def todo(self, found: Iterable[FoundFile], *, retry: bool = False) -> list[FoundFile]:
@@ -73,6 +82,8 @@ class IndexRun:
                 self._take(outcome)
                 if self.commit.is_due:
                     self._write()
+                elif time.monotonic() - self._told >= TOLD_SECONDS:
+                    self._tell(self.tally.progress(self.ledger.begun()))
             self._begin_inspected()
         finally:
             # Also when interrupted: what is encoded is kept, which a next run then skips.
@@ -135,7 +146,10 @@ class IndexRun:
         if not committed.rows and not committed.clips:
             return
         self.ledger.committed(committed.rows)
-        progress = self.tally.commit(committed)
+        self._tell(self.tally.commit(committed, self.ledger.begun()))
+
+    def _tell(self, progress: IndexProgress) -> None:
+        self._told = time.monotonic()
         if self.on_progress is not None:
             self.on_progress(progress)
 

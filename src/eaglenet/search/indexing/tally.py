@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from eaglenet.search.indexing.commit import Committed
 from eaglenet.search.indexing.files import FoundFile
-from eaglenet.search.indexing.ledger import Settled
+from eaglenet.search.indexing.ledger import Begun, Settled
 from eaglenet.search.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport
 
 
@@ -25,6 +25,8 @@ class Tally:
         self._total = self._bytes_total = self._bytes_done = 0
         self._done = self._skipped = self._clips = 0
         self._hours_done = 0.0
+        self._uncommitted: dict[str, Begun] = {}
+        """Files that are settled and wait for their commit."""
 
     def begin(self, todo: Sequence[FoundFile]) -> None:
         """These files have to be looked at."""
@@ -35,6 +37,9 @@ class Tally:
         """Count a file; what is wrong with it is noted."""
         row = settled.row
         self._outcomes[settled.outcome] += 1
+        if row.path in self._todo:
+            seconds = row.duration if row.status == "done" else 0.0
+            self._uncommitted[row.path] = Begun(row.size, seconds)
         if settled.outcome == "encoded":
             self._seconds += row.duration
         if settled.outcome == "failed":
@@ -49,24 +54,30 @@ class Tally:
             self._problems.pop(path, None)
             self._damaged.pop(path, None)
 
-    def commit(self, committed: Committed) -> IndexProgress:
-        """Count what is safely stored."""
+    def commit(self, committed: Committed, begun: Sequence[Begun] = ()) -> IndexProgress:
+        """Count what is safely stored; gives what there is to tell."""
         self._clips += committed.clips
         for row in committed.rows:
+            self._uncommitted.pop(row.path, None)
             if row.path in self._todo:
                 self._todo.discard(row.path)
                 self._bytes_done += row.size
                 self._done += row.status == "done"
                 self._skipped += row.status == "failed"
                 self._hours_done += row.duration / 3600 if row.status == "done" else 0.0
+        return self.progress(begun, path=committed.rows[-1].path if committed.rows else "")
+
+    def progress(self, begun: Sequence[Begun], path: str = "") -> IndexProgress:
+        """How far the run is now; ``begun``: the parts of files that are not finished."""
+        parts = (*self._uncommitted.values(), *begun)
         return IndexProgress(
-            path=committed.rows[-1].path if committed.rows else "",
+            path=path,
             total=self._total,
             done=self._done,
             skipped=self._skipped,
-            hours=self._hours_done,
+            hours=self._hours_done + sum(part.seconds for part in parts) / 3600,
             bytes_total=self._bytes_total,
-            bytes_done=self._bytes_done,
+            bytes_done=self._bytes_done + sum(part.size for part in parts),
             elapsed=time.monotonic() - self._started,
             clips=self._clips,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.errors import UsageError
+from eaglenet.hardware import AUTO, choose_precision
 from eaglenet.methods.base import Method
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.commit import Commit
@@ -63,10 +64,12 @@ def index_videos(
     check_splitting(options.splitting)
     roots = [Path(path).expanduser() for path in paths]
     model = model if model is not None else model_of(store)
+    is_given = method is not None
     method = method if method is not None else load_model(model)
     method.eval()
-    if options.device is not None:
+    if options.device != AUTO or not is_given:
         put_on(method, options.device)
+    precision = choose_precision(method.device, options.precision)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
     found = list(find_videos(roots, may_be_video, leave_out=Path(store).expanduser()))
@@ -77,6 +80,7 @@ def index_videos(
             opened.publish(tables)
         run = IndexRun(Ledger(tables, tags or {}), Commit(opened, tables), Tally(), on_progress)
         todo = run.todo(found, retry=options.retry)
-        setting = Setting(method, opened.manifest, todo, options.workers, options.limits)
+        setting = Setting(method, opened.manifest, todo, options.workers, options.limits, precision)
         run.encode(todo, make_executor(setting))
-        return run.finish(found, roots, drop_missing=options.drop_missing)
+        report = run.finish(found, roots, drop_missing=options.drop_missing)
+    return dataclasses.replace(report, device=str(method.device), precision=precision)

@@ -1,0 +1,54 @@
+"""What the machine has: the device to compute on and the precision that pays there."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, cast, get_args
+
+import torch
+
+from eaglenet.errors import UsageError
+
+AUTO = "auto"
+EncodingPrecision = Literal["auto", "fp32", "bf16"]
+"""Of encoding; ``auto`` takes what the machine is fast in."""
+BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
+"""What a CPU says of itself where it multiplies bfloat16: two names of x86, two of ARM."""
+
+
+def best_device() -> str:
+    """``cuda`` where a GPU is there, else ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def has_fast_bf16(device: torch.device | str) -> bool:
+    """Whether the device multiplies bfloat16 itself; emulated products are slower than fp32."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if kind != "cpu":
+        return False
+    flags = _cpu_flags()
+    return any(bool(flags.get(name)) for name in BF16_FLAGS)
+
+
+def choose_precision(device: torch.device | str, wanted: str = AUTO) -> Literal["fp32", "bf16"]:
+    """The precision to encode in: as asked for, or by the machine for ``auto``."""
+    if wanted not in get_args(EncodingPrecision):
+        raise UsageError(f"precision {wanted!r} is unknown; give auto, fp32 or bf16")
+    if wanted == AUTO:
+        return "bf16" if has_fast_bf16(device) else "fp32"
+    return cast(Literal["fp32", "bf16"], wanted)
+
+
+def encoding_in(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """bf16 products over fp32 weights, or nothing changed."""
+    if precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def _cpu_flags() -> dict[str, Any]:
+    """What the CPU can, as torch finds it; empty where this torch does not tell."""
+    function = getattr(torch.cpu, "get_capabilities", None)
+    return dict(function()) if function is not None else {}

@@ -1,0 +1,114 @@
+"""Where and in which precision clips are encoded, and what comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_videos import colour_video, save_small_model
+from typer.testing import CliRunner
+
+from eaglenet import hardware
+from eaglenet.cli.main import app
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.store.base import open_store
+
+ON_CPU = ("--device", "cpu", "--workers", "0")
+
+
+def vectors(store: Path) -> np.ndarray:
+    """Coarse vectors of the clips of a store, of length 1."""
+    snapshot = Engine.open(store, device="cpu").snapshot
+    found = snapshot.vectors.float().numpy()
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def cosines(folder: Path, model: str) -> np.ndarray:
+    """Of the clips of one film, encoded in bf16 and in fp32."""
+    film = colour_video(folder / "film.mp4", ["red", "green", "blue", "red"])
+    found = {}
+    for precision in ("fp32", "bf16"):
+        store = folder / precision
+        options = IndexOptions(device="cpu", precision=precision, workers=0)
+        report = index_videos([film], store, model, options=options)
+        assert (report.precision, report.device) == (precision, "cpu")
+        found[precision] = vectors(store)
+    return (found["fp32"] * found["bf16"]).sum(1)
+
+
+def test_vectors_in_bf16_point_where_those_in_fp32_do(tmp_path: Path) -> None:
+    """The arithmetic is the same on any CPU; only its speed is not."""
+    model = save_small_model(tmp_path / "model")
+    found = cosines(tmp_path, str(model))
+    assert len(found) == 2
+    assert found.min() > 0.9995
+    assert found.min() < 1.0 - 1e-9, "nothing was computed in bf16"
+
+
+@pytest.mark.skipif(
+    not hardware.has_fast_bf16("cpu"), reason="this CPU has no bfloat16 products: they are emulated"
+)
+def test_the_packaged_model_loses_nothing_in_bf16(tmp_path: Path) -> None:
+    assert cosines(tmp_path, "small").min() > 0.999
+
+
+def test_the_machine_chooses_and_the_report_says_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = str(save_small_model(tmp_path / "model"))
+    film = colour_video(tmp_path / "film.mp4", ["red"])
+    for flags, precision in (({"amx_bf16": True}, "bf16"), ({}, "fp32")):
+        monkeypatch.setattr(hardware, "_cpu_flags", lambda flags=flags: flags)
+        options = IndexOptions(device="cpu", workers=0)
+        report = index_videos([film], tmp_path / precision, model, options=options)
+        assert report.precision == precision
+        assert report.to_dict()["precision"] == precision
+
+
+def test_auto_puts_a_model_that_is_loaded_where_the_machine_is_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``meta`` stands for a GPU: nothing can be computed there, but models can be put there."""
+    model = str(save_small_model(tmp_path / "model"))
+    film = colour_video(tmp_path / "film.mp4", ["red"])
+    store = tmp_path / "store"
+    index_videos([film], store, model, options=IndexOptions(device="cpu", workers=0))
+    monkeypatch.setattr("eaglenet.search.models.best_device", lambda: "meta")
+    assert Engine.open(store).method.device.type == "meta"
+    assert Engine.open(store, device="cpu").method.device.type == "cpu"
+    from eaglenet.methods.folder import load
+
+    assert Engine.open(store, load(model)).method.device == torch.device("cpu")
+
+
+def test_the_commands_take_a_device_and_index_says_what_it_took(tmp_path: Path) -> None:
+    model = str(save_small_model(tmp_path / "model"))
+    film = str(colour_video(tmp_path / "film.mp4", ["red"]))
+    store = str(tmp_path / "store")
+    runner = CliRunner()
+    found = runner.invoke(
+        app,
+        ["index", film, "--store", store, "--model", model, "--precision", "bf16", *ON_CPU],
+    )
+    assert found.exit_code == 0, found.output
+    assert "encoded on cpu in bf16" in found.output
+    assert "new store with the model" not in found.output, "the model was named"
+    for device in ("auto", "cpu"):
+        found = runner.invoke(app, ["search", "red", "--store", store, "--device", device])
+        assert found.exit_code == 0, found.output
+    assert open_store(store).manifest.model == model
+
+
+def test_a_new_store_with_the_default_says_once_which_model_it_is(tmp_path: Path) -> None:
+    film = str(colour_video(tmp_path / "film.mp4", ["red"]))
+    arguments = ["index", film, "--store", str(tmp_path / "store"), "--workers", "0"]
+    first = CliRunner().invoke(app, arguments)
+    assert first.exit_code == 0, first.output
+    assert "a new store with the model small" in first.output
+    assert "--model balanced" in first.output
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0, again.output
+    assert "a new store" not in again.output

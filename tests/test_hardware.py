@@ -1,0 +1,65 @@
+"""The device and the precision that a machine is given, and that both are said."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eaglenet import hardware
+from eaglenet.errors import UsageError
+from eaglenet.hardware import best_device, choose_precision, encoding_in, has_fast_bf16
+
+
+def test_the_device_is_a_gpu_where_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_there, name in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda answer=is_there: answer)
+        assert best_device() == name
+
+
+@pytest.mark.parametrize("flag", ["amx_bf16", "avx512_bf16", "bf16", "sve_bf16"])
+def test_a_cpu_that_multiplies_bfloat16_encodes_in_it(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: {flag: True, "avx2": True})
+    assert choose_precision("cpu") == "bf16"
+    assert choose_precision("cpu", "fp32") == "fp32"
+
+
+def test_a_cpu_without_it_stays_in_single_precision_unless_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for flags in ({}, {"amx_bf16": False, "avx512_f": True, "neon": True}):
+        monkeypatch.setattr(hardware, "_cpu_flags", lambda flags=flags: flags)
+        assert not has_fast_bf16("cpu")
+        assert choose_precision("cpu") == "fp32"
+        assert choose_precision("cpu", "bf16") == "bf16"
+
+
+def test_emulated_bfloat16_of_a_gpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def is_supported(including_emulation: bool = True) -> bool:
+        asked.append(including_emulation)
+        return including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    assert choose_precision("cuda") == "fp32"
+    assert asked == [False]
+
+
+def test_what_torch_says_of_this_cpu_is_understood() -> None:
+    flags = hardware._cpu_flags()
+    assert flags, "torch tells nothing of this CPU: auto would never be bf16"
+    assert has_fast_bf16("cpu") == any(flags.get(name) for name in hardware.BF16_FLAGS)
+
+
+def test_an_unknown_precision_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="'fp8' is unknown; give auto, fp32 or bf16"):
+        choose_precision("cpu", "fp8")
+
+
+def test_only_bf16_changes_products() -> None:
+    left, right = torch.ones(2, 3), torch.ones(3, 5)
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        with encoding_in(torch.device("cpu"), precision):
+            assert (left @ right).dtype == dtype
