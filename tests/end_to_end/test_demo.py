@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.demo import choose_sentences
+from eaglenet.cli.demo_photograph import ABOUT, NO_PHOTOGRAPH, SENTENCES, find_photograph
 from eaglenet.cli.main import app
 from eaglenet.data.demo.dataset import demo_split, render_clips, render_world
 
@@ -69,7 +70,26 @@ def test_the_demo_says_what_to_do_next(shown) -> None:
     text = invoke("demo", "--output", output, "--clips", str(CLIPS))
     assert "text-to-video [demo world" in text
     assert f"eaglenet serve --store {output}/store" in text
-    assert "eaglenet index FOLDER" in text
+    assert (
+        text.index("eaglenet index FOLDER")
+        < text.index("eaglenet search")
+        < text.index(f"eaglenet serve --store {output}/store")
+    )
+
+
+def test_the_demo_knows_a_real_photograph(shown) -> None:
+    _, report = shown
+    assert find_photograph() is not None, "matplotlib, which the tests need, brings it"
+    assert len(report["photograph"]) == len(SENTENCES)
+    first, second = report["photograph"][:2]
+    assert first["sentence"] == ABOUT
+    assert first["score"] > second["score"] + 0.1
+
+
+def test_without_a_photograph_the_demo_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglenet.cli.demo_photograph.find_spec", lambda name: None)
+    assert find_photograph() is None
+    assert "not installed" in NO_PHOTOGRAPH
 
 
 def test_two_of_the_sentences_tell_the_same_things_in_two_orders() -> None:

@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglenet.cli.demo_photograph import (
+    NO_PHOTOGRAPH,
+    find_photograph,
+    photograph_lines,
+    rank_sentences,
+)
 from eaglenet.cli.progress import shown_progress
 from eaglenet.errors import UsageError
 from eaglenet.progress import Progress, tell
@@ -68,6 +74,10 @@ def demo(
     answers = _search(method, asked, output, len(world))
     for line in _answer_lines(asked, answers):
         say(line)
+    photograph = find_photograph()
+    ranked = rank_sentences(photograph) if photograph is not None else []
+    for line in photograph_lines(ranked) if ranked else [f"{NO_PHOTOGRAPH}\n"]:
+        say(line)
     seconds = time.perf_counter() - started
     if as_json:
         print(
@@ -84,6 +94,9 @@ def demo(
                         }
                         for (sentence, right), hits in zip(asked, answers, strict=True)
                     ],
+                    "photograph": [
+                        {"sentence": sentence, "score": score} for sentence, score in ranked
+                    ],
                     "picture": str(output / "results.png"),
                     "page": str(output / "results.html"),
                     "seconds": round(seconds, 1),
@@ -95,13 +108,13 @@ def demo(
     say(NEXT_STEPS.format(output=output, sentence=asked[0][0]))
 
 
-NEXT_STEPS = """Next:
+NEXT_STEPS = """Your own videos, with the model `small` (demo knows shapes only):
+  eaglenet index FOLDER --store mystore
+  eaglenet search "a dog on a beach" --store mystore --picture results.png
+The demo world:
   eaglenet search "{sentence}" --store {output}/store
   eaglenet serve --store {output}/store          a page to search in, on this machine only
-  eaglenet train demo --output runs/demo         train the model yourself, in minutes
-The same with your own videos (with the model `small`; demo knows shapes only):
-  eaglenet index FOLDER --store mystore
-  eaglenet search "a dog on a beach" --store mystore --picture results.png"""
+  eaglenet train demo --output runs/demo         train the model yourself, in minutes"""
 
 
 def choose_sentences(world: DemoSplit) -> list[tuple[str, str]]:
