@@ -179,7 +179,6 @@ def test_an_empty_split_stops_before_training(videos, tmp_path):
     ("setting", "message"),
     [
         ("data.frames.size=24", "24 x 24"),
-        ("data.frames.num_frames=0", "0 frames of 16 pixels"),
         ("data.max_words=500", "500"),
     ],
 )

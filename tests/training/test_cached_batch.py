@@ -46,7 +46,7 @@ def losses_and_gradients(dtype, **options):
 
 
 @pytest.mark.parametrize("pieces", [2, 5, PAIRS])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-6)])
 def test_pieces_give_the_loss_and_gradients_of_the_whole(pieces, dtype, tolerance):
     whole, expected, _ = losses_and_gradients(dtype)
     cut, gradients, _ = losses_and_gradients(dtype, accumulate=pieces)

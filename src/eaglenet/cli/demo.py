@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -58,11 +57,10 @@ def demo(
     # The model's tensors are small: on shared cores threads waiting for each other take longer
     # than the work (17 s with one thread, 118 s with two, under other load).
     torch.set_num_threads(1)
-    # The reports below count what was left out; the loader need not say it too.
-    many.logger.setLevel(logging.ERROR)
     say: Callable[[str], None] = (lambda text: None) if as_json else print
     method = load(model)
-    with shown_progress(quiet=as_json) as announce:
+    # The reports below count what was left out; the loader need not say it too.
+    with shown_progress(quiet=as_json) as announce, many.silent():
         progress = announce("")
         world = render_world(output / "world", "test", clips, progress=progress)
         say(f"world:  {len(world)} H.264 clips and {len(world.texts)} sentences in {output}/world")

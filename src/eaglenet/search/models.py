@@ -77,11 +77,13 @@ def check_sight(method: Method, name: str) -> None:
     tell apart.
     """
     size = method.frame_spec.size
-    shades = torch.linspace(0, 255, size).to(torch.uint8)
-    pictures = torch.stack(
-        [shades.expand(3, size, size), shades.flip(0)[:, None].expand(3, size, size)]
+    shades = torch.linspace(0, 255, size)
+    # Different in form and in colour: a model may see one of them only.
+    orange, blue = (
+        torch.tensor(colour).view(3, 1, 1) for colour in ((1.0, 0.6, 0.2), (0.1, 0.3, 0.9))
     )
-    frames = pictures[:, None]
+    across, down = shades.expand(size, size), shades.flip(0)[:, None].expand(size, size)
+    frames = torch.stack([orange * across, blue * down]).to(torch.uint8)[:, None]
     clips = Clips(frames, torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1))
     with evaluating(method):
         videos = method.coarse_vectors(method.encode_video(clips.to(method.device)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,17 @@ from eaglenet.video.decoding import DecodedVideo, Window, decode
 from eaglenet.video.pool import Done, Failed, map_ahead
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Say nothing of skipped videos: for callers whose own report counts them."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class DecodeRequest(NamedTuple):

@@ -131,7 +131,14 @@ def test_workers_that_would_have_nothing_to_do_are_not_started(
     started = []
 
     class Encoding(ClipEncoding):
-        def __init__(self, method: object, manifest: object, workers: int, limits: object) -> None:
+        def __init__(
+            self,
+            method: object,
+            manifest: object,
+            workers: int,
+            limits: object,
+            precision: object = None,
+        ) -> None:
             started.append(workers)
             super().__init__(method, manifest, 0)
 
@@ -150,10 +157,8 @@ def test_without_the_default_model_nothing_is_touched(
 
     monkeypatch.setattr("eaglenet.methods.folder.load", refuse)
     store = videos.parent / "never"
-    with pytest.raises(ModelNotFoundError, match="--model demo") as caught:
+    with pytest.raises(ModelNotFoundError, match=f"{DEFAULT_MODEL}: offline"):
         index_videos([videos], store)
-    assert "--model FOLDER" in str(caught.value)
-    assert DEFAULT_MODEL in str(caught.value)
     assert not store.exists()
 
 
