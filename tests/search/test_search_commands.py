@@ -158,7 +158,7 @@ def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path
     assert Path(hits["red & green.mp4"]["saved"]).is_file()
     assert hits["blue.mp4"]["saved"] is None
     assert "1 of the files found are not there any more" in result.stderr
-    assert "1 results were not saved" in result.stderr
+    assert "1 result not saved" in result.stderr
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(0.0, 3), (1000.0, 1)])
@@ -188,7 +188,7 @@ def test_damage_and_odd_names_are_listed_a_line_each(world: Path, tmp_path: Path
     index = ["index", str(tmp_path / "videos"), *store, "--model", str(world / "model")]
     result = runner.invoke(app, index)
     assert result.exit_code == 0
-    assert "1 files are in the store although parts" in result.stderr
+    assert "1 file in the store although parts" in result.stderr
     assert "two\\nlines\\x1b[31m.mp4: damaged: " in result.stderr
     lines = runner.invoke(app, ["store", "files", *store]).stdout.splitlines()
     assert len(lines) == 1
@@ -289,3 +289,35 @@ def test_times_are_written_as_players_do() -> None:
         "1:01.5",
         "1:02:05.5",
     ]
+
+
+def test_commands_agree_on_a_store_that_nobody_named(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one in the user's data folder, or that of EAGLENET_STORE; each command says which."""
+    monkeypatch.delenv("EAGLENET_STORE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    missing = runner.invoke(app, ["search", "a red car"])
+    assert isinstance(missing.exception, StoreError)
+    assert str(missing.exception).endswith("make one with: eaglenet index PATH")
+    blue = str(world / "videos" / "blue.mp4")
+    made = runner.invoke(app, ["index", blue, "--model", str(world / "model")])
+    store = str(tmp_path / "eaglenet" / "store")
+    assert f"1 clip in {store}" in made.stdout
+    found = runner.invoke(app, ["search", "a red car"])
+    assert "blue.mp4" in found.stdout
+    assert f"searched 1 clip in {store}" in found.stderr
+    for command in ("info", "verify", "repair"):
+        assert store in runner.invoke(app, ["store", command]).stdout
+    assert store in runner.invoke(app, ["store", "files"]).stderr
+    assert Engine.open().location == store
+    monkeypatch.setenv("EAGLENET_STORE", str(world / "store"))
+    assert "searched 2 clips" in runner.invoke(app, ["search", "a red car"]).stderr
+
+
+def test_help_speaks_of_numbers_and_files_and_not_of_types() -> None:
+    """Neither `<bool>` nor `<list[str]>` tells a person anything."""
+    for command in (["search"], ["index"], ["store", "recall"], ["train"], ["recipes", "show"]):
+        shown = runner.invoke(app, [*command, "--help"]).stdout
+        assert "<" not in shown, shown
+        assert "TEXT" in shown or "NUMBER" in shown

@@ -107,8 +107,8 @@ def demo(
 
 
 NEXT_STEPS = """Your own videos, with the model `small` (demo knows shapes only):
-  eaglenet index FOLDER --store mystore
-  eaglenet search "a dog on a beach" --store mystore --picture results.png
+  eaglenet index FOLDER
+  eaglenet search "a dog on a beach"
 The demo world:
   eaglenet search "{sentence}" --store {output}/store
   eaglenet serve --store {output}/store          a page to search in, on this machine only

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglenet.cli.progress import shown_progress
-from eaglenet.cli.terminal import one_line
+from eaglenet.cli.store_options import StoreName
+from eaglenet.cli.terminal import counted, one_line
 from eaglenet.errors import UsageError
 from eaglenet.progress import Progress, Work
 
@@ -33,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def index(
-    store: Annotated[str, typer.Option(help="Folder of the store; made if needed.")],
+    store: StoreName,
     paths: Annotated[
         list[Path] | None, typer.Argument(help="Folders and video files; with --like its own.")
     ] = None,
@@ -184,8 +185,9 @@ def _clock(seconds: float) -> str:
 
 def _print_report(report: IndexReport, store: str) -> None:
     print(
-        f"{report.indexed} videos indexed ({report.hours:.2f} h in {_clock(report.elapsed)}), "
-        f"{report.unchanged} unchanged, {report.aliases} copies of others"
+        f"{counted(report.indexed, 'video')} indexed ({report.hours:.2f} h in "
+        f"{_clock(report.elapsed)}), {report.unchanged} unchanged, "
+        f"{counted(report.aliases, 'copy', 'copies')} of others"
     )
     if report.indexed:
         print(f"encoded on {report.device} in {report.precision}")
@@ -193,15 +195,15 @@ def _print_report(report: IndexReport, store: str) -> None:
         print(f"{report.dropped} dropped that are gone")
     if report.missing:
         print(f"{report.missing} of the store are gone; --drop-missing forgets them")
-    print(f"{report.clips} clips in {store}, searched by {report.index}")
-    _print_files("files were left out", report.problems)
+    print(f"{counted(report.clips, 'clip')} in {store}, searched by {report.index}")
+    _print_files("left out", report.problems)
     if report.problems:
         print("they are tried again when they change, or with --retry", file=sys.stderr)
-    _print_files("files are in the store although parts of them are lost", report.damaged)
+    _print_files("in the store although parts are lost", report.damaged)
 
 
 def _print_files(title: str, files: Sequence[FileProblem]) -> None:
     if files:
-        print(f"{len(files)} {title}:", file=sys.stderr)
+        print(f"{counted(len(files), 'file')} {title}:", file=sys.stderr)
     for file in files:
         print(one_line(f"  {file.path}: {file.reason}"), file=sys.stderr)

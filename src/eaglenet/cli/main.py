@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from eaglenet import plugins
+from eaglenet.cli.help import speak_plainly
 from eaglenet.cli.terminal import SafeFormatter, lines
 from eaglenet.errors import EagleNetError, StoppedError, UsageError
 
@@ -45,6 +46,8 @@ class Commands(TyperGroup):
         plugins.load_installed()
         for module in modules:
             plugins.import_named(module)
+        if not rest or {"-h", "--help"} & set(rest):
+            speak_plainly(self, ctx)
         return super().parse_args(ctx, rest)
 
 

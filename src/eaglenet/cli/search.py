@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eaglenet.cli.terminal import one_line
+from eaglenet.cli.store_options import StoreName
+from eaglenet.cli.terminal import counted, one_line
 from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.places import store_argument
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
@@ -28,8 +30,8 @@ def register(app: typer.Typer) -> None:
 
 
 def search(
+    store: StoreName,
     query: Annotated[str | None, typer.Argument(help="What should be seen.")] = None,
-    store: Annotated[str, typer.Option(help="Folder of the store.")] = "store",
     k: Annotated[int, typer.Option("-k", "--results", help="Number of results.")] = 10,
     shortlist: Annotated[
         int, typer.Option(min=1, help="Clips that are ranked exactly; at least -k are.")
@@ -97,14 +99,15 @@ def search(
             _show_table(answer)
         for line in (*(f"saved {name}" for name in saved.values()), *written):
             print(one_line(line))
-    if not len(engine.snapshot):
-        print(
-            f"{store} holds no clips yet; add videos with: eaglenet index PATH --store {store}",
-            file=sys.stderr,
-        )
+    clips = len(engine.snapshot)
+    if not clips:
+        add = f"eaglenet index PATH{store_argument(store)}"
+        print(f"{store} holds no clips yet; add videos with: {add}", file=sys.stderr)
+    elif not as_json:
+        print(f"searched {counted(clips, 'clip')} in {store}", file=sys.stderr)
     _tell_what_is_gone(answers, store)
     if left_out:
-        print(f"{len(left_out)} results were not saved:", file=sys.stderr)
+        print(f"{counted(len(left_out), 'result')} not saved:", file=sys.stderr)
         for reason in left_out:
             print(one_line(f"  {reason}"), file=sys.stderr)
         raise typer.Exit(VideoDecodeError.exit_code)
@@ -182,7 +185,7 @@ def _tell_what_is_gone(answers: list[Answer], store: str) -> None:
     if gone:
         print(
             f"{len(gone)} of the files found are not there any more, {one_line(gone[0])} first; "
-            f"forget them with: eaglenet index FOLDER --store {store} --drop-missing",
+            f"forget them with: eaglenet index FOLDER{store_argument(store)} --drop-missing",
             file=sys.stderr,
         )
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from eaglenet.cli.store_options import StoreName
 from eaglenet.errors import UsageError
 
 SHORT_TOKEN, LONGEST_TOKEN = 16, 4096
@@ -20,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    store: Annotated[str, typer.Option(help="Folder of the store.")] = "store",
+    store: StoreName,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's needs a token.")
     ] = "127.0.0.1",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from eaglenet.cli.terminal import one_line
+from eaglenet.cli.store_options import StoreName
+from eaglenet.cli.terminal import counted, one_line
 
 commands = typer.Typer(no_args_is_help=True, help="Look into a store, measure and repair it.")
-Store = Annotated[str, typer.Option("--store", help="Folder of the store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -20,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 @commands.command()
-def info(store: Store, as_json: AsJson = False) -> None:
+def info(store: StoreName, as_json: AsJson = False) -> None:
     """Clips, files, hours, model, and how the store is searched."""
     from eaglenet.search.engine import Engine
 
@@ -35,7 +36,7 @@ def info(store: Store, as_json: AsJson = False) -> None:
 
 
 @commands.command()
-def files(store: Store, as_json: AsJson = False) -> None:
+def files(store: StoreName, as_json: AsJson = False) -> None:
     """Every file the indexer has dealt with, and why some were left out."""
     from eaglenet.search.store.base import open_store
 
@@ -43,6 +44,7 @@ def files(store: Store, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
         return
+    print(f"{counted(len(rows), 'file')} in {store}", file=sys.stderr)
     for row in rows:
         text = f"{row.status:<7} {row.num_clips:>5} clips  {row.path}  {row.reason}".rstrip()
         print(one_line(text))
@@ -50,7 +52,7 @@ def files(store: Store, as_json: AsJson = False) -> None:
 
 @commands.command()
 def recall(
-    store: Store,
+    store: StoreName,
     k: Annotated[int, typer.Option("-k", min=1, help="Length of the shortlists.")] = 100,
     queries: Annotated[int, typer.Option(min=1, help="Clips used as queries.")] = 100,
     effort: Annotated[int, typer.Option(min=1, help="Partitions looked into.")] = 256,
@@ -64,32 +66,34 @@ def recall(
         print(json.dumps(asdict(result)))
         return
     print(
-        f"{result.index}: recall@{result.k} {result.recall:.4f} over {result.queries} queries, "
+        f"{store}, {result.index}: "
+        f"recall@{result.k} {result.recall:.4f} over {result.queries} queries, "
         f"{result.milliseconds:.1f} ms a query (exact scan {result.exact_milliseconds:.1f} ms)"
     )
 
 
 @commands.command("build-index")
-def build_index(store: Store) -> None:
+def build_index(store: StoreName) -> None:
     """Build the approximate index now; large stores get it by themselves."""
     from eaglenet.search.engine import Engine
     from eaglenet.search.upkeep import build_index as build
 
     kind = build(store)
     now = Engine.open(store).info()["index"]
-    print(f"built {kind}; searches use " + ("it" if now == kind else f"the {now}: it is fast here"))
+    used = "it" if now == kind else f"the {now}: it is fast here"
+    print(f"built {kind} in {store}; searches use {used}")
 
 
 @commands.command()
-def repair(store: Store) -> None:
+def repair(store: StoreName) -> None:
     """Rebuild what searching reads from the durable table."""
     from eaglenet.search.upkeep import repair as rebuild
 
-    print(f"{rebuild(store)} clips can be searched")
+    print(f"{counted(rebuild(store), 'clip')} of {store} can be searched")
 
 
 @commands.command()
-def verify(store: Store, as_json: AsJson = False) -> None:
+def verify(store: StoreName, as_json: AsJson = False) -> None:
     """Compare everything in a store with its checksums; names what is damaged."""
     from eaglenet.search.upkeep import verify as compare
 
@@ -97,4 +101,4 @@ def verify(store: Store, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(asdict(found)))
         return
-    print(f"{found.clips} clips of {found.files} files are whole")
+    print(f"whole: {counted(found.clips, 'clip')} of {counted(found.files, 'file')} in {store}")

@@ -14,6 +14,15 @@ def one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
+def counted(number: int, thing: str, several: str = "") -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "clip"), counted(1200, "copy", "copies")
+    ('1 clip', '1,200 copies')
+    """
+    return f"{number:,} {thing if number == 1 else several or thing + 's'}"
+
+
 def lines(text: str) -> str:
     """:func:`one_line` for each line."""
     return "\n".join(map(one_line, text.split("\n")))

@@ -82,7 +82,7 @@ def train_towers(name: str, output: Path, settings: list[str] | None, device: st
 
     experiment = TOWER_RECIPES[name].changed(settings or [])
     model = train_pairs(experiment, output, device=device)
-    print(f"the model is in {model}; next: eaglenet index FOLDER --store STORE --model {model}")
+    print(f"the model is in {model}; next: eaglenet index FOLDER --store NEW --model {model}")
 
 
 def show(result: dict[str, Any], output: str) -> None:

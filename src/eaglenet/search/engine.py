@@ -15,6 +15,7 @@ from torch import Tensor
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.hardware import AUTO
 from eaglenet.methods.base import Method
+from eaglenet.places import default_store
 from eaglenet.search.filters import Filters
 from eaglenet.search.hits import (
     Candidates,
@@ -68,16 +69,17 @@ class Engine:
     @classmethod
     def open(
         cls,
-        store: str | Path,
+        store: str | Path | None = None,
         model: str | Path | Method | None = None,
         device: torch.device | str = AUTO,
     ) -> Engine:
         """Open a store for searching; reads neither the model nor the vectors yet.
 
-        ``model`` is only needed where the folder the store was made with has moved. ``device``
-        ``auto`` takes a GPU where there is one; a model that is handed over stays where it is.
+        ``store`` None: that of ``EAGLENET_STORE``, or the one in the user's data folder. ``model``
+        is only needed where the folder the store was made with has moved. ``device`` ``auto``
+        takes a GPU where there is one; a model that is handed over stays where it is.
         """
-        return cls(open_store(store), model=model, device=device)
+        return cls(open_store(store or default_store()), model=model, device=device)
 
     @property
     def location(self) -> str:
@@ -369,7 +371,7 @@ def _of_frames(options: SearchOptions | None, changes: Mapping[str, Any]) -> Sea
 
 
 def open(
-    store: str | Path,
+    store: str | Path | None = None,
     model: str | Path | Method | None = None,
     device: torch.device | str = AUTO,
 ) -> Engine:

@@ -20,7 +20,6 @@ from eaglenet.serve.settings import (
     MAX_TAGS,
     SHORTLIST,
 )
-from eaglenet.types import Part, WordKind
 
 # Control characters and spaces, spelled out because dialects of patterns do not agree on what else
 # is a space. Queries of other invisible signs find nothing.
@@ -112,20 +111,6 @@ class MomentBody(BaseModel):
     best: float = Field(description="Time of the frame that fits best")
 
 
-class WordsBody(BaseModel):
-    """A line that was said or is to be read."""
-
-    text: str
-    start: float = Field(description="Seconds in the file")
-    end: float
-    kind: WordKind = Field(description="Where it comes from")
-    language: str = Field(description="As its source names it; empty where it does not")
-    highlights: list[tuple[int, int]] = Field(
-        description="First character, and the one after the last, of what was asked for in 'text'; "
-        "characters are Unicode code points"
-    )
-
-
 class HitBody(BaseModel):
     rank: int
     clip_id: str
@@ -137,8 +122,6 @@ class HitBody(BaseModel):
     duration: float = Field(description="Of the whole file, seconds")
     tags: list[str]
     more: list[str] = Field(description="Where grouped: ids of the file's other clips")
-    found_by: list[Part] = Field(description="What was found: the part that counted most first")
-    words: list[WordsBody] = Field(description="Lines that were found, the best first")
     video: str = Field(description="Address of the file, without host")
     thumbnail: str
 

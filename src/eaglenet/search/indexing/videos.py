@@ -10,6 +10,7 @@ from typing import Any
 from eaglenet.errors import UsageError
 from eaglenet.hardware import AUTO, choose_precision
 from eaglenet.methods.base import Method
+from eaglenet.places import default_store
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.executor import EXECUTORS, Setting
@@ -27,13 +28,14 @@ __all__ = ["IndexOptions", "index", "index_videos"]
 
 def index(
     videos: str | Path | Sequence[str | Path],
-    store: str | Path,
+    store: str | Path | None = None,
     model: str | Path | None = None,
     **options: Any,
 ) -> IndexReport:
     """Bring a store up to date with a folder of videos, or several folders and files.
 
-    ``model`` None: that of the store, or ``small`` for a new one. ``options`` are those of
+    ``store`` None: that of ``EAGLENET_STORE``, or the one in the user's data folder. ``model``
+    None: that of the store, or ``small`` for a new one. ``options`` are those of
     :class:`IndexOptions` by name: ``device="cuda"``, ``drop_missing=True``.
     """
     paths = [videos] if isinstance(videos, str | Path) else videos
@@ -42,7 +44,7 @@ def index(
         if name not in known:
             raise UsageError(f"index has no option {name!r}; it has {', '.join(known)}")
     chosen = None if model is None else str(model)
-    return index_videos(paths, store, chosen, options=IndexOptions(**options))
+    return index_videos(paths, store or default_store(), chosen, options=IndexOptions(**options))
 
 
 def index_videos(

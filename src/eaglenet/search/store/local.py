@@ -19,6 +19,7 @@ from typing import Self
 from eaglenet.errors import StoreError
 from eaglenet.files import sync, write_bytes
 from eaglenet.locking import LockHeldError, hold_lock
+from eaglenet.places import store_argument
 from eaglenet.search.store import publishing
 from eaglenet.search.store.durability import MARK, recover
 from eaglenet.search.store.faults import disk_errors
@@ -59,7 +60,7 @@ class StoreFolder:
             content = (folder / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise StoreError(
-                f"no store at {folder}; make one with: eaglenet index PATH --store {folder}"
+                f"no store at {folder}; make one with: eaglenet index PATH{store_argument(folder)}"
             ) from None
         except OSError as error:
             raise StoreError(

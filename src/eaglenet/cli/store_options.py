@@ -1,0 +1,21 @@
+"""The option that every command on a store takes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from eaglenet.places import STORE_VARIABLE, default_store
+
+StoreName = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar=STORE_VARIABLE,
+        default_factory=default_store,
+        show_default="in your data folder",
+        metavar="FOLDER",
+        help="The store.",
+    ),
+]
