@@ -92,11 +92,19 @@ def index(
         str, typer.Option(help="fp32, bf16, or auto: bf16 where the machine is fast in it.")
     ] = "auto",
     executor: Annotated[
-        str, typer.Option(help="Who does the work: local, or one that another package brings.")
+        str, typer.Option(help="Who does the work: local, ray, or one that another package brings.")
     ] = "local",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="With --executor ray: HOST:PORT of the cluster. Default: RAY_ADDRESS."),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float, typer.Option(min=0, help="With --executor ray; 0.1: ten workers share a GPU.")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
+    from eaglenet.search.indexing.executor import Cluster
     from eaglenet.search.indexing.files import read_tags
     from eaglenet.search.indexing.videos import IndexOptions, index_videos
     from eaglenet.search.models import DEFAULT_MODEL, takes_default
@@ -114,6 +122,7 @@ def index(
         device=device,
         precision=precision,
         executor=executor,
+        cluster=Cluster(ray_address, gpus_per_worker),
         limits=Limits(memory=round(file_memory * 2**30), seconds=file_seconds),
     )
     if swap and like is None:

@@ -16,7 +16,7 @@ from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import decode_windows, thumbnail
 from eaglenet.video.limits import Limits
 from eaglenet.video.pictures import to_jpeg
-from eaglenet.video.pool import Budget, Failed, map_ahead
+from eaglenet.video.pool import Budget, Done, Failed, map_ahead
 
 THUMBNAIL_SIZE = 160
 """Shorter side in pixels. Frames of at least this size are the thumbnail themselves."""
@@ -100,13 +100,25 @@ def decode_ahead(
     With workers the requests are taken in another thread, a few ahead of the results.
     """
     work = partial(decode_clips, spec=spec)
-    limits = limits or Limits()
-    budget: Budget[ClipRequest] = Budget(
+    budget = decoding_budget(limits or Limits())
+    yield from spread(
+        map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget)
+    )
+
+
+def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
+    """What the clips of one file may cost together."""
+    return Budget(
         limits.memory,
         lambda request: request.content,
         lambda request: limits.time_for(request.duration),
     )
-    outcomes = map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget)
+
+
+def spread(
+    outcomes: Iterable[Done[ClipRequest, DecodedClips] | Failed[ClipRequest]],
+) -> Iterator[ClipFrames | ClipFailure | Damage]:
+    """Clip by clip what requests gave."""
     for outcome in outcomes:
         request = outcome.request
         if isinstance(outcome, Failed):

@@ -49,10 +49,16 @@ class ClipEncoding:
 
     def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure | Damage]:
         """Rows, failures and damage as they come; clips of one file may be spread over batches."""
+        spec = self.manifest.frame_spec
+        return self.encode(decode_ahead(requests, spec, self.workers, self.limits))
+
+    def encode(
+        self, decoded: Iterable[ClipFrames | ClipFailure | Damage]
+    ) -> Iterator[ClipRows | ClipFailure | Damage]:
+        """:meth:`run` for clips that are decoded already."""
         batch: list[ClipFrames] = []
         try:
-            spec = self.manifest.frame_spec
-            for item in decode_ahead(requests, spec, self.workers, self.limits):
+            for item in decoded:
                 if not isinstance(item, ClipFrames):
                     yield item
                     continue

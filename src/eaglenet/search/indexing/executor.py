@@ -44,6 +44,16 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """Where an executor of many machines finds them, and what a worker holds of one."""
+
+    address: str | None = None
+    """None: that of the environment, or a cluster of this machine alone."""
+    gpus_per_worker: float = 0.0
+    """A part of a GPU where several workers share one; 0 encodes on the CPU."""
+
+
+@dataclass(frozen=True)
 class Setting:
     """What an executor is made for. ``workers`` None: as many as the work is worth."""
 
@@ -55,6 +65,7 @@ class Setting:
     limits: Limits = field(default_factory=Limits)
     precision: str = "fp32"
     """To encode in: fp32 or bf16."""
+    cluster: Cluster = field(default_factory=Cluster)
 
 
 class MakeExecutor(Protocol):

@@ -18,7 +18,7 @@ from eaglenet.search.indexing.files import (
 )
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Failed, map_ahead
+from eaglenet.video.pool import Budget, Done, Failed, map_ahead
 
 LOOK_AHEAD = 6
 HASHED_A_SECOND = 2 * 2**20
@@ -90,16 +90,23 @@ def inspect_ahead(
 
     One process is enough: hashing and probing wait for the disk.
     """
-    limits = limits or Limits()
-    budget: Budget[FoundFile] = Budget(
+    work = partial(inspect, splitting=splitting, known=known)
+    budget = inspection_budget(limits or Limits())
+    outcomes = map_ahead(work, files, workers=min(workers, 1), prefetch=LOOK_AHEAD, budget=budget)
+    yield from map(inspected, outcomes)
+
+
+def inspection_budget(limits: Limits) -> Budget[FoundFile]:
+    """What looking at a file may cost."""
+    return Budget(
         limits.memory,
         lambda file: file.path,
         lambda file: limits.time_for(file.size / HASHED_A_SECOND),
     )
-    work = partial(inspect, splitting=splitting, known=known)
-    outcomes = map_ahead(work, files, workers=min(workers, 1), prefetch=LOOK_AHEAD, budget=budget)
-    for outcome in outcomes:
-        if isinstance(outcome, Failed):
-            yield Inspected(outcome.request, problem=outcome.reason)
-        else:
-            yield outcome.result
+
+
+def inspected(outcome: Done[FoundFile, Inspected] | Failed[FoundFile]) -> Inspected:
+    """What looking at a file gave; a problem where it gave nothing."""
+    if isinstance(outcome, Failed):
+        return Inspected(outcome.request, problem=outcome.reason)
+    return outcome.result

@@ -12,7 +12,7 @@ from pathlib import Path
 from eaglenet.hardware import AUTO
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
-from eaglenet.search.indexing.executor import ClipOutcome, Executor
+from eaglenet.search.indexing.executor import ClipOutcome, Cluster, Executor
 from eaglenet.search.indexing.files import FoundFile, is_gone, unused_tags
 from eaglenet.search.indexing.inspection import Inspected
 from eaglenet.search.indexing.ledger import Ledger, Settled
@@ -46,6 +46,8 @@ class IndexOptions:
     """What one file may cost."""
     executor: str = "local"
     """Who works: a name in ``EXECUTORS``."""
+    cluster: Cluster = field(default_factory=Cluster)
+    """For an executor of many machines."""
 
 
 class IndexRun:

@@ -13,6 +13,7 @@ from eaglenet.methods.base import Method
 from eaglenet.places import default_store
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.commit import Commit
+from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.executor import EXECUTORS, Setting
 from eaglenet.search.indexing.files import find_videos
 from eaglenet.search.indexing.ledger import Ledger
@@ -24,6 +25,8 @@ from eaglenet.search.store.base import kind_of
 from eaglenet.video.suffixes import may_be_video
 
 __all__ = ["IndexOptions", "index", "index_videos"]
+
+EXECUTORS.add("ray", RayExecutor)
 
 
 def index(
@@ -82,7 +85,15 @@ def index_videos(
             opened.publish(tables)
         run = IndexRun(Ledger(tables, tags or {}), Commit(opened, tables), Tally(), on_progress)
         todo = run.todo(found, retry=options.retry)
-        setting = Setting(method, opened.manifest, todo, options.workers, options.limits, precision)
+        setting = Setting(
+            method,
+            opened.manifest,
+            todo,
+            options.workers,
+            options.limits,
+            precision,
+            options.cluster,
+        )
         run.encode(todo, make_executor(setting))
         report = run.finish(found, roots, drop_missing=options.drop_missing)
     return dataclasses.replace(report, device=str(method.device), precision=precision)

@@ -1,0 +1,228 @@
+"""The executor of many machines: Ray runs what this machine would run. The only file with ray.
+
+Workers are actors that hold the model and a decoder process with limits. They give back rows,
+never pixels: some 25 KB a clip, where its frames are 1.8 MB. Only the driver writes to the store,
+so a worker or machine that is lost leaves nothing behind; what it had in hand is given to another.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import torch
+
+from eaglenet.errors import EagleNetError, UsageError
+from eaglenet.methods.base import Method
+from eaglenet.search.indexing.crew import Crew, LostWorkerError
+from eaglenet.search.indexing.decoding import (
+    ClipFailure,
+    ClipRequest,
+    decode_clips,
+    decoding_budget,
+    spread,
+)
+from eaglenet.search.indexing.encoding import ClipEncoding
+from eaglenet.search.indexing.executor import ClipOutcome, Setting
+from eaglenet.search.indexing.files import FoundFile
+from eaglenet.search.indexing.inspection import Inspected, inspect, inspected, inspection_budget
+from eaglenet.search.store.manifest import Manifest, Splitting
+from eaglenet.video.limits import Limits
+from eaglenet.video.pool import Failed
+from eaglenet.video.steady import SteadyProcess
+
+logger = logging.getLogger(__name__)
+
+SHARD_CLIPS = 32
+"""Clips of one call: some 14 s of decoding on one core, lost where a worker is."""
+FIRST_SHARD = 8
+"""Of the first calls, so that every worker begins at once."""
+FILES_AT_ONCE = 4
+WORKERS_OF_AN_INSPECTOR = 8
+"""Looking at files waits for the disk: one such process feeds some that decode."""
+
+
+class RayExecutor:
+    """Connects when there is work, and leaves the cluster as it was."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._ray = _import_ray()
+        self._started = False
+        if setting.cluster.gpus_per_worker < 0:
+            raise UsageError(
+                f"--gpus-per-worker must be 0 or more, not {setting.cluster.gpus_per_worker:g}"
+            )
+
+    def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
+        self._connect()
+        ray, setting = self._ray, self.setting
+        size = max(1, self._num_workers() // WORKERS_OF_AN_INSPECTOR)
+        actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Inspector)
+        arguments = (setting.manifest.splitting, ray.put(known), setting.limits)
+        crew: Crew[Sequence[FoundFile], list[Inspected]] = Crew(
+            _RayHands(ray, lambda: actor.remote(*arguments)), size
+        )
+        starts = range(0, len(files), FILES_AT_ONCE)
+        parts = [files[start : start + FILES_AT_ONCE] for start in starts]
+        for outcome in crew.map(parts):
+            if isinstance(outcome, Failed):
+                yield from (Inspected(file, problem=outcome.reason) for file in outcome.request)
+            else:
+                yield from outcome.result
+
+    def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
+        self._connect()
+        ray, setting = self._ray, self.setting
+        gpus = setting.cluster.gpus_per_worker
+        method = setting.method
+        if method.device.type != "cpu":
+            method = copy.deepcopy(method).to("cpu")
+        arguments = (ray.put(method), setting.manifest, setting.limits, setting.precision, gpus > 0)
+        actor = ray.remote(num_cpus=1, num_gpus=gpus)(_Encoder)
+        size = self._num_workers()
+        crew: Crew[list[ClipRequest], list[ClipOutcome]] = Crew(
+            _RayHands(ray, lambda: actor.remote(*arguments)), size
+        )
+        try:
+            with closing(crew.map(_shards(requests, first=2 * size))) as outcomes:
+                for outcome in outcomes:
+                    if isinstance(outcome, Failed):
+                        yield from _failures(outcome)
+                    else:
+                        yield from outcome.result
+        finally:
+            if self._started:
+                ray.shutdown()
+                self._started = False
+
+    def _connect(self) -> None:
+        ray, address = self._ray, self.setting.cluster.address
+        if ray.is_initialized():
+            return
+        try:
+            ray.init(
+                address=address, log_to_driver=False, include_dashboard=None if address else False
+            )
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            where = f"at {address}" if address else "on this machine"
+            raise UsageError(
+                f"no Ray cluster {where} ({str(error).splitlines()[0]}); start one with: ray start "
+                "--head, and give its address with --ray-address"
+            ) from error
+        self._started = True
+
+    def _num_workers(self) -> int:
+        """As many as are asked for, or as the cluster has cores or parts of GPUs for now."""
+        if self.setting.workers:
+            return self.setting.workers
+        resources = self._ray.cluster_resources()
+        gpus = self.setting.cluster.gpus_per_worker
+        places = [resources.get("CPU", 0.0)]
+        if gpus:
+            places.append(resources.get("GPU", 0.0) / gpus)
+        return max(1, int(min(places)))
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError(
+            f"--executor ray needs Ray ({error}); install it with: pip install 'eaglenet[ray]'"
+        ) from error
+    return ray
+
+
+class _RayHands:
+    """How a crew calls workers that are Ray actors; see :class:`eaglenet...crew.Hands`."""
+
+    def __init__(self, ray: Any, start: Any) -> None:
+        self.ray = ray
+        self._start = start
+
+    def start(self) -> Any:
+        return self._start()
+
+    def is_ready(self, worker: Any) -> Any:
+        return worker.ready.remote()
+
+    def call(self, worker: Any, item: Any) -> Any:
+        return worker.work.remote(item)
+
+    def wait(self, calls: Sequence[Any], seconds: float) -> list[Any]:
+        done, _ = self.ray.wait(list(calls), num_returns=1, timeout=seconds)
+        return list(done)
+
+    def result(self, call: Any) -> Any:
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(call)
+        except errors.RayTaskError as error:
+            # Raised by our own code over there: the same error here.
+            cause = error.cause if isinstance(error.cause, EagleNetError) else None
+            raise cause or EagleNetError(f"a worker failed: {error.cause!r:.500}") from error
+        except errors.RayError as error:
+            text = " ".join(str(error).split())
+            raise LostWorkerError(f"{type(error).__name__}: {text[:500]}") from error
+
+    def end(self, worker: Any) -> None:
+        self.ray.kill(worker)
+
+
+def _failures(lost: Failed[list[ClipRequest]]) -> Iterator[ClipFailure]:
+    for request in lost.request:
+        for number in request.numbers:
+            yield ClipFailure((request.content, number), lost.reason)
+
+
+def _shards(requests: Iterable[ClipRequest], first: int) -> Iterator[list[ClipRequest]]:
+    """Requests in pieces of about ``SHARD_CLIPS`` clips; the ``first`` are smaller."""
+    shard: list[ClipRequest] = []
+    clips = given = 0
+    for request in requests:
+        shard.append(request)
+        clips += len(request.numbers)
+        if clips >= (FIRST_SHARD if given < first else SHARD_CLIPS):
+            yield shard
+            given += 1
+            shard, clips = [], 0
+    if shard:
+        yield shard
+
+
+class _Inspector:
+    """Runs on a worker: looks at files."""
+
+    def __init__(self, splitting: Splitting, known: frozenset[str], limits: Limits) -> None:
+        work = partial(inspect, splitting=splitting, known=known)
+        self._look = SteadyProcess(work, inspection_budget(limits))
+
+    def ready(self) -> bool:
+        return True
+
+    def work(self, files: Sequence[FoundFile]) -> list[Inspected]:
+        return [inspected(outcome) for outcome in self._look(files)]
+
+
+class _Encoder:
+    """Runs on a worker: decodes and encodes."""
+
+    def __init__(
+        self, method: Method, manifest: Manifest, limits: Limits, precision: str, on_gpu: bool
+    ) -> None:
+        torch.set_num_threads(1)
+        method = method.to("cuda") if on_gpu else method
+        self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
+        work = partial(decode_clips, spec=manifest.frame_spec)
+        self._decode = SteadyProcess(work, decoding_budget(limits))
+
+    def ready(self) -> bool:
+        return True
+
+    def work(self, requests: Sequence[ClipRequest]) -> list[ClipOutcome]:
+        return list(self._encoding.encode(spread(self._decode(requests))))

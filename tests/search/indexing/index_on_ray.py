@@ -1,0 +1,33 @@
+"""Run by the kill tests: index a folder on a Ray cluster, and say what is done."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from synthetic_store import BagMethod
+
+from eaglenet.search.indexing import cluster, commit, videos
+from eaglenet.search.indexing.executor import Cluster
+from eaglenet.search.indexing.report import IndexProgress
+from eaglenet.search.store.manifest import Splitting
+
+
+def say_what_is_done(progress: IndexProgress) -> None:
+    print(progress.clips, flush=True)
+
+
+def main(address: str, folder: str, store: str) -> None:
+    """Small shards and commits, so that there is much to interrupt."""
+    commit.COMMIT_CLIPS = cluster.SHARD_CLIPS = cluster.FIRST_SHARD = 4
+    options = videos.IndexOptions(
+        splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(address)
+    )
+    videos.index_videos(
+        [folder], store, "bag", method=BagMethod(), options=options, on_progress=say_what_is_done
+    )
+    print("finished", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,113 @@
+"""Workers may be lost at any time; every item gets one outcome."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from eaglenet.errors import EagleNetError
+from eaglenet.search.indexing import crew
+from eaglenet.search.indexing.crew import Crew, LostWorkerError
+from eaglenet.video.pool import Done, Failed
+
+
+class FragileHands:
+    """Squares numbers. A call is lost with a probability, and its worker's other calls with it."""
+
+    def __init__(self, loss: float, seed: int, bad_starts: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.loss = loss
+        self.bad_starts = bad_starts
+        self.alive: set[int] = set()
+        self.calls: dict[int, tuple[int, Any]] = {}
+        self.started = self.most_alive = 0
+
+    def start(self) -> int:
+        self.started += 1
+        self.alive.add(self.started)
+        self.most_alive = max(self.most_alive, len(self.alive))
+        return self.started
+
+    def is_ready(self, worker: int) -> int:
+        if self.started <= self.bad_starts:
+            self.alive.discard(worker)
+        return self.call(worker, None)
+
+    def call(self, worker: int, item: Any) -> int:
+        number = len(self.calls)
+        self.calls[number] = worker, item
+        return number
+
+    def wait(self, calls: Sequence[int], seconds: float) -> list[int]:
+        return [self.random.choice(list(calls))]
+
+    def result(self, call: int) -> Any:
+        worker, item = self.calls[call]
+        if item is not None and self.random.random() < self.loss:
+            self.alive.discard(worker)
+        if worker not in self.alive:
+            raise LostWorkerError("killed")
+        return None if item is None else item * item
+
+    def end(self, worker: int) -> None:
+        self.alive.discard(worker)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_item_gets_one_outcome_although_workers_are_lost(seed: int) -> None:
+    hands = FragileHands(loss=0.3, seed=seed, bad_starts=seed % 3)
+    outcomes = list(Crew(hands, size=1 + seed % 4).map(iter(range(57))))
+    assert sorted(outcome.request for outcome in outcomes) == list(range(57))
+    for outcome in outcomes:
+        if isinstance(outcome, Done):
+            assert outcome.result == outcome.request**2
+    assert hands.most_alive <= 1 + seed % 4
+    assert not hands.alive
+
+
+def test_an_item_that_ends_every_worker_is_given_up_and_the_others_are_not() -> None:
+    class Poisoned(FragileHands):
+        def result(self, call: int) -> Any:
+            if self.calls[call][1] == 5:
+                self.alive.discard(self.calls[call][0])
+            return super().result(call)
+
+    outcomes = list(Crew(Poisoned(0.0, seed=1), size=1).map(iter(range(40))))
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    assert [outcome.request for outcome in failed if outcome.request == 5] == [5]
+    assert len(outcomes) == 40
+    assert "workers were lost over it" in failed[0].reason
+
+
+def test_a_cluster_on_which_nothing_starts_is_told() -> None:
+    hands = FragileHands(0.0, seed=0, bad_starts=1000)
+    with pytest.raises(EagleNetError, match=r"no worker of the cluster can start \(killed\)"):
+        list(Crew(hands, size=2).map(iter(range(3))))
+
+
+def test_an_error_of_the_items_ends_the_work() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise EagleNetError("the list ends early")
+
+    hands = FragileHands(0.0, seed=0)
+    with pytest.raises(EagleNetError, match="the list ends early"):
+        list(Crew(hands, size=2).map(items()))
+    assert not hands.alive
+
+
+def test_items_are_read_only_a_little_ahead() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    outcomes = Crew(FragileHands(0.0, seed=0), size=2).map(items())
+    next(outcomes)
+    outcomes.close()  # type: ignore[attr-defined]
+    assert len(taken) <= 2 * 2 + crew.DEPTH * 2 + 2

@@ -1,0 +1,247 @@
+"""A real Ray cluster of two nodes on this machine: what is lost is done again, and stored once."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_videos import colour_video
+from synthetic_store import BagMethod
+
+from eaglenet.errors import UsageError
+from eaglenet.search.indexing import cluster as ray_executor
+from eaglenet.search.indexing import commit
+from eaglenet.search.indexing.executor import Cluster
+from eaglenet.search.indexing.report import IndexProgress, IndexReport
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.store.base import open_store
+from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.upkeep import verify
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+"""Ray warns of things of its own."""
+
+SCRIPT = Path(__file__).with_name("index_on_ray.py")
+NUM_FILES, NUM_CLIPS = 6, 6 * 6
+TRIALS = int(os.environ.get("EAGLENET_KILL_TRIALS", "50"))
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+
+
+class TwoNodes:
+    """A head and a second node, which can be lost and comes back."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as RayCluster
+
+        self.cluster = RayCluster(
+            initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
+        )
+        self.second = self.cluster.add_node(**NODE)
+        self.address: str = self.cluster.address
+
+    def workers(self) -> list[int]:
+        """Processes that encode: children of one of the two raylets."""
+        raylets = {
+            info.process.pid
+            for node in self.cluster.list_all_nodes()
+            for info in node.all_processes["raylet"]
+        }
+        return [pid for pid in _pids("_Encoder") if _parent(pid) in raylets]
+
+    def lose_node(self) -> None:
+        """Without a word, as when the plug is pulled; another one comes."""
+        self.cluster.remove_node(self.second, allow_graceful=False)
+        self.second = self.cluster.add_node(**NODE)
+
+    def close(self) -> None:
+        import ray
+
+        ray.shutdown()
+        self.cluster.shutdown()
+
+
+def _pids(name: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().startswith(f"ray::{name}".encode()):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # It ended meanwhile.
+    return found
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[TwoNodes]:
+    pytest.importorskip("ray")
+    before = os.environ.get("PYTHONPATH", "")
+    # Workers import the model of these tests, and the eaglenet that is tested.
+    here = Path(__file__).parents[1]
+    source = Path(ray_executor.__file__).parents[3]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(source), before])
+    cluster = TwoNodes()
+    yield cluster
+    cluster.close()
+    os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six films of six clips, and one that is broken."""
+    folder = tmp_path_factory.mktemp("videos")
+    for number in range(NUM_FILES):
+        colours = [["red", "green", "blue"][(number + step) % 3] for step in range(4)]
+        path = colour_video(folder / f"{number}.mp4", colours)
+        path.write_bytes(path.read_bytes() + bytes([0, 0, 0, 8]) + b"free" + bytes(number))
+    (folder / "broken.mp4").write_bytes(b"\x00\x00\x00\x18ftypmp42" + bytes(50))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """Every clip with its vector, as this machine alone stores it."""
+    store = tmp_path_factory.mktemp("alone") / "store"
+    options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
+    report = index_videos([videos], store, "bag", method=BagMethod(), options=options)
+    assert report.clips == NUM_CLIPS
+    return rows_of(store)
+
+
+def rows_of(store: Path) -> dict[Any, Any]:
+    tables = open_store(store).tables()
+    keys = tables.clip_keys()
+    assert len(keys) == len(set(keys))
+    rows = tables.read_clips(sorted(keys))
+    return {
+        key: (rows.coarse[place], rows.records[place].tobytes(), rows.thumbnails[place])
+        for place, key in enumerate(rows.keys)
+    }
+
+
+def require_same(store: Path, expected: dict[Any, Any]) -> None:
+    """The same clips and vectors, none twice, and the store whole."""
+    found = rows_of(store)
+    assert found.keys() == expected.keys()
+    for key, (vector, record, thumbnail) in expected.items():
+        assert np.array_equal(found[key][0], vector)
+        assert found[key][1:] == (record, thumbnail)
+    assert verify(store).clips == NUM_CLIPS
+
+
+def index_here(
+    nodes: TwoNodes, videos: Path, store: Path, on_progress: Any = None
+) -> IndexReport:
+    options = IndexOptions(
+        splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(nodes.address)
+    )
+    return index_videos(
+        [videos], store, "bag", method=BagMethod(), options=options, on_progress=on_progress
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "SHARD_CLIPS", 4)
+    monkeypatch.setattr(ray_executor, "FIRST_SHARD", 4)
+    monkeypatch.setattr(commit, "COMMIT_CLIPS", 4)
+
+
+def test_a_worker_that_is_killed_costs_nothing_but_time(
+    nodes: TwoNodes, videos: Path, expected: dict[Any, Any], tmp_path: Path
+) -> None:
+    killed: list[int] = []
+
+    def kill_one(progress: IndexProgress) -> None:
+        if not killed and (workers := nodes.workers()):
+            os.kill(workers[0], signal.SIGKILL)
+            killed.append(workers[0])
+
+    report = index_here(nodes, videos, tmp_path / "store", kill_one)
+    assert killed
+    assert (report.indexed, report.clips) == (NUM_FILES, NUM_CLIPS)
+    assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
+    require_same(tmp_path / "store", expected)
+
+
+def test_an_address_without_a_cluster_is_told(videos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    options = IndexOptions(executor="ray", cluster=Cluster(gpus_per_worker=-1))
+    with pytest.raises(UsageError, match="--gpus-per-worker must be 0 or more, not -1"):
+        index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+def test_without_ray_the_extra_is_named(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    options = IndexOptions(executor="ray")
+    with pytest.raises(UsageError, match=r"pip install 'eaglenet\[ray\]'"):
+        index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+def killed_driver(nodes: TwoNodes, videos: Path, store: Path, chance: random.Random) -> None:
+    """Start a driver of its own and kill it after some of its clips are stored."""
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), nodes.address, str(videos), str(store)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for _ in range(chance.choice([0, 1, 2, 4])):
+        process.stdout.readline()
+    time.sleep(chance.uniform(0, 0.5))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def disturbed(nodes: TwoNodes, what: str, chance: random.Random, stop: threading.Event) -> None:
+    """Kill workers or the second node at random moments."""
+    while not stop.wait(chance.uniform(0.2, 3.0)):
+        if what == "node" and chance.random() < 0.5:
+            nodes.lose_node()
+        elif workers := nodes.workers():
+            os.kill(chance.choice(workers), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(TRIALS))
+def test_workers_nodes_and_drivers_killed_at_random_leave_every_row_once(
+    seed: int, nodes: TwoNodes, videos: Path, expected: dict[Any, Any], tmp_path: Path
+) -> None:
+    chance, store = random.Random(seed), tmp_path / "store"
+    what = ["worker", "node", "driver", "worker", "driver"][seed % 5]
+    if what == "driver":
+        killed_driver(nodes, videos, store, chance)
+        report = index_here(nodes, videos, store)
+    else:
+        stop = threading.Event()
+        thread = threading.Thread(target=disturbed, args=(nodes, what, chance, stop))
+        # Not for ever: with a kill every second nothing could ever be finished.
+        threading.Timer(12.0, stop.set).start()
+        thread.start()
+        try:
+            report = index_here(nodes, videos, store)
+        finally:
+            stop.set()
+            thread.join()
+    assert report.clips == NUM_CLIPS
+    require_same(store, expected)
+    shutil.rmtree(store)
