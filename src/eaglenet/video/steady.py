@@ -19,7 +19,7 @@ class SteadyProcess(Generic[Request, Result]):
         self, work: Callable[[Request], Result], budget: Budget[Request], *, prefetch: int = 4
     ) -> None:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        taken: Iterator[Request] = iter(self._requests.get, None)  # type: ignore[arg-type]
+        taken: Iterator[Request] = iter(self._requests.get, None)
         # One: a second would wait for answers while the first waits for requests.
         self._outcomes = map_ahead(work, taken, workers=1, prefetch=prefetch, budget=budget)
 

@@ -109,5 +109,5 @@ def test_items_are_read_only_a_little_ahead() -> None:
 
     outcomes = Crew(FragileHands(0.0, seed=0), size=2).map(items())
     next(outcomes)
-    outcomes.close()  # type: ignore[attr-defined]
+    outcomes.close()
     assert len(taken) <= 2 * 2 + crew.DEPTH * 2 + 2

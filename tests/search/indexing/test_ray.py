@@ -146,9 +146,7 @@ def require_same(store: Path, expected: dict[Any, Any]) -> None:
     assert verify(store).clips == NUM_CLIPS
 
 
-def index_here(
-    nodes: TwoNodes, videos: Path, store: Path, on_progress: Any = None
-) -> IndexReport:
+def index_here(nodes: TwoNodes, videos: Path, store: Path, on_progress: Any = None) -> IndexReport:
     options = IndexOptions(
         splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(nodes.address)
     )

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from eaglenet.errors import EagleNetError
@@ -76,7 +76,9 @@ class Crew(Generic[Item, Result]):
         self._lost: Counter[int] = Counter()
         self._failed_starts = 0
 
-    def map(self, items: Iterable[Item]) -> Iterator[Done[Item, Result] | Failed[Item]]:
+    def map(
+        self, items: Iterable[Item]
+    ) -> Generator[Done[Item, Result] | Failed[Item], None, None]:
         """The outcome of every item, as they come. ``items`` is read in another thread."""
         feed: _Feed[Item] = _Feed(items, 2 * self.size)
         waiting_since = time.monotonic()

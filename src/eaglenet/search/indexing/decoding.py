@@ -101,9 +101,7 @@ def decode_ahead(
     """
     work = partial(decode_clips, spec=spec)
     budget = decoding_budget(limits or Limits())
-    yield from spread(
-        map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget)
-    )
+    yield from spread(map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget))
 
 
 def decoding_budget(limits: Limits) -> Budget[ClipRequest]:

@@ -12,8 +12,8 @@ from eaglenet.hardware import AUTO, choose_precision
 from eaglenet.methods.base import Method
 from eaglenet.places import default_store
 from eaglenet.search.indexing.clips import check_splitting
-from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.cluster import RayExecutor
+from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.executor import EXECUTORS, Setting
 from eaglenet.search.indexing.files import find_videos
 from eaglenet.search.indexing.ledger import Ledger
