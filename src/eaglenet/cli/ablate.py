@@ -32,7 +32,7 @@ PAPER_COLUMNS = {
     "msrvtt-b16-released": "MSR-VTT",
     "didemo-b16-released": "DiDeMo",
 }
-WORLDS = ("demo", "features", *PAPER_COLUMNS)
+WORLDS = ("demo", "features", "frames", *PAPER_COLUMNS)
 PaperNumbers = dict[str, dict[str, float | None]]
 """Recalls by dataset and name."""
 RECALLS = ("R@1", "R@5", "R@10")

@@ -39,7 +39,7 @@ def compare(
     output: Output,
     dataset: Annotated[
         str,
-        typer.Option(help="demo, features, experts, or such as msrvtt-b32."),
+        typer.Option(help="demo, features, frames, experts, or such as msrvtt-b32."),
     ] = "demo",
     root: Root = "",
     split: Annotated[
@@ -129,7 +129,7 @@ def find_trial(name: str, dataset: str, changes: list[str]) -> Experiment | None
 
 def recipe_name(method: str, dataset: str) -> str:
     """The recipe of a method (or of a table's row) on a dataset."""
-    if dataset in ("demo", "features") or dataset.endswith("experts"):
+    if dataset in ("demo", "features", "frames", "frames-tuned") or dataset.endswith("experts"):
         return f"{dataset}/{method}"
     if "/" in method:
         return method if dataset == "msrvtt-b16" else f"{dataset}/{method}"

@@ -35,7 +35,7 @@ MAX_REASONS = 5  # printed of each kind; --json lists them all
 
 @app.command()
 def check(
-    dataset: Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}; or features.")],
+    dataset: Annotated[str, typer.Argument(help=f"{DATASETS_WITH_VIDEOS}; features or frames.")],
     root: Root,
     videos: VideoFolders = None,
     splits: Annotated[
@@ -55,6 +55,7 @@ def check(
     two splits share a video.
     """
     from eaglenet.data.checks import check_dataset
+    from eaglenet.data.frame_source import FRAMES, check_frames
     from eaglenet.experiments.feature_data import FEATURES
 
     if dataset == FEATURES:
@@ -62,18 +63,22 @@ def check(
 
         check_features(root, as_json)
         return
-    with shown_progress(quiet=as_json) as announce:
-        report = check_dataset(
-            dataset,
-            root,
-            splits=splits,
-            video_folders=videos or (),
-            decode=decode,
-            probe_files=probe,
-            workers=workers,
-            progress=announce(""),
-            **read_assignments(settings, EXAMPLE),
-        )
+    options = read_assignments(settings, EXAMPLE)
+    if dataset == FRAMES:
+        report = check_frames(root, splits=splits, decode=decode, **options)
+    else:
+        with shown_progress(quiet=as_json) as announce:
+            report = check_dataset(
+                dataset,
+                root,
+                splits=splits,
+                video_folders=videos or (),
+                decode=decode,
+                probe_files=probe,
+                workers=workers,
+                progress=announce(""),
+                **options,
+            )
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))
     else:

@@ -35,6 +35,9 @@ def features(
         list[str] | None,
         typer.Option("--expert", help="A further model as NAME=MODEL; repeatable."),
     ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="Also every word, as the text tower sees it.")
+    ] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +61,7 @@ def features(
             split=split,
             options=options,
             experts=parse_experts(experts),
+            words=words,
             device=device,
             progress=announce("features"),
         )

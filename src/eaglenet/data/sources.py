@@ -158,6 +158,7 @@ class SourceSpec:
     look: what is found of a split without decoding it; None where opening it costs nothing.
     whole: all of a folder, for a model that was trained elsewhere; None where a split is asked for.
     is_features: stored features; no sentences to tokenise and no frames to show.
+    gives_features: makes features for a model that reads those.
     keeps_frames: decoded frames are kept in a folder, which several runs may share.
     """
 
@@ -169,6 +170,7 @@ class SourceSpec:
     default_split: Callable[[DataChoice], str] = always_test
     needs_folder: bool = True
     is_features: bool = False
+    gives_features: bool = False
     keeps_frames: bool = False
     max_words: int = 32
     """Words of a sentence that are read where a model does not say otherwise."""

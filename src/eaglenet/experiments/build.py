@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-import eaglenet.experiments.feature_data  # noqa: F401  (a row of SOURCES)
+import eaglenet.experiments.feature_data
+import eaglenet.experiments.frame_data  # noqa: F401  (rows of SOURCES)
 from eaglenet.data import SOURCES
 from eaglenet.data.sources import DataChoice, Findings, Opening, Source
 from eaglenet.encoders import ENCODERS
@@ -15,6 +16,7 @@ from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method, evaluating
+from eaglenet.methods.folder import is_packaged, load
 from eaglenet.progress import Progress
 from eaglenet.training.distributed import World
 from eaglenet.training.epochs import pair_samplers
@@ -46,6 +48,9 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer 
     if choice.kind == PRETRAINED:
         from eaglenet.encoders.loading import load_pretrained
 
+        if is_packaged(choice.source):
+            model = load(choice.source)
+            return model.encoder, model.tokenizer
         return load_pretrained(choice.source)
     spec = ENCODERS[choice.kind]
     if choice.config is None:
@@ -112,7 +117,7 @@ def load_source(
 ) -> Source:
     """One split, ready for batches; frames are decoded into ``cache`` where they are not yet."""
     spec = SOURCES[data.dataset]
-    if method.tokenizer is None and not spec.is_features:
+    if method.tokenizer is None and not (spec.is_features or spec.gives_features):
         raise ConfigError(
             f"data.dataset={data.dataset} has sentences and videos, but the encoder reads stored "
             "features: --set encoder.kind=pretrained, or another family with towers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,17 @@ def read_features(folder: Path, reader: Reader) -> FeatureSplit:
     config: Any = getattr(reader.encoder, "config", None)
     if isinstance(config, ExpertConfig):
         return check_experts(load_expert_folder(folder, words=config.words), config)
+    words = words_of_towers(read_index(folder))
+    if words:
+        return check_features(load_expert_folder(folder, words=words), reader)
     return check_features(load_feature_folder(folder), reader)
+
+
+def words_of_towers(index: Mapping[str, Any]) -> str:
+    """The words that the very towers of the sentences gave, which share their space; else none."""
+    kinds = index.get("words") or {}
+    model = index.get("model")
+    return next((name for name, entry in kinds.items() if model and entry["model"] == model), "")
 
 
 def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:

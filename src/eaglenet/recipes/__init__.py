@@ -8,6 +8,7 @@
   ``didemo-b16/components/...`` on DiDeMo, ``msrvtt-b16-released/...`` in released settings;
   ``demo/...`` and ``features/...`` on the demo world and on stored features.
 - ``msrvtt-siglip2-b16``, ``msrvtt-pe-b16``, ...: the main results on SigLIP 2 and PE-Core.
+- ``frames/xpool``, ``frames-tuned/xpool``, ...: on folders of frames, from the towers of `small`.
 - ``folder-b32``, ``folder-b32/clip4clip``, ...: on your own videos.
 - ``experts/ce``, ...: on folders of several experts.
 - ``msrvtt-experts/ce``, ``msrvtt-b16/frozen``, ...: rows before CLIP with their authors' settings.
@@ -23,6 +24,7 @@ from eaglenet.recipes import (
     earlier,
     experts,
     features,
+    frames,
     own,
     peers,
     towers,
@@ -36,6 +38,7 @@ demo.register()
 earlier.register()
 experts.register()
 features.register()
+frames.register()
 own.register()
 peers.register()
 towers.register()

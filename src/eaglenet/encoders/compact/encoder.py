@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.base import TowerEncoder
@@ -42,6 +42,21 @@ class CompactEncoder(TowerEncoder):
             generator = torch.Generator().manual_seed(seed)
             self.vision.initialise(generator)
             self.text.initialise(generator)
+
+    def encode_frames(
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+        *,
+        patches: bool = False,
+    ) -> Float[Tensor, "videos frames tokens dim"]:
+        """Every frame is a picture by itself, so a CPU leaves padding out; it becomes zeros."""
+        if mask is None or mask.is_cuda or bool(mask.all()):
+            return super().encode_frames(frames, mask, patches=patches)
+        real = super().encode_frames(frames[mask][None], patches=patches)[0]
+        result = real.new_zeros(*mask.shape, *real.shape[1:])
+        result[mask] = real
+        return result
 
     def read_tokens(
         self,

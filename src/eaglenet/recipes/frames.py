@@ -1,0 +1,114 @@
+"""Every method from towers that agree, on a folder of frames with captions.
+
+Prepare:   eaglenet data frames ...                          (docs/small.md, docs/frames.md)
+Compare:   eaglenet compare clip4clip xpool eaglenet --dataset frames --root FOLDER --output OUT
+Tune:      eaglenet compare xpool eaglenet --dataset frames-tuned --root FOLDER --output OUT
+
+``frames/METHOD`` trains a head on the frozen towers of `small`: their features are made once and
+kept. ``frames-tuned/METHOD`` trains the towers too, from pixels, with the paper's low rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from eaglenet.data.sources import DataChoice
+from eaglenet.encoders.experts import ExpertConfig
+from eaglenet.encoders.features import FeatureConfig
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
+from eaglenet.experiments.feature_writing import FRAMES as FRAMES_EXPERT
+from eaglenet.methods import METHODS
+from eaglenet.recipes.ablations import register_tables
+from eaglenet.recipes.configs import HEADS, approximate_note, method_config, with_head
+from eaglenet.recipes.features import NEED_TOWERS
+from eaglenet.recipes.registry import add_recipe
+from eaglenet.training.config import TrainingConfig
+from eaglenet.types import FrameSpec
+
+DIM = 384
+LOGIT_SCALE = 3.598
+"""What `small` learnt: the logarithm of the factor of its cosines."""
+FRAMES = FrameSpec(num_frames=12, size=168, resize="stretch")
+TRAINING = TrainingConfig(
+    epochs=3,
+    batch_size=128,
+    lr_head=3e-4,
+    lr_encoder=3e-4,  # of the temperature alone: the features stay as they are
+    weight_decay=0.2,
+    log_every=50,
+    checkpoint_every=0,
+    select_by="R@1",
+)
+TUNING = replace(TRAINING, lr_encoder=1e-6, lr_head=1e-4, batch_size=64)
+CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "eaglenet": {
+        "edge_weights": "activated",
+        "head_size": "split",
+        "shared_residual": True,
+        "support": "elementwise",
+        "initial_temperature": LOGIT_SCALE,
+        "initial_bias": -12.0,
+    },
+}
+NOTES = "Towers of `small`; the folder's validation items choose the epoch."
+
+
+def frame_experiment(method: str) -> Experiment:
+    """``method`` as a head on the frozen towers of `small`."""
+    if METHODS[method].reads_experts:
+        widths = {FRAMES_EXPERT: DIM}
+        shape: Any = ExpertConfig(widths, FRAMES_EXPERT, text_dim=DIM, words_dim=DIM, dim=DIM)
+        encoder = EncoderChoice("experts", config=shape)
+    else:
+        shape = FeatureConfig(DIM, DIM, DIM, identity=True)
+        encoder = EncoderChoice("features", config=shape, logit_scale=LOGIT_SCALE)
+    return Experiment(
+        name=f"frames/{method}",
+        method=method,
+        method_config=method_config(
+            method, dim=DIM, num_frames=FRAMES.num_frames, **CHANGES.get(method, {})
+        ),
+        encoder=encoder,
+        data=DataChoice("frames", frames=FRAMES),
+        training=TRAINING,
+        notes=NOTES,
+    )
+
+
+def tuned_experiment(method: str) -> Experiment:
+    """``method`` with the towers of `small` trained along, from pixels."""
+    frozen = frame_experiment(method)
+    return replace(
+        frozen,
+        name=f"frames-tuned/{method}",
+        encoder=EncoderChoice("pretrained", "small"),
+        training=TUNING,
+    )
+
+
+def adapted() -> Experiment:
+    """Mean pooling after one linear map a side, which start as the identity."""
+    return frame_experiment("clip4clip").override(["encoder.config.identity=false"])
+
+
+def register() -> None:
+    families: tuple[tuple[str, Callable[[str], Experiment], str], ...] = (
+        ("frames", frame_experiment, "Frames with captions, frozen towers of `small`."),
+        ("frames-tuned", tuned_experiment, "Frames with captions, towers of `small` tuned."),
+    )
+    for family, build, source in families:
+        add_recipe(family, partial(build, "eaglenet"), source)
+        for method in METHODS:
+            if method in NEED_TOWERS:
+                continue  # they work inside CLIP's tower, which `small` is not
+            note = approximate_note(method)
+            add_recipe(f"{family}/{method}", partial(build, method), source + note)
+        for name, head in HEADS.items():
+            add_recipe(
+                f"{family}/{name}", partial(with_head, partial(build, "clip4clip"), head), source
+            )
+        register_tables(f"{family}/", build, "frames with captions")
+    add_recipe("frames/adapted", adapted, "Mean pooling with a linear map a side on frozen towers.")
