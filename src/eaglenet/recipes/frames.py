@@ -23,7 +23,7 @@ from eaglenet.experiments.feature_writing import FRAMES as FRAMES_EXPERT
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.configs import HEADS, approximate_note, method_config, with_head
-from eaglenet.recipes.features import NEED_TOWERS
+from eaglenet.recipes.features import NEED_EXPERTS, NEED_TOWERS
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
@@ -31,6 +31,8 @@ from eaglenet.types import FrameSpec
 DIM = 384
 LOGIT_SCALE = 3.598
 """What `small` learnt: the logarithm of the factor of its cosines."""
+VOCABULARY = 27_626
+"""Word pieces of `small`."""
 FRAMES = FrameSpec(num_frames=12, size=168, resize="stretch")
 TRAINING = TrainingConfig(
     epochs=3,
@@ -52,6 +54,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
         "initial_temperature": LOGIT_SCALE,
         "initial_bias": -12.0,
     },
+    "supportset": {"vocabulary_size": VOCABULARY},
 }
 NOTES = "Towers of `small`; the folder's validation items choose the epoch."
 
@@ -104,6 +107,8 @@ def register() -> None:
         for method in METHODS:
             if method in NEED_TOWERS:
                 continue  # they work inside CLIP's tower, which `small` is not
+            if method in NEED_EXPERTS and build is tuned_experiment:
+                continue  # graphs of sentences are made with features alone
             note = approximate_note(method)
             add_recipe(f"{family}/{method}", partial(build, method), source + note)
         for name, head in HEADS.items():
