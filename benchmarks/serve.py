@@ -6,7 +6,9 @@
 
 The service runs in a process of its own and is asked over HTTP on this machine. Requests leave
 at fixed times whatever the answers do (an open loop), so a service that falls behind shows it
-in its latencies; half of them have an option that keeps them from sharing a batch.
+in its latencies; half of them have an option that keeps them from sharing a batch. The generator
+takes its processor time from the same cores; that of both is reported, and how many processes of
+others wanted a core meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -40,6 +43,7 @@ async def load(address: str, rate: float, seconds: float) -> dict[str, Any]:
     generator = np.random.default_rng(1)
     statuses: Counter[str] = Counter()
     latencies: list[float] = []
+    depths: list[int] = []
     limits = httpx.Limits(max_connections=MAX_OPEN, max_keepalive_connections=MAX_OPEN)
     slots = asyncio.Semaphore(MAX_OPEN)
 
@@ -51,7 +55,10 @@ async def load(address: str, rate: float, seconds: float) -> dict[str, Any]:
         try:
             answer = await client.get("/api/search", params=parameters)
             statuses[str(answer.status_code)] += 1
-            assert answer.status_code != 200 or len(answer.json()["hits"]) == 10
+            if answer.status_code == 200:
+                body = answer.json()
+                assert len(body["hits"]) == 10
+                depths.append(body["shortlist"])
         except httpx.HTTPError as error:
             statuses[type(error).__name__] += 1
         latencies.append(time.perf_counter() - due)
@@ -75,6 +82,7 @@ async def load(address: str, rate: float, seconds: float) -> dict[str, Any]:
         "statuses": dict(statuses),
         "errors": sum(count for status, count in statuses.items() if status != "200"),
         "latency_ms": milliseconds(latencies),
+        "ranked_exactly": {"least": min(depths, default=0), "mean": float(np.mean(depths))},
         "queries_a_batch": round(_value(metrics, "sum") / _value(metrics, "count"), 2),
     }
 
@@ -82,6 +90,12 @@ async def load(address: str, rate: float, seconds: float) -> dict[str, Any]:
 def _value(metrics: str, name: str) -> float:
     found = re.search(rf"^eaglenet_batch_queries_{name} (.+)$", metrics, re.MULTILINE)
     return float(found.group(1)) if found else float("nan")
+
+
+def processor_seconds(process: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(store: Path, rates: list[float], seconds: float) -> dict[str, Any]:
@@ -93,7 +107,17 @@ def measure(store: Path, rates: list[float], seconds: float) -> dict[str, Any]:
             found = re.search(r"http://\S+/", process.stdout.readline())
             assert found is not None, "the service did not start"
             started = time.perf_counter() - began
-            runs = [asyncio.run(load(found.group(), rate, seconds)) for rate in rates]
+            runs = []
+            for rate in rates:
+                before = processor_seconds(process.pid), time.process_time(), os.getloadavg()
+                run = asyncio.run(load(found.group(), rate, seconds))
+                spent = processor_seconds(process.pid) - before[0], time.process_time() - before[1]
+                run["processor_ms_a_query"] = {
+                    name: round(1000 * value / (rate * seconds), 1)
+                    for name, value in zip(("service", "generator"), spent, strict=True)
+                }
+                run["load_average_before_and_after"] = [before[2][0], os.getloadavg()[0]]
+                runs.append(run)
             fields = Path(f"/proc/{process.pid}/status").read_text()
             memory = {
                 name: int(re.findall(rf"{name}:\s+(\d+)", fields)[0]) // 1024

@@ -233,3 +233,19 @@ def test_the_feed_forward_without_gradients_is_the_one_with_them(encoder):
     with torch.no_grad():
         torch.testing.assert_close(block(tokens), expected, rtol=1e-5, atol=1e-6)
         assert torch.equal(block.train()(tokens), expected)
+
+
+def test_what_stands_after_the_end_is_not_computed(encoder, tokens):
+    """Without gradients the tower reads as far as the longest sentence; the same comes out."""
+    widths: list[int] = []
+    handle = encoder.text.blocks[0].register_forward_hook(
+        lambda module, inputs, output: widths.append(inputs[0].shape[1])
+    )
+    with torch.no_grad():
+        short = encoder.encode_text(tokens).sentence
+    whole = encoder.encode_text(tokens).sentence.detach()
+    handle.remove()
+    longest = int(encoder.text.end_positions(tokens.ids).max()) + 1
+    assert widths == [longest, tokens.ids.shape[1]]
+    assert longest < tokens.ids.shape[1]
+    torch.testing.assert_close(short, whole)

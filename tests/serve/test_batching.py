@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from eaglenet.search.filters import Filters
 from eaglenet.search.options import SearchOptions
@@ -72,6 +73,7 @@ def test_only_queries_with_the_same_options_go_together() -> None:
     async def scenario() -> None:
         engine = SlowEngine()
         batcher = Batcher(engine, max_batch=3)
+        batcher._divisor = lambda size: 1  # type: ignore[method-assign]
         first = await started(batcher, engine)
         odd = SearchOptions(Filters(tags=("odd",)), ("dog",), True)
         tasks = [
@@ -156,17 +158,63 @@ def test_a_long_line_cuts_the_shortlists_and_says_so() -> None:
         engine = SlowEngine()
         engine.go.set()
         batcher = Batcher(engine, max_batch=4)
-        batcher.seconds_a_query = 0.1
+        batcher.seconds_a_query = {1: 0.1}
         options = SearchOptions()
         asked = [batcher.search([f"q{number}"], 30, options) for number in range(24)]
         found = await asyncio.gather(*asked, batcher.search(["wide"], 60, options))
         widths = [call[2].shortlist for call in engine.calls]
-        # 25 queries of 0.1 s make more than 2 s of work; the engine proves faster than that.
-        assert widths[0] == 30
-        assert widths[-1] == 100
-        assert widths == sorted(widths)
+        # 25 queries of 0.1 s make more than 2 s of work, 8 queries less; the last is alone in line.
+        assert widths == [30, 30, 50, 50, 50, 50, 100]
         assert {each.shortlist for each in found} == set(widths)
         assert all(len(each.hits[0]) == 30 for each in found[:-1])
+        await batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_time_of_cut_shortlists_does_not_count_for_whole_ones() -> None:
+    """A search takes as long for its text and its scan however few clips are ranked exactly."""
+
+    async def scenario() -> None:
+        engine = SlowEngine()
+        engine.go.set()
+        batcher = Batcher(engine)
+        batcher.seconds_a_query = {1: 0.09, 2: 0.08, 4: 0.07, 8: 0.06}
+        assert [batcher._divisor(queries) for queries in (1, 2, 25, 26, 57, 58)] == [
+            *(1, 2, 2, 4, 4, 8)
+        ]
+        await batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_workers_share_the_line_and_the_cores() -> None:
+    """Six queries wait for two workers: three each, at the same time, on a core each."""
+
+    class Meeting(SlowEngine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = threading.Barrier(2, timeout=10)
+            self.cores: list[int] = []
+
+        def search_many(
+            self, queries: Sequence[str], k: int = 10, *, options: SearchOptions | None = None
+        ) -> list[list[Hit]]:
+            self.cores.append(torch.get_num_threads())
+            self.both.wait()
+            return super().search_many(queries, k, options=options)
+
+    async def scenario() -> None:
+        engine = Meeting()
+        engine.go.set()
+        batcher = Batcher(engine, workers=2)
+        batcher._cores = 6
+        asked = [batcher.search([name], 2, SearchOptions()) for name in "abcdef"]
+        found = await asyncio.gather(*asked)
+        assert sorted(call[0] for call in engine.calls) == [["a", "b", "c"], ["d", "e", "f"]]
+        assert engine.cores == [3, 3]
+        assert [each.hits[0][0].clip_id for each in found] == [f"{name} 1" for name in "abcdef"]
+        assert len(engine.threads) == 2
         await batcher.close()
 
     asyncio.run(scenario())

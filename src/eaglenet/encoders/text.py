@@ -56,6 +56,9 @@ class TextTower(nn.Module):
         self, ids: Int[Tensor, "texts words"], *, words: bool = False
     ) -> Float[Tensor, "texts outputs dim"]:
         """The projected sentence, [texts, 1, dim], or with ``words`` every position."""
+        if not words and len(ids) and not torch.is_grad_enabled() and not ids.is_meta:
+            # Blocks are causal: what stands after the last sentence's end changes nothing.
+            ids = ids[:, : int(self.end_positions(ids).max()) + 1]
         tokens = self.embed(ids)
         for index, block in enumerate(self.blocks):
             tokens = run_block(

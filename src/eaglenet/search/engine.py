@@ -321,6 +321,8 @@ class Engine:
     ) -> list[Shortlist]:
         snapshot = view.snapshot
         allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
+        if allowed is not None and allowed.all():
+            allowed = None
         # An index cannot know which clips a filter leaves; a scan of those is always right.
         if allowed is None and not is_exact(len(snapshot), view.manifest.dim):
             found = view.approximate.shortlists(snapshot, queries, k)
@@ -349,7 +351,10 @@ class Engine:
         for query, each in zip(queries, found, strict=True):
             if not options.rerank and not options.group_files:
                 each = each.first(k)
-            candidates = Candidates(snapshot, each, self._stored(view, each.rows))
+            clips = self._stored(view, each.rows)
+            if options.rerank and isinstance(query, TextQuery):
+                clips = query.reranker.prepared(clips, snapshot.names(each.rows))
+            candidates = Candidates(snapshot, each, clips)
             results.append(make_hits(candidates, query, k, options))
         return results
 

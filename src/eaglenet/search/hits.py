@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptio
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = scores.sort(descending=True, stable=True).indices.tolist()
     chosen, more = _group(candidates, order, k, options.group_files)
-    frames = query.frame_scores(clips[chosen]).cpu()
+    frames = query.frame_scores(replace(clips, prepared={})[chosen]).cpu()
     seconds = clips.seconds.cpu()
     matches = path_matcher(options.filters.path)
     hits = []

@@ -1,9 +1,10 @@
 """Queries that come at the same time are answered together.
 
-One thread talks to the engine, so the matrix products have the cores to themselves. While it
-works, queries wait in line; when it is free it takes all that fit into one call. An idle engine
-waits a few milliseconds for company, which costs less than it saves under load. Where the line
-would still take seconds, shortlists are cut: fewer clips are ranked exactly, nobody is refused,
+As many threads talk to the engine as there are workers. While they work, queries wait in line; one
+that is free takes its share of them into one call. A query that is alone has all cores; where there
+are several, each worker has its own, for products that share cores wait for each other. An idle
+engine waits a few milliseconds for company, which costs less than it saves under load. Where the
+line would still take long, shortlists are cut: fewer clips are ranked exactly, nobody is refused,
 and the answer says how many it was.
 """
 
@@ -12,11 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
+
+import torch
 
 from eaglenet.search.options import SearchOptions
 from eaglenet.types import Hit
@@ -24,8 +28,8 @@ from eaglenet.types import Hit
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-CUTS = ((4.0, 8), (2.0, 4), (0.75, 2))
-"""Seconds of work in line from which on, and by what, a shortlist is divided."""
+CUTS = ((1, 0.1), (2, 2.0), (4, 4.0), (8, float("inf")))
+"""By what a shortlist is divided, and up to how many seconds of work in line."""
 SMOOTHING = 0.2
 """Weight of the newest batch in the mean time of a query."""
 
@@ -63,15 +67,21 @@ class Batcher:
         *,
         window: float = 0.003,
         max_batch: int = 32,
+        workers: int = 1,
         on_batch: Callable[[int], None] | None = None,
     ) -> None:
         self.engine = engine
         self.window = window
         self.max_batch = max_batch
+        self.workers = workers
         self.on_batch = on_batch
         self.waiting: list[_Asked] = []
-        self.seconds_a_query = 0.0
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self.seconds_a_query: dict[int, float] = {}
+        """By what the shortlist was divided: a cut one says little of what a whole one takes."""
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="engine")
+        self._cores = torch.get_num_threads()
+        self._working: set[asyncio.Task[None]] = set()
+        self._calls = 0
         self._filled = asyncio.Event()
         self._closed = False
         self._loop = asyncio.create_task(self._work(), name="batcher")
@@ -89,8 +99,20 @@ class Batcher:
         return await answer
 
     async def call(self, function: Callable[[], Result]) -> Result:
-        """Run anything else that keeps the cores busy in the engine's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+        """Run anything that keeps the cores busy in a thread of the engine."""
+        self._calls += 1
+        is_alone = max(self._calls, len(self._working)) <= 1 and not self.waiting
+        cores = self._cores if is_alone else max(1, self._cores // self.workers)
+
+        def run() -> Result:
+            # Of this thread alone; a thread that is new takes what was set last.
+            torch.set_num_threads(cores)
+            return function()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, run)
+        finally:
+            self._calls -= 1
 
     async def close(self) -> None:
         """Answer what is waiting, then stop."""
@@ -105,13 +127,17 @@ class Batcher:
             await self._filled.wait()
             if not self._closed:
                 await asyncio.sleep(self.window)
-            batch = self._take()
-            if batch:
-                await self._answer(batch)
-            if not self.waiting:
-                if self._closed:
-                    return
-                self._filled.clear()
+            while batch := self._take():
+                task = asyncio.create_task(self._answer(batch))
+                self._working.add(task)
+                task.add_done_callback(self._working.discard)
+                if len(self._working) >= self.workers:
+                    await asyncio.wait(self._working, return_when=asyncio.FIRST_COMPLETED)
+            if self._closed:
+                if self._working:
+                    await asyncio.wait(self._working)
+                return
+            self._filled.clear()
 
     def _take(self) -> list[_Asked]:
         """The longest waiting request, and those after it that go with it."""
@@ -119,8 +145,11 @@ class Batcher:
         self.waiting = [asked for asked in self.waiting if not asked.answer.done()]
         batch: list[_Asked] = []
         size = 0
+        queries = sum(len(asked.queries) for asked in self.waiting)
+        share = math.ceil(queries / max(1, self.workers - len(self._working)))
+        most = min(self.max_batch, share)
         for asked in self.waiting:
-            fits = size + len(asked.queries) <= self.max_batch
+            fits = size + len(asked.queries) <= most
             if not batch or (fits and asked.options == batch[0].options):
                 batch.append(asked)
                 size += len(asked.queries)
@@ -132,7 +161,8 @@ class Batcher:
         if self.on_batch is not None:
             self.on_batch(size)
         k = max(asked.k for asked in batch)
-        shortlist = max(k, batch[0].options.shortlist // self._divisor(size))
+        divisor = self._divisor(size)
+        shortlist = max(k, batch[0].options.shortlist // divisor)
         began = time.perf_counter()
         try:
             found = await self.call(lambda: self._search(batch, k, shortlist))
@@ -144,9 +174,9 @@ class Batcher:
             for asked in batch:
                 await self._answer([asked])
             return
-        # As long as the whole shortlist takes, so that cutting it does not end the cutting.
-        taken = (time.perf_counter() - began) / size * batch[0].options.shortlist / shortlist
-        self.seconds_a_query += SMOOTHING * (taken - self.seconds_a_query)
+        taken = (time.perf_counter() - began) / size
+        known = self.seconds_a_query.get(divisor, taken)
+        self.seconds_a_query[divisor] = known + SMOOTHING * (taken - known)
         place = 0
         for asked in batch:
             hits = found[place : place + len(asked.queries)]
@@ -155,8 +185,12 @@ class Batcher:
 
     def _divisor(self, size: int) -> int:
         queries = size + sum(len(asked.queries) for asked in self.waiting)
-        work = queries * self.seconds_a_query
-        return next((divisor for seconds, divisor in CUTS if work > seconds), 1)
+        seconds = 0.0
+        for divisor, most in CUTS:
+            seconds = self.seconds_a_query.get(divisor, seconds)
+            if queries * seconds / self.workers <= most:
+                break
+        return divisor
 
     def _search(self, batch: list[_Asked], k: int, shortlist: int) -> list[list[Hit]]:
         queries = [query for asked in batch for query in asked.queries]

@@ -48,8 +48,11 @@ class Settings:
     timeout: float = 30.0
     stall_timeout: float = 120.0
     """A video's reader that takes nothing for this long is hung up on."""
+    workers: int = 1
+    """Threads that search; on a CPU as many as there are cores serve most queries a second."""
     batch_window: float = 0.003
-    max_batch: int = 32
+    max_batch: int = 8
+    """More wait for each other longer than it saves."""
     allow_uploads: bool = False
     max_upload_bytes: int = 64 * 2**20
 

@@ -42,6 +42,7 @@ class State:
             self.engine,
             window=self.settings.batch_window,
             max_batch=self.settings.max_batch,
+            workers=self.settings.workers,
             on_batch=self.metrics.batch_queries.observe,
         )
 

@@ -163,6 +163,11 @@ class Snapshot:
         file = int(self.columns["file_number"][row])
         return self.files.contents[file], int(self.columns["number"][row])
 
+    def names(self, rows: NDArray[np.int64]) -> list[tuple[ClipKey, int]]:
+        """Of clips and what is stored of each, in this store and any that takes its place."""
+        checks = self.columns["record_check"][rows].tolist()
+        return [(self.key(row), check) for row, check in zip(rows.tolist(), checks, strict=True)]
+
     def clip_id(self, row: int) -> str:
         return clip_id_of(self.key(row))
 
