@@ -49,7 +49,7 @@ def run(
         if platform.machine() in ("aarch64", "arm64"):
             # Its products of a few rows pack the weights anew each time: a sentence takes 26 ms
             # instead of 9 (Neoverse N1), a large batch the same.
-            torch.backends.mkldnn.enabled = False
+            torch.backends.mkldnn.set_flags(_enabled=False)
         engine.warm_up()
         if engine.method.device.type == "cpu":
             settings = replace(settings, workers=cores)
