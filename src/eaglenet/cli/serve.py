@@ -40,13 +40,21 @@ def serve(
     allow_uploads: Annotated[
         bool, typer.Option("--allow-uploads", help="Take pictures and videos to search with.")
     ] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Serve part I of N of the store to a front, no page."),
+    ] = None,
+    shards: Annotated[
+        str | None,
+        typer.Option(metavar="URL,URL,...", help="Be the front of these shards, 1/N to N/N."),
+    ] = None,
 ) -> None:
     """Serve the page and the API until interrupted."""
     # Threads that spin while they wait take the core from those they wait for: with other work
     # on the machine a query took ten times as long. Read when torch is loaded, so set before.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        from eaglenet.serve.server import run
+        from eaglenet.serve.server import run, run_app
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "prometheus_client", "starlette"):
             raise
@@ -54,6 +62,7 @@ def serve(
             f"the service needs {error.name}; install it with: pip install 'eaglenet[serve]'"
         ) from error
     from eaglenet.search.engine import Engine
+    from eaglenet.search.store.base import open_store
     from eaglenet.serve.settings import Settings, is_local_host
 
     token = read_token(token_file)
@@ -69,13 +78,36 @@ def serve(
             f"warning: the token is short; {SHORT_TOKEN} characters or more cannot be guessed",
             file=sys.stderr,
         )
-    engine = Engine.open(store, model, device)
+    asks = "; asks for the token" if token else ""
 
     def ready(address: str) -> None:
-        clips = len(engine.snapshot)
-        asks = "; asks for the token" if token else ""
-        print(f"serving {clips} clips of {store} at {address} (ctrl-c stops){asks}", flush=True)
+        print(f"serving {what} of {store} at {address} (ctrl-c stops){asks}", flush=True)
 
+    if shard is not None:
+        from eaglenet.serve.shards import create_shard_app, parse_part
+
+        if shards is not None:
+            raise UsageError("--shard serves a part, --shards asks several: give one of the two")
+        part, opened = parse_part(shard), open_store(store)
+        what = f"part {part[0]} of {part[1]}"
+        run_app(
+            lambda: create_shard_app(opened, part, settings),
+            settings,
+            host=host,
+            port=port,
+            on_ready=ready,
+        )
+        return
+    scan = None
+    opened = open_store(store)
+    if shards is not None:
+        from eaglenet.serve.shards_front import STARTING_SECONDS, ShardScan
+
+        urls = [url.strip() for url in shards.split(",") if url.strip()]
+        scan = ShardScan(urls, opened.manifest.identity, token=token)
+        scan.wait_until_up(opened.snapshot(), opened.manifest.dim, STARTING_SECONDS)
+    engine = Engine(opened, model=model, device=device, scan=scan)
+    what = f"{len(engine.snapshot)} clips"
     run(engine, settings, host=host, port=port, on_ready=ready)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from eaglenet.search.filters import Filters
 from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
 from eaglenet.search.store.base import Store
 from eaglenet.search.store.snapshot import Snapshot
@@ -20,6 +22,21 @@ EFFORT = 256
 Of 100,000 clips, 64 found 0.73 of the exact shortlist of 100 and 256 found 0.98, in little more
 time (``benchmarks/search.py``).
 """
+
+
+class Scan(Protocol):
+    """Who makes the shortlists in the place of this machine."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Parts of the store that cannot be reached now, in words."""
+        ...
+
+    def shortlists(
+        self, snapshot: Snapshot, queries: Tensor, k: int, filters: Filters | None
+    ) -> list[Shortlist]:
+        """As :func:`exact_shortlists`, of the parts of the store that can be reached."""
+        ...
 
 
 class Approximate:

@@ -16,6 +16,7 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.hardware import AUTO
 from eaglenet.methods.base import Method
 from eaglenet.places import default_store
+from eaglenet.search.approximate import Scan
 from eaglenet.search.filters import Filters
 from eaglenet.search.hits import (
     Candidates,
@@ -59,7 +60,10 @@ class Engine:
         *,
         model: str | Path | Method | None = None,
         device: torch.device | str = AUTO,
+        scan: Scan | None = None,
     ) -> None:
+        """``scan``: who makes the shortlists, where this machine does not."""
+        self._scan = scan
         self._model = model
         self._device = device
         self._lock = threading.RLock()
@@ -105,6 +109,11 @@ class Engine:
     def reranker(self) -> Reranker:
         """The exact scorer of the model."""
         return self._model_of(self._now())[1]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Parts of the store that answers are without now, in words; see ``scan``."""
+        return self._scan.missing if self._scan is not None else ()
 
     def _now(self) -> View:
         """The store as it is now: read again where it was published to, or replaced by another."""
@@ -320,6 +329,8 @@ class Engine:
         self, view: View, queries: Tensor, k: int, filters: Filters | None
     ) -> list[Shortlist]:
         snapshot = view.snapshot
+        if self._scan is not None:
+            return self._scan.shortlists(snapshot, queries, k, filters)
         allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
         if allowed is not None and allowed.all():
             allowed = None

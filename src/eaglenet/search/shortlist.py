@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,11 @@ QUERIES_AT_ONCE = 32
 """Bounds the score matrix: 32 queries x 1 million clips take 128 MB."""
 NARROW = 4
 """Queries up to which one product after the other is faster than one of all."""
+ROUNDING = 3e-5
+"""By which the cosine of a single-precision product of 512 numbers may be wrong, at most."""
+MANY_ALIKE = 10_000
+"""Clips within rounding of the last of a shortlist that are looked at closely."""
+CHUNK = 4096
 FEW = 0.25
 """Share of allowed clips up to which picking their vectors out beats scanning all of them."""
 
@@ -38,6 +44,9 @@ class Shortlist:
         return Shortlist(self.rows[kept], self.cosines[kept])
 
 
+EMPTY = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
 def is_exact(num_clips: int, dim: int) -> bool:
     """Whether a store of this size is scanned whole."""
     return num_clips * dim * 4 <= EXACT_BYTES
@@ -49,30 +58,76 @@ def exact_shortlists(
     queries: Float[Tensor, "queries dim"],
     k: int,
     allowed: NDArray[np.bool_] | None = None,
+    part: tuple[int, int] = (1, 1),
 ) -> list[Shortlist]:
-    """The k best allowed clips of each query, by scanning all of them."""
-    slots = snapshot.columns["slot"]
-    rows = np.arange(len(slots)) if allowed is None else np.flatnonzero(allowed)
+    """The k best allowed clips of each query, by scanning all of them.
+
+    ``part`` (number, of how many) scans that part of the slots alone. The cosines and the order of
+    equal ones are the same in whichever part a clip is, so that the best of all parts together are
+    the best of the whole, to the bit.
+    """
+    first, end = snapshot.part(*part)
+    rows, places = _rows_between(snapshot, first, end, allowed)
     if not len(rows) or k < 1:
-        empty = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))
-        return [empty] * len(queries)
-    vectors = snapshot.vectors
+        return [EMPTY] * len(queries)
+    vectors = snapshot.vectors_between(first, end)
     picked: Tensor | None = None
-    if allowed is not None and len(rows) <= FEW * snapshot.num_slots:
-        vectors = vectors[torch.from_numpy(slots[rows])]
+    if allowed is not None and len(rows) <= FEW * (end - first):
+        vectors = vectors[torch.from_numpy(places)]
+        places = np.arange(len(rows))
     elif allowed is not None or not snapshot.is_dense:
-        picked = torch.from_numpy(slots[rows])
+        picked = torch.from_numpy(places)
     results = []
     for start in range(0, len(queries), QUERIES_AT_ONCE):
-        part = queries[start : start + QUERIES_AT_ONCE].to("cpu", torch.float32)
+        batch = queries[start : start + QUERIES_AT_ONCE].to("cpu", torch.float32)
         # A matrix-vector product reads the vectors at full memory speed, a narrow matrix does not.
-        is_narrow = len(part) < NARROW
-        scores = torch.stack([vectors @ one for one in part]) if is_narrow else (vectors @ part.T).T
+        is_narrow = len(batch) < NARROW
+        products = [vectors @ one for one in batch] if is_narrow else []
+        scores = torch.stack(products) if is_narrow else (vectors @ batch.T).T
         if picked is not None:
             scores = scores[:, picked]
-        best = scores.topk(min(k, scores.shape[1]), dim=1)
-        results += [
-            Shortlist(rows[indices.numpy()], values.numpy())
-            for values, indices in zip(best.values, best.indices, strict=True)
-        ]
+        for query, row_scores in zip(batch, scores, strict=True):
+            chosen = _near_best(row_scores, k)
+            cosines = _cosines(vectors[torch.from_numpy(places[chosen])], query)
+            results.append(merged([Shortlist(rows[chosen], cosines)], k))
     return results
+
+
+def _rows_between(
+    snapshot: Snapshot, first: int, end: int, allowed: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Allowed rows whose slots are from ``first`` up to ``end``, and their places from there on."""
+    if snapshot.is_dense:
+        places = np.arange(end - first) if allowed is None else np.flatnonzero(allowed[first:end])
+        return places + first, places
+    slots = snapshot.columns["slot"]
+    wanted = (slots >= first) & (slots < end)
+    rows = np.flatnonzero(wanted if allowed is None else wanted & allowed)
+    return rows, slots[rows] - first
+
+
+def merged(parts: Sequence[Shortlist], k: int) -> Shortlist:
+    """The k best of several shortlists of one snapshot; of equal ones the first row."""
+    rows = np.concatenate([part.rows for part in parts])
+    cosines = np.concatenate([part.cosines for part in parts])
+    order = np.lexsort((rows, -cosines))[:k]
+    return Shortlist(rows[order], cosines[order])
+
+
+def _near_best(scores: Tensor, k: int) -> NDArray[np.int64]:
+    """Places of the k best, and of all that rounding may have put behind them."""
+    if len(scores) <= k:
+        return np.arange(len(scores))
+    threshold = scores.topk(k).values[-1] - ROUNDING
+    places = (scores >= threshold).nonzero()[:, 0]
+    if len(places) > k + MANY_ALIKE:
+        best = scores[places].sort(descending=True, stable=True).indices[: k + MANY_ALIKE]
+        places = places[best]
+    return places.numpy()
+
+
+def _cosines(vectors: Tensor, query: Tensor) -> NDArray[np.float32]:
+    """Dot products that do not depend on how many there are, as those of a matrix product do."""
+    exact = query.double().numpy()
+    found = [(chunk.double().numpy() * exact).sum(axis=1) for chunk in vectors.split(CHUNK)]
+    return np.concatenate(found).astype(np.float32)

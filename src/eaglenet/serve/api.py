@@ -52,7 +52,11 @@ async def search(request: Request, asked: Annotated[QueryParameters, Query()]) -
     state = state_of(request)
     results, shortlist = await _search(state, [asked.q], asked.negative, asked)
     return SearchBody(
-        query=asked.q, hits=results[0].hits, shortlist=shortlist, milliseconds=since(begun)
+        query=asked.q,
+        hits=results[0].hits,
+        shortlist=shortlist,
+        missing=list(state.engine.missing),
+        milliseconds=since(begun),
     )
 
 
@@ -62,8 +66,12 @@ async def search(request: Request, asked: Annotated[QueryParameters, Query()]) -
 async def search_several(request: Request, asked: SeveralQueries) -> SeveralBody:
     """The same for several sentences at once."""
     begun = time.perf_counter()
-    results, shortlist = await _search(state_of(request), asked.queries, asked.negative, asked)
-    return SeveralBody(results=results, shortlist=shortlist, milliseconds=since(begun))
+    state = state_of(request)
+    results, shortlist = await _search(state, asked.queries, asked.negative, asked)
+    missing = list(state.engine.missing)
+    return SeveralBody(
+        results=results, shortlist=shortlist, missing=missing, milliseconds=since(begun)
+    )
 
 
 @router.get("/similar/{clip_id}", tags=["search"], responses=documented(404))
@@ -78,8 +86,13 @@ async def similar(
     find = partial(state.engine.similar, clip_id, asked.k, options=options)
     hits = await state.batcher.call(find)
     bodies = [hit_body(state, hit) for hit in hits]
-    shortlist = options.width(asked.k)
-    return SearchBody(query=clip_id, hits=bodies, shortlist=shortlist, milliseconds=since(begun))
+    return SearchBody(
+        query=clip_id,
+        hits=bodies,
+        shortlist=options.width(asked.k),
+        missing=list(state.engine.missing),
+        milliseconds=since(begun),
+    )
 
 
 # Functions without async run in threads: the store may have to be read again for them.

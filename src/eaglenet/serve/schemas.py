@@ -136,14 +136,25 @@ ExactCount = Annotated[
 ]
 
 
+MissingParts = Annotated[
+    list[str],
+    Field(
+        default_factory=list,
+        description="Parts of the store that could not be asked; empty where there is one machine",
+    ),
+]
+
+
 class SearchBody(HitsBody):
     shortlist: ExactCount
+    missing: MissingParts
     milliseconds: float
 
 
 class SeveralBody(BaseModel):
     results: list[HitsBody]
     shortlist: ExactCount
+    missing: MissingParts
     milliseconds: float
 
 

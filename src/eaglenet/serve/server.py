@@ -14,6 +14,7 @@ from types import FrameType
 
 import torch
 import uvicorn
+from fastapi import FastAPI
 
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
@@ -42,23 +43,39 @@ def run(
     The model is loaded and the vectors are read before the port is opened, so the first query is
     as fast as the next.
     """
+
+    def warm_app() -> FastAPI:
+        engine.warm_up()
+        on_cpu = engine.method.device.type == "cpu"
+        return create_app(engine, replace(settings, workers=_cores()) if on_cpu else settings)
+
+    run_app(warm_app, settings, host=host, port=port, on_ready=on_ready, until=until)
+
+
+def run_app(
+    make_app: Callable[[], FastAPI],
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    on_ready: Callable[[str], None] | None = None,
+    until: threading.Event | None = None,
+) -> None:
+    """:func:`run` for any app; it is made before the port is opened."""
     listener = _listen(host, port)
     with listener:
-        cores = max(1, os.cpu_count() or 1)
-        torch.set_num_threads(cores)
+        torch.set_num_threads(_cores())
         if platform.machine() in ("aarch64", "arm64"):
             # Its products of a few rows pack the weights anew each time: a sentence takes 26 ms
             # instead of 9 (Neoverse N1), a large batch the same.
             torch.backends.mkldnn.set_flags(_enabled=False)
-        engine.warm_up()
-        if engine.method.device.type == "cpu":
-            settings = replace(settings, workers=cores)
+        app = make_app()
         listener.listen(1024)
         if on_ready is not None:
             shown = f"[{host}]" if ":" in host else host
             on_ready(f"http://{shown}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(
-            create_app(engine, settings),
+            app,
             http=protocol_for(settings),
             access_log=False,
             log_config=None,
@@ -90,6 +107,10 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         if self.force_exit:
             # Interrupted twice: answers are cut off as asked, which needs no tracebacks.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+
+
+def _cores() -> int:
+    return max(1, os.cpu_count() or 1)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -64,6 +64,7 @@ async def _search(
         query=f"uploaded {request.url.path.rsplit('/', 1)[-1]}",
         hits=[hit_body(state, hit) for hit in hits],
         shortlist=shortlist,
+        missing=list(state.engine.missing),
         milliseconds=since(begun),
     )
 

@@ -54,6 +54,8 @@ MAX_PART = 4 * 2**30
 """Bytes of a list of files or rows."""
 _CHECKED: dict[tuple[int, int], int] = {}
 """Of files of vectors (by device and inode), which only grow: slots that were compared."""
+_CHECKED_PARTS: set[tuple[tuple[int, int], int, int]] = set()
+"""The same for parts: file, first slot, slot after the last."""
 
 
 class Snapshot:
@@ -130,10 +132,24 @@ class Snapshot:
         _CHECKED[self._vectors_file] = self.num_slots
         return torch.from_numpy(self._vectors)
 
-    def check_vectors(self, first: int = 0) -> None:
-        """Compare the vectors of all clips from slot ``first`` on."""
+    def part(self, number: int, parts: int) -> tuple[int, int]:
+        """First slot of part ``number`` (from 1 on) of ``parts`` equal ones, and the one after."""
+        return (number - 1) * self.num_slots // parts, number * self.num_slots // parts
+
+    def vectors_between(self, first: int, end: int) -> Tensor:
+        """``[slots, dim]`` of these slots alone, mapped; no other is read or compared."""
+        if (first, end) == (0, self.num_slots):
+            return self.vectors
+        key = (self._vectors_file, first, end)
+        if key not in _CHECKED_PARTS:
+            self.check_vectors(first, end)
+            _CHECKED_PARTS.add(key)
+        return torch.from_numpy(self._vectors[first:end])
+
+    def check_vectors(self, first: int = 0, end: int | None = None) -> None:
+        """Compare the vectors of all clips from slot ``first`` on, up to ``end``."""
         slots, checks = self.columns["slot"], self.columns["vector_check"]
-        rows = np.flatnonzero(slots >= first)
+        rows = np.flatnonzero((slots >= first) & (slots < (self.num_slots if end is None else end)))
         found = checks_of(self._vectors[slot] for slot in slots[rows].tolist())
         if not np.array_equal(found, checks[rows]):
             raise damaged(f"vectors-{self.generation}.f32", self.location)

@@ -1,0 +1,201 @@
+"""A part of a store, served to a front: the scan over its vectors, and nothing else.
+
+A shard needs no model. It is asked with vectors, for one version of the store, and gives rows and
+cosines; the front merges those of all shards and does the rest of a search itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from fastapi import APIRouter, FastAPI, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from eaglenet.errors import UsageError
+from eaglenet.search.filters import Filters
+from eaglenet.search.options import MAX_RESULTS
+from eaglenet.search.shortlist import exact_shortlists
+from eaglenet.search.store.base import Store, open_store
+from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.serve.counters import ServiceMetrics
+from eaglenet.serve.limits import LimitMiddleware
+from eaglenet.serve.problems import Problem, add_handlers
+from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
+from eaglenet.serve.settings import Settings
+
+MAX_QUERIES = 64
+KEPT_VERSIONS = 2
+"""A front may still be at the version before the newest."""
+SCAN_PATH = "/shard/scan"
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """``2/4`` as (2, 4).
+
+    >>> parse_part("2/4")
+    (2, 4)
+    """
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise UsageError(
+            f"--shard is the number of the part and of all parts, 1/4 to 4/4 say, not {text!r:.60}"
+        )
+    return int(match[1]), int(match[2])
+
+
+class ScanRequest(BaseModel):
+    """What a front asks. ``vectors``: float32 ``[queries, dim]``, row by row, in base64."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    identity: str
+    version: int
+    part: int
+    parts: int
+    k: int = Field(ge=0, le=2 * MAX_RESULTS)
+    dim: int = Field(ge=1, le=65_536)
+    vectors: str
+    filters: dict[str, Any] = Field(default_factory=dict)
+
+
+class ScanList(BaseModel):
+    """Rows (int64) and cosines (float32) of one query in base64, best first."""
+
+    rows: str
+    cosines: str
+
+
+class ScanBody(BaseModel):
+    lists: list[ScanList]
+
+
+class Shard:
+    """One part of one store; sees what a writer publishes."""
+
+    def __init__(self, store: Store, part: tuple[int, int]) -> None:
+        self.store = store
+        self.part = part
+        self._lock = threading.Lock()
+        self._snapshots: list[Snapshot] = []
+
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """A version that is open, or the newest; a :class:`Problem` where it is another one."""
+        with self._lock:
+            for found in self._snapshots:
+                if found.version == version:
+                    return found
+            self.store = open_store(self.store.location)
+            newest = self.store.snapshot()
+            kept = [found for found in self._snapshots if found.version != newest.version]
+            self._snapshots = [newest, *kept][:KEPT_VERSIONS]
+            if version is not None and newest.version != version:
+                raise Problem(
+                    409,
+                    f"version {version} of the store was asked for, this shard is at version "
+                    f"{newest.version}",
+                    code="other_version",
+                    hint="ask again; the two see the store at different moments",
+                )
+            return newest
+
+    def scan(self, asked: ScanRequest) -> ScanBody:
+        """The best clips of this part."""
+        if (asked.part, asked.parts) != self.part:
+            number, parts = self.part
+            raise Problem(
+                409,
+                f"part {asked.part} of {asked.parts} was asked for, this is part {number} of "
+                f"{parts}",
+                code="other_part",
+                hint="give the front the addresses in the order of their parts",
+            )
+        snapshot = self.snapshot(asked.version)
+        manifest = self.store.manifest
+        if asked.identity != manifest.identity or asked.dim != manifest.dim:
+            raise Problem(
+                409,
+                "another store was asked for than this shard serves",
+                code="other_store",
+                hint="give shards and front the same --store",
+            )
+        queries = _vectors(asked)
+        filters = _filters(asked.filters)
+        allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
+        found = exact_shortlists(snapshot, queries, asked.k, allowed, self.part)
+        return ScanBody(
+            lists=[
+                ScanList(
+                    rows=_packed(each.rows.astype("<i8")),
+                    cosines=_packed(each.cosines.astype("<f4")),
+                )
+                for each in found
+            ]
+        )
+
+
+def _vectors(asked: ScanRequest) -> torch.Tensor:
+    try:
+        values = np.frombuffer(base64.b64decode(asked.vectors, validate=True), "<f4")
+    except (binascii.Error, ValueError) as error:
+        raise Problem(422, f"vectors: {error}") from None
+    if not len(values) or len(values) % asked.dim or len(values) > MAX_QUERIES * asked.dim:
+        raise Problem(422, f"vectors: expected 1 to {MAX_QUERIES} of {asked.dim} numbers")
+    if not np.isfinite(values).all():
+        raise Problem(422, "vectors: not all are numbers")
+    return torch.from_numpy(values.reshape(-1, asked.dim).copy())
+
+
+def _filters(values: dict[str, Any]) -> Filters:
+    try:
+        given = {**values, "tags": tuple(values.get("tags", ()))}
+        return Filters(**given)
+    except TypeError as error:
+        raise Problem(422, f"filters: {error}"[:300]) from None
+
+
+def _packed(values: np.ndarray[Any, Any]) -> str:
+    return base64.b64encode(values.tobytes()).decode()
+
+
+router = APIRouter()
+
+
+@router.get("/health")
+def health(request: Request) -> dict[str, str]:
+    """Whether the shard answers."""
+    return {"status": "ok"}
+
+
+@router.post(SCAN_PATH)
+def scan(request: Request, asked: ScanRequest) -> ScanBody:
+    """Rows and cosines of the best clips of this part."""
+    shard: Shard = request.app.state.shard
+    return shard.scan(asked)
+
+
+def create_shard_app(
+    store: Store, part: tuple[int, int], settings: Settings | None = None
+) -> FastAPI:
+    """An app that scans one part of a store, behind the same guards as the service."""
+    settings = settings or Settings()
+    shard = Shard(store, part)
+    # Reads and compares the vectors now, so that the first question is as fast as the next.
+    snapshot = shard.snapshot()
+    snapshot.vectors_between(*snapshot.part(*part))
+    app = FastAPI(title="eaglenet shard", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.shard = shard
+    app.state.routes = list(router.routes)
+    add_handlers(app)
+    app.include_router(router)
+    metrics = ServiceMetrics()
+    tokens = TokenCheck(settings.token) if settings.token is not None else None
+    app.add_middleware(LimitMiddleware, settings=settings, metrics=metrics)
+    app.add_middleware(GuardMiddleware, settings=settings, tokens=tokens)
+    app.add_middleware(ObserveMiddleware, metrics=metrics)
+    return app

@@ -1,0 +1,212 @@
+"""Several shards and a front answer as one machine does, to the bit; one may be slow or dead."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from demo_store import DemoStore
+from fastapi.testclient import TestClient
+
+from eaglenet.errors import StoreError, UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.search.store.base import open_store
+from eaglenet.serve import shards_front
+from eaglenet.serve.app import create_app
+from eaglenet.serve.server import run_app
+from eaglenet.serve.settings import Settings
+from eaglenet.serve.shards import create_shard_app, parse_part
+from eaglenet.serve.shards_front import ShardScan
+
+PARTS = 3
+QUERIES = ["a red ball", "two blue cars", "something green moves"]
+TOKEN = "a-token-of-the-shards-and-the-front"
+
+
+@dataclass
+class Gate:
+    """Stands before a shard; ``delay`` or ``broken`` make it slow or dead."""
+
+    target: str
+    delay: float = 0.0
+    broken: bool = False
+    asked: int = 0
+    address: str = ""
+    server: Any = field(default=None, repr=False)
+
+    def open(self) -> Gate:
+        gate = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                gate.asked += 1
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                time.sleep(gate.delay)
+                if gate.broken:
+                    self.connection.close()
+                    return
+                host, port = gate.target.removeprefix("http://").rstrip("/").split(":")
+                connection = HTTPConnection(host, int(port))
+                kept = ("authorization", "content-type")
+                headers = {k: v for k, v in self.headers.items() if k.lower() in kept}
+                connection.request("POST", self.path, body, headers)
+                answer = connection.getresponse()
+                content = answer.read()
+                self.send_response(answer.status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+                connection.close()
+
+            def log_message(self, *_: object) -> None:
+                return None
+
+            def handle(self) -> None:
+                try:
+                    super().handle()
+                except (OSError, ValueError):
+                    return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+
+@pytest.fixture(scope="module")
+def gates(demo: DemoStore) -> Iterator[list[Gate]]:
+    """Real services of every part, each behind a gate."""
+    store, until, found = open_store(demo.folder), threading.Event(), []
+    settings = Settings(token=TOKEN, search_rate=10_000.0)
+    for number in range(1, PARTS + 1):
+        ready: threading.Event = threading.Event()
+        addresses: list[str] = []
+
+        def told(address: str, to: Any = addresses, event: Any = ready) -> None:
+            to.append(address)
+            event.set()
+
+        def make(part: int = number) -> Any:
+            return create_shard_app(store, (part, PARTS), settings)
+
+        options: dict[str, Any] = {"port": 0, "on_ready": told, "until": until}
+        threading.Thread(target=run_app, args=(make, settings), kwargs=options).start()
+        assert ready.wait(30)
+        found.append(Gate(addresses[0]).open())
+    yield found
+    until.set()
+    for gate in found:
+        gate.server.shutdown()
+
+
+@pytest.fixture
+def scan(gates: list[Gate], demo: DemoStore) -> Iterator[ShardScan]:
+    for gate in gates:
+        gate.delay, gate.broken = 0.0, False
+    identity = open_store(demo.folder).manifest.identity
+    made = ShardScan([gate.address for gate in gates], identity, token=TOKEN, seconds=5.0)
+    yield made
+    made.close()
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_a_front_of_shards_answers_as_one_machine_does(
+    scan: ShardScan, gates: list[Gate], demo: DemoStore, engine: Engine
+) -> None:
+    front = Engine(open_store(demo.folder), scan=scan)
+    for options in (
+        {},
+        {"shortlist": 3},
+        {"group_files": True},
+        {"path": "*1*"},
+        {"rerank": False},
+    ):
+        expected = engine.search_many(QUERIES, 7, **options)
+        assert front.search_many(QUERIES, 7, **options) == expected
+        assert any(expected)
+    clip = engine.search(QUERIES[0], k=1)[0].clip_id
+    assert front.similar(clip, 5) == engine.similar(clip, 5)
+    assert front.search(QUERIES[0], negatives=("blue",)) == engine.search(
+        QUERIES[0], negatives=("blue",)
+    )
+    assert front.missing == ()
+    assert all(gate.asked for gate in gates)
+
+
+def test_an_answer_without_a_slow_shard_comes_in_time_and_says_so(
+    scan: ShardScan, gates: list[Gate], demo: DemoStore, engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(shards_front, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(shards_front, "RECENTLY", 0.3)
+    front = Engine(open_store(demo.folder), scan=scan)
+    whole = {hit.clip_id for hit in front.search("red", k=100)}
+    scan.seconds = 1.0
+    for shard in scan.shards:
+        shard.seconds = 1.0
+    gates[1].delay = 3.0
+    with TestClient(create_app(front), base_url="http://localhost") as client:
+        begun = time.monotonic()
+        answer = client.get("/api/search", params={"q": "red", "k": 100}).json()
+        assert time.monotonic() - begun < 2.5
+        assert answer["missing"] == ["part 2 of 3"]
+        assert {hit["clip_id"] for hit in answer["hits"]} < whole
+        begun = time.monotonic()
+        client.get("/api/search", params={"q": "blue"})
+        # One that is known to be slow is not waited for again.
+        assert time.monotonic() - begun < 0.9
+        gates[1].delay = 0.0
+        assert until(lambda: front.missing == ())
+        answer = client.get("/api/search", params={"q": "red", "k": 100}).json()
+        assert answer["missing"] == []
+        assert {hit["clip_id"] for hit in answer["hits"]} == whole
+
+
+def test_a_dead_shard_is_left_out_and_all_dead_is_an_error(
+    scan: ShardScan, gates: list[Gate], demo: DemoStore
+) -> None:
+    front = Engine(open_store(demo.folder), scan=scan)
+    front.search("warm")
+    gates[0].broken = True
+    assert front.search("red", k=100)
+    assert front.missing == ("part 1 of 3",)
+    for gate in gates:
+        gate.broken = True
+    with pytest.raises(StoreError, match=r"no shard of the store answers.*part 2 of 3 at http"):
+        front.search("red")
+
+
+def test_wrong_parts_tokens_and_stores_are_refused(
+    gates: list[Gate], demo: DemoStore, scan: ShardScan
+) -> None:
+    snapshot = open_store(demo.folder).snapshot()
+    identity = open_store(demo.folder).manifest.identity
+    addresses = [gate.address for gate in gates]
+    for urls, name, token, reason in (
+        (addresses[::-1], identity, TOKEN, "was asked for, this is part"),
+        (addresses, "another", TOKEN, "another store"),
+        (addresses, identity, "wrong-token", "a token is needed"),
+    ):
+        other = ShardScan(urls, name, token=token)
+        other.wait_until_up(snapshot, snapshot.dim, seconds=0.0)
+        assert any(reason in shard.reason for shard in other.shards), reason
+        other.close()
+
+
+def test_a_shard_is_named_as_a_part_of_all() -> None:
+    assert parse_part("4/4") == (4, 4)
+    for text in ("0/4", "5/4", "1", "1/0", "a/b", ""):
+        with pytest.raises(UsageError, match="1/4 to 4/4"):
+            parse_part(text)
