@@ -79,9 +79,10 @@ class FeedForward(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         is_quick = self.activation == "quick_gelu"
-        # Never in training, where a batch in pieces is encoded without gradients first, then with.
+        # Never in training, where a batch in pieces is encoded without gradients first, then with;
+        # nor on a CPU, whose products take 1.5 times as long with a factor (oneDNN has no such).
         is_plain = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if is_quick and not is_plain:
+        if is_quick and tokens.is_cuda and not is_plain:
             return self._in_one_pass(tokens)
         hidden = self.up(tokens)
         result: Tensor = self.down(activate(hidden, self.activation))
