@@ -35,6 +35,22 @@ def test_a_cpu_without_it_stays_in_single_precision_unless_asked(
         assert choose_precision("cpu", "bf16") == "bf16"
 
 
+@pytest.mark.parametrize("flag", ["dot", "avx512_vnni", "avx_vnni"])
+def test_a_cpu_that_adds_up_int8_products_is_offered_int8_after_bf16(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: {flag: True})
+    assert choose_precision("cpu") == "int8"
+    assert choose_precision("cpu", "fp32") == "fp32"
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: {flag: True, "bf16": True})
+    assert choose_precision("cpu") == "bf16"
+
+
+def test_int8_is_for_cpus() -> None:
+    with pytest.raises(UsageError, match="the model is on cuda; give bf16"):
+        choose_precision("cuda", "int8")
+
+
 def test_emulated_bfloat16_of_a_gpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
@@ -54,12 +70,16 @@ def test_what_torch_says_of_this_cpu_is_understood() -> None:
 
 
 def test_an_unknown_precision_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="'fp8' is unknown; give auto, fp32 or bf16"):
+    with pytest.raises(UsageError, match="'fp8' is unknown; give auto, fp32, bf16 or int8"):
         choose_precision("cpu", "fp8")
 
 
 def test_only_bf16_changes_products() -> None:
     left, right = torch.ones(2, 3), torch.ones(3, 5)
-    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+    for precision, dtype in (
+        ("fp32", torch.float32),
+        ("bf16", torch.bfloat16),
+        ("int8", torch.float32),
+    ):
         with encoding_in(torch.device("cpu"), precision):
             assert (left @ right).dtype == dtype

@@ -10,10 +10,13 @@ import torch
 from eaglenet.errors import UsageError
 
 AUTO = "auto"
-EncodingPrecision = Literal["auto", "fp32", "bf16"]
+Chosen = Literal["fp32", "bf16", "int8"]
+EncodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
 """Of encoding; ``auto`` takes what the machine is fast in."""
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 """What a CPU says of itself where it multiplies bfloat16: two names of x86, two of ARM."""
+INT8_FLAGS = ("dot", "avx512_vnni", "avx_vnni")
+"""What a CPU says of itself where it adds up products of int8: ARM's name and two of x86."""
 
 
 def best_device() -> str:
@@ -32,17 +35,25 @@ def has_fast_bf16(device: torch.device | str) -> bool:
     return any(bool(flags.get(name)) for name in BF16_FLAGS)
 
 
-def choose_precision(device: torch.device | str, wanted: str = AUTO) -> Literal["fp32", "bf16"]:
+def has_fast_int8(device: torch.device | str) -> bool:
+    """Whether the device is a CPU with instructions for sums of int8 products."""
+    flags = _cpu_flags() if torch.device(device).type == "cpu" else {}
+    return any(bool(flags.get(name)) for name in INT8_FLAGS)
+
+
+def choose_precision(device: torch.device | str, wanted: str = AUTO) -> Chosen:
     """The precision to encode in: as asked for, or by the machine for ``auto``."""
     if wanted not in get_args(EncodingPrecision):
-        raise UsageError(f"precision {wanted!r} is unknown; give auto, fp32 or bf16")
+        raise UsageError(f"precision {wanted!r} is unknown; give auto, fp32, bf16 or int8")
+    if wanted == "int8" and torch.device(device).type != "cpu":
+        raise UsageError(f"int8 products are for CPUs, the model is on {device}; give bf16")
     if wanted == AUTO:
-        return "bf16" if has_fast_bf16(device) else "fp32"
-    return cast(Literal["fp32", "bf16"], wanted)
+        return "bf16" if has_fast_bf16(device) else "int8" if has_fast_int8(device) else "fp32"
+    return cast(Chosen, wanted)
 
 
 def encoding_in(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """bf16 products over fp32 weights, or nothing changed."""
+    """bf16 products over fp32 weights, or nothing changed: an int8 tower is int8 by itself."""
     if precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()

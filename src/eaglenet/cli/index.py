@@ -89,7 +89,7 @@ def index(
     ] = 4.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[
-        str, typer.Option(help="fp32, bf16, or auto: bf16 where the machine is fast in it.")
+        str, typer.Option(help="fp32, bf16, int8, or auto: what the machine is fast in.")
     ] = "auto",
     executor: Annotated[
         str, typer.Option(help="Who does the work: local, ray, or one that another package brings.")

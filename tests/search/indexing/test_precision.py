@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,14 @@ from typer.testing import CliRunner
 
 from eaglenet import hardware
 from eaglenet.cli.main import app
+from eaglenet.encoders import int8_products
+from eaglenet.errors import UsageError
+from eaglenet.methods.base import Method
+from eaglenet.methods.folder import load
 from eaglenet.search.engine import Engine
+from eaglenet.search.indexing import precision as choosing
+from eaglenet.search.indexing.files import FoundFile
+from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
 
@@ -26,17 +34,17 @@ def vectors(store: Path) -> np.ndarray:
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-def cosines(folder: Path, model: str) -> np.ndarray:
-    """Of the clips of one film, encoded in bf16 and in fp32."""
+def cosines(folder: Path, model: str, other: str = "bf16") -> np.ndarray:
+    """Of the clips of one film, encoded in another precision and in fp32."""
     film = colour_video(folder / "film.mp4", ["red", "green", "blue", "red"])
     found = {}
-    for precision in ("fp32", "bf16"):
+    for precision in ("fp32", other):
         store = folder / precision
         options = IndexOptions(device="cpu", precision=precision, workers=0)
         report = index_videos([film], store, model, options=options)
         assert (report.precision, report.device) == (precision, "cpu")
         found[precision] = vectors(store)
-    return (found["fp32"] * found["bf16"]).sum(1)
+    return (found["fp32"] * found[other]).sum(1)
 
 
 def test_vectors_in_bf16_point_where_those_in_fp32_do(tmp_path: Path) -> None:
@@ -46,6 +54,53 @@ def test_vectors_in_bf16_point_where_those_in_fp32_do(tmp_path: Path) -> None:
     assert len(found) == 2
     assert found.min() > 0.9995
     assert found.min() < 1.0 - 1e-9, "nothing was computed in bf16"
+
+
+def test_the_packaged_model_loses_little_in_int8() -> None:
+    pytest.importorskip("onnxruntime", reason="int8 products need onnxruntime")
+    method = load("small")
+    twin = choosing.in_int8(method)
+    frames = torch.randint(0, 256, (1, 2, 3, 168, 168), dtype=torch.uint8)
+    with torch.inference_mode():
+        exact, found = (model.encoder.encode_frames(frames)[0, :, 0] for model in (method, twin))
+    cosines = torch.cosine_similarity(exact, found)
+    assert cosines.min() > 0.999
+    assert cosines.min() < 1.0 - 1e-9, "nothing was computed in int8"
+    assert twin.encoder.text is method.encoder.text
+
+
+def test_int8_from_the_command_to_the_store(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="int8 products need onnxruntime")
+    found = cosines(tmp_path, str(save_small_model(tmp_path / "model")), "int8")
+    assert found.min() > 0.999
+    assert found.min() < 1.0 - 1e-9, "nothing was computed in int8"
+
+
+def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``in_precision`` is told what machine and how much work there is."""
+    method = load(str(save_small_model(tmp_path / "model")))
+    little, much = (FoundFile("film.mp4", size, 0) for size in (2**20, 2**30))
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True})
+    monkeypatch.setattr(int8_products, "is_installed", lambda: True)
+    monkeypatch.setattr(choosing, "in_int8", copy.deepcopy)
+    assert in_precision(method, "auto", [little]) == (method, "fp32")
+    twin, chosen = in_precision(method, "auto", [much])
+    assert chosen == "int8"
+    assert twin is not method
+    assert in_precision(method, "int8", [little])[1] == "int8"
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True, "bf16": True})
+    assert in_precision(method, "auto", [much]) == (method, "bf16")
+
+    def refuse(method: Method) -> Method:
+        raise UsageError("frames are others")
+
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True})
+    monkeypatch.setattr(choosing, "in_int8", refuse)
+    assert in_precision(method, "auto", [much]) == (method, "fp32")
+    with pytest.raises(UsageError, match="frames are others"):
+        in_precision(method, "int8", [much])
 
 
 @pytest.mark.skipif(
@@ -79,8 +134,6 @@ def test_auto_puts_a_model_that_is_loaded_where_the_machine_is_best(
     monkeypatch.setattr("eaglenet.search.models.best_device", lambda: "meta")
     assert Engine.open(store).method.device.type == "meta"
     assert Engine.open(store, device="cpu").method.device.type == "cpu"
-    from eaglenet.methods.folder import load
-
     assert Engine.open(store, load(model)).method.device == torch.device("cpu")
 
 

@@ -64,7 +64,7 @@ class Setting:
     workers: int | None = None
     limits: Limits = field(default_factory=Limits)
     precision: str = "fp32"
-    """To encode in: fp32 or bf16."""
+    """To encode in; a model for int8 is int8 by itself."""
     cluster: Cluster = field(default_factory=Cluster)
 
 

@@ -41,7 +41,7 @@ class IndexOptions:
     device: str = AUTO
     """``auto``: a GPU where there is one; a model that is handed over stays where it is."""
     precision: str = AUTO
-    """``fp32``, ``bf16``, or ``auto``: bf16 where the device is fast in it."""
+    """``fp32``, ``bf16``, ``int8``, or ``auto``: what the machine is fast in (`precision`)."""
     limits: Limits = field(default_factory=Limits)
     """What one file may cost."""
     executor: str = "local"

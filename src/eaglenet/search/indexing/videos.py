@@ -17,6 +17,7 @@ from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.executor import EXECUTORS, Setting
 from eaglenet.search.indexing.files import find_videos
 from eaglenet.search.indexing.ledger import Ledger
+from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.report import IndexReport, OnProgress
 from eaglenet.search.indexing.run import IndexOptions, IndexRun
 from eaglenet.search.indexing.tally import Tally
@@ -74,7 +75,7 @@ def index_videos(
     method.eval()
     if options.device != AUTO or not is_given:
         put_on(method, options.device)
-    precision = choose_precision(method.device, options.precision)
+    choose_precision(method.device, options.precision)  # a wrong one is refused before all else
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
     found = list(find_videos(roots, may_be_video, leave_out=Path(store).expanduser()))
@@ -85,6 +86,9 @@ def index_videos(
             opened.publish(tables)
         run = IndexRun(Ledger(tables, tags or {}), Commit(opened, tables), Tally(), on_progress)
         todo = run.todo(found, retry=options.retry)
+        # Other machines are not asked what they are fast in.
+        here = todo if options.executor == "local" else ()
+        method, precision = in_precision(method, options.precision, here)
         setting = Setting(
             method,
             opened.manifest,
