@@ -20,6 +20,10 @@ from eaglenet.errors import ConfigError
 Sampling = Literal["uniform", "per_second", "whole_rate"]
 Resize = Literal["crop", "stretch"]
 ShortVideo = Literal["repeat", "mask", "zeros"]
+Part = Literal["pictures", "speech", "text"]
+"""Of a video, to search in: what is seen, what is said, what is to be read."""
+WordKind = Literal["subtitle", "speech", "text"]
+"""Where words come from: subtitles, a model that listens, a model that reads frames."""
 MOST_FRAMES, MOST_PIXELS = 4096, 4096
 """Of one clip, and along the side of a frame."""
 # A type variable, not ``Self``: the shape checker decorates methods one by one and refuses Self.
@@ -403,8 +407,28 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class FoundWords:
+    """A line that was said or is to be read in a video, and what of it was asked for.
+
+    start, end: seconds in the file. language: as its source names it; empty where it does not.
+    highlights: first and last + 1 character of each place in ``text`` that was asked for.
+    """
+
+    text: str
+    start: float
+    end: float
+    kind: WordKind
+    language: str = ""
+    highlights: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
 class Hit:
-    """One search result. ``rank`` starts at 1; ``coarse_score`` is the shortlist's cosine."""
+    """One search result. ``rank`` starts at 1; ``coarse_score`` is the shortlist's cosine.
+
+    found_by: the parts of the video that were found, the one that counted most first.
+    words: the lines that were found in it, the best first.
+    """
 
     rank: int
     clip_id: str
@@ -414,6 +438,8 @@ class Hit:
     moment: Moment
     duration: float
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    found_by: tuple[Part, ...] = ("pictures",)
+    words: tuple[FoundWords, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them."""

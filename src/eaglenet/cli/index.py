@@ -74,6 +74,20 @@ def index(
         bool,
         typer.Option("--prepare", help="New store: faster exact ranking for six times the disk."),
     ] = False,
+    subtitles: Annotated[
+        bool, typer.Option(help="Index subtitles in the files and beside them (.srt, .vtt, .ass).")
+    ] = True,
+    read_text: Annotated[
+        bool, typer.Option("--read-text", help="Index text in frames; needs eaglenet[ocr].")
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Index speech with this model of faster-whisper: a size (tiny, base, small, "
+            "medium, large-v3, turbo), a folder or a hub id; needs eaglenet[speech].",
+        ),
+    ] = None,
     tags: Annotated[
         Path | None, typer.Option(help="CSV with the columns path and tags (a;b;c).")
     ] = None,
@@ -123,6 +137,9 @@ def index(
         precision=precision,
         executor=executor,
         cluster=Cluster(ray_address, gpus_per_worker),
+        subtitles=subtitles,
+        read_text=read_text,
+        listen=listen,
         limits=Limits(memory=round(file_memory * 2**30), seconds=file_seconds),
     )
     if swap and like is None:
@@ -200,6 +217,8 @@ def _print_report(report: IndexReport, store: str) -> None:
     )
     if report.indexed:
         print(f"encoded on {report.device} in {report.precision}")
+    if report.lines:
+        print(f"{counted(report.lines, 'line')} of words read")
     if report.dropped:
         print(f"{report.dropped} dropped that are gone")
     if report.missing:

@@ -12,6 +12,7 @@ import typer
 
 from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
+from eaglenet.cli.words import NO_WORDS, show_words
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.places import store_argument
 
@@ -51,6 +52,14 @@ def search(
         Path | None,
         typer.Option(help="With --video or --similar: rank the lines of this file for it."),
     ] = None,
+    parts: Annotated[
+        str,
+        typer.Option(
+            "--in",
+            help="Where to look: pictures, speech (subtitles too), text in frames; several with "
+            'commas. "Quotes" enclose an exact phrase of speech or text.',
+        ),
+    ] = "pictures,speech,text",
     group: Annotated[bool, typer.Option("--group", help="One result a file.")] = False,
     path: Annotated[str | None, typer.Option(help="Only paths that match, e.g. '*.mov'.")] = None,
     after: Annotated[str | None, typer.Option(help="Only files changed since, 2026-05-31.")] = None,
@@ -68,7 +77,7 @@ def search(
     """Find moments with words, a picture or a video."""
     from eaglenet.search.engine import Engine
     from eaglenet.search.filters import make_filters
-    from eaglenet.search.options import SearchOptions
+    from eaglenet.search.options import SearchOptions, parse_parts
 
     asked = Asked(query, queries, image, video, similar)
     asked.check(captions, negatives or [])
@@ -80,7 +89,9 @@ def search(
         max_duration=max_duration,
         tags=tag or (),
     )
-    options = SearchOptions(filters, tuple(negatives or ()), group, shortlist)
+    options = SearchOptions(
+        filters, tuple(negatives or ()), group, shortlist, parts=parse_parts(parts)
+    )
     engine = Engine.open(store, model, device)
     if captions is not None:
         ranked = engine.best_captions(similar or video or "", read_lines(captions), k)
@@ -105,6 +116,8 @@ def search(
         print(f"{store} holds no clips yet; add videos with: {add}", file=sys.stderr)
     elif not as_json:
         print(f"searched {counted(clips, 'clip')} in {store}", file=sys.stderr)
+    if "pictures" not in options.parts and not engine.info()["lines"]:
+        print(NO_WORDS, file=sys.stderr)
     _tell_what_is_gone(answers, store)
     if left_out:
         print(f"{counted(len(left_out), 'result')} not saved:", file=sys.stderr)
@@ -243,6 +256,7 @@ def _show_table(answer: Answer) -> None:
     # Wide enough for any path where the output is not a terminal and may be cut up by scripts.
     console = Console(width=None if sys.stdout.isatty() else 400)
     console.print(table)
+    show_words(console, answer.hits)
 
 
 def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:

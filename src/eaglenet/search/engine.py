@@ -26,6 +26,7 @@ from eaglenet.search.hits import (
     first_existing,
     make_hits,
     rank_captions,
+    word_hits,
 )
 from eaglenet.search.models import keep_text_tower, model_identity, put_on, require_model
 from eaglenet.search.options import SearchOptions, checked_count
@@ -43,7 +44,11 @@ from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.search.store.words import WordIndex
 from eaglenet.search.view import View
+from eaglenet.search.words.fusion import LEAST
+from eaglenet.search.words.question import WordQuery, parse
+from eaglenet.search.words.ranking import ClipWords, rank_clips
 from eaglenet.types import Clips, Hit, VideoFeatures
 from eaglenet.video.inputs import clips_of_image, clips_of_video
 
@@ -186,16 +191,65 @@ class Engine:
     ) -> list[list[Hit]]:
         """:meth:`search` for several sentences: encoded and shortlisted together."""
         options = (options or SearchOptions()).changed(changes)
-        sentences, away = clean_queries(queries), options.negatives
+        k = checked_count(k)
+        cleaned = clean_queries(queries)
+        if not cleaned:
+            return []
+        asked = [parse(sentence) for sentence in cleaned]
+        view = self._now()
+        index = view.words.now() if options.searches_words else None
+        words = [self._clip_words(view, index, query, options) for query in asked]
+        results: list[list[Hit]] = [word_hits(view.snapshot, found, k, options) for found in words]
+        # Nothing is seen of what is only quoted, unless pictures are all there is to search.
+        is_seen = [
+            "pictures" in options.parts and (index is None or not query.is_quoted)
+            for query in asked
+        ]
+        places = [place for place, seen in enumerate(is_seen) if seen]
+        sentences = [
+            cleaned[place] if index is None else asked[place].plain or cleaned[place]
+            for place in places
+        ]
+        found = self._by_sentences(view, sentences, k, options, [words[place] for place in places])
+        for place, hits in zip(places, found, strict=True):
+            results[place] = hits
+        return results
+
+    def _clip_words(
+        self, view: View, index: WordIndex | None, query: WordQuery, options: SearchOptions
+    ) -> list[ClipWords]:
+        """Clips whose words fit a query, best first."""
+        if index is None:
+            return []
+        filters, snapshot = options.filters, view.snapshot
+        return rank_clips(
+            index,
+            query,
+            snapshot,
+            options.parts,
+            allowed=filters.allowed(snapshot.files) if filters else None,
+            negatives=[parse(phrase) for phrase in options.negatives],
+        )
+
+    def _by_sentences(
+        self,
+        view: View,
+        sentences: Sequence[str],
+        k: int,
+        options: SearchOptions,
+        words: Sequence[Sequence[ClipWords]],
+    ) -> list[list[Hit]]:
+        """By pictures, and with the words that were found for each sentence."""
         if not sentences:
             return []
-        view = self._now()
         method, reranker = self._model_of(view)
+        away = options.negatives
         features = encode_sentences(method, [*sentences, *away])
         first_away = len(sentences)
         rows = list(range(first_away, first_away + len(away)))
         asked = [TextQuery(reranker, features[[number, *rows]]) for number in range(first_away)]
-        return self._find(view, asked, k, options)
+        sure = [[clip for clip in each if clip.strength >= LEAST] for each in words]
+        return self._find(view, asked, k, options, words=sure)
 
     def search_video(
         self,
@@ -316,6 +370,7 @@ class Engine:
             "version": snapshot.version,
             "roots": list(manifest.roots),
             "tags": sorted({tag for tags in snapshot.files.tags for tag in tags}),
+            "lines": index.count() if (index := view.words.now()) is not None else 0,
         }
 
     def shortlists(
@@ -349,6 +404,7 @@ class Engine:
         k: int,
         options: SearchOptions,
         without: str | None = None,
+        words: Sequence[Sequence[ClipWords]] | None = None,
     ) -> list[list[Hit]]:
         k = checked_count(k)
         # One more, because the clip that was asked with is taken out again.
@@ -359,13 +415,15 @@ class Engine:
         if without is not None:
             found = [each.without(snapshot.row(without)) for each in found]
         results = []
-        for query, each in zip(queries, found, strict=True):
+        for number, (query, each) in enumerate(zip(queries, found, strict=True)):
             if not options.rerank and not options.group_files:
                 each = each.first(k)
+            said = {clip.row: clip for clip in (words[number][:width] if words else ())}
+            each = each.extended(snapshot, vectors[number], list(said))
             clips = self._stored(view, each.rows)
             if options.rerank and isinstance(query, TextQuery):
                 clips = query.reranker.prepared(clips, snapshot.names(each.rows))
-            candidates = Candidates(snapshot, each, clips)
+            candidates = Candidates(snapshot, each, clips, said)
             results.append(make_hits(candidates, query, k, options))
         return results
 
@@ -381,6 +439,8 @@ class Engine:
 
 def _of_frames(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:
     options = (options or SearchOptions()).changed(changes)
+    if "pictures" not in options.parts:
+        raise UsageError("a picture or video finds pictures; speech and text need words to ask for")
     if options.negatives:
         raise UsageError("phrases to keep away from go with sentences, not with a picture or video")
     return options

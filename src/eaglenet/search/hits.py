@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,9 @@ from eaglenet.search.queries import Query, clean_queries, encode_sentences
 from eaglenet.search.shortlist import Shortlist
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.types import Hit, Moment, VideoFeatures
+from eaglenet.search.words.fusion import fused_scores
+from eaglenet.search.words.ranking import ClipWords
+from eaglenet.types import Hit, Moment, Part, VideoFeatures
 
 CAPTIONS_AT_ONCE = 256
 
@@ -62,11 +64,17 @@ class Candidates:
     snapshot: Snapshot
     found: Shortlist
     clips: StoredClips
+    words: Mapping[int, ClipWords] = field(default_factory=dict)
+    """By row, best first: words that were found in clips, which all are on the shortlist."""
 
 
 @torch.no_grad()
 def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptions) -> list[Hit]:
-    """The k best candidates. Of a file's places one that matches the filter is shown."""
+    """The k best candidates. Of a file's places one that matches the filter is shown.
+
+    With words, :func:`fused_scores` ranks. A clip counts as found by its pictures if these alone
+    would have brought it among the k.
+    """
     snapshot, found, clips = candidates.snapshot, candidates.found, candidates.clips
     if not len(found.rows):
         return []
@@ -78,29 +86,83 @@ def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptio
         )
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = scores.sort(descending=True, stable=True).indices.tolist()
+    by_pictures, ranked = {int(found.rows[number]) for number in order[:k]}, scores.tolist()
+    if candidates.words:
+        strengths = {row: clip.strength for row, clip in candidates.words.items()}
+        fused = fused_scores([int(found.rows[number]) for number in order], strengths)
+        ranked = [fused[int(row)] for row in found.rows]
+        order.sort(key=lambda number: -ranked[number])
     chosen, more = _group(candidates, order, k, options.group_files)
     frames = query.frame_scores(replace(clips, prepared={})[chosen]).cpu()
     seconds = clips.seconds.cpu()
-    matches = path_matcher(options.filters.path)
     hits = []
     for rank, (number, frame_scores) in enumerate(zip(chosen, frames, strict=True), 1):
         row = int(found.rows[number])
-        file = int(snapshot.columns["file_number"][row])
-        shown = first_existing([path for path in snapshot.files.paths[file] if matches(path)])
         others = [int(found.rows[other]) for other in more.get(number, [])]
-        hits.append(
-            Hit(
-                rank=rank,
-                clip_id=snapshot.clip_id(row),
-                path=shown,
-                score=float(scores[number]),
-                coarse_score=float(found.cosines[number]),
-                moment=find_moment(frame_scores, seconds[number], *snapshot.span(row)),
-                duration=float(snapshot.files.durations[file]),
-                metadata=_metadata(snapshot, row, file, others, shown),
-            )
-        )
+        moment = find_moment(frame_scores, seconds[number], *snapshot.span(row))
+        hit = _hit(snapshot, row, options, rank, ranked[number], moment, others)
+        hit = replace(hit, coarse_score=float(found.cosines[number]))
+        if candidates.words:
+            exact = {"picture_score": float(scores[number])}
+            hit = replace(hit, metadata={**hit.metadata, **exact})
+        if row in candidates.words:
+            hit = _with_words(hit, candidates.words[row], is_seen=row in by_pictures)
+        hits.append(hit)
     return hits
+
+
+def word_hits(
+    snapshot: Snapshot, clips: Sequence[ClipWords], k: int, options: SearchOptions
+) -> list[Hit]:
+    """The k best clips by their words alone; ``coarse_score`` is 0, for nothing was looked at."""
+    files = snapshot.columns["file_number"]
+    chosen: dict[int, list[ClipWords]] = {}
+    for clip in clips:
+        key = int(files[clip.row]) if options.group_files else clip.row
+        chosen.setdefault(key, []).append(clip)
+    hits = []
+    for rank, (best, *others) in enumerate(list(chosen.values())[:k], 1):
+        moment = best.moment(float(snapshot.files.durations[files[best.row]]))
+        rows = [other.row for other in others]
+        hit = _hit(snapshot, best.row, options, rank, best.strength, moment, rows)
+        hits.append(_with_words(hit, best, is_seen=False))
+    return hits
+
+
+def _hit(
+    snapshot: Snapshot,
+    row: int,
+    options: SearchOptions,
+    rank: int,
+    score: float,
+    moment: Moment,
+    others: list[int],
+) -> Hit:
+    file = int(snapshot.columns["file_number"][row])
+    matches = path_matcher(options.filters.path)
+    shown = first_existing([path for path in snapshot.files.paths[file] if matches(path)])
+    return Hit(
+        rank=rank,
+        clip_id=snapshot.clip_id(row),
+        path=shown,
+        score=float(score),
+        coarse_score=0.0,
+        moment=moment,
+        duration=float(snapshot.files.durations[file]),
+        metadata=_metadata(snapshot, row, file, others, shown),
+    )
+
+
+def _with_words(hit: Hit, found: ClipWords, *, is_seen: bool) -> Hit:
+    """With its lines, and the moment of the best of them."""
+    seen: tuple[Part, ...] = ("pictures",) if is_seen else ()
+    return replace(
+        hit,
+        moment=found.moment(hit.duration),
+        found_by=(*found.parts, *seen),
+        words=found.lines,
+        metadata={**hit.metadata, "word_score": found.strength},
+    )
 
 
 def first_existing(paths: Sequence[str]) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, get_args
 
 from eaglenet.errors import UsageError
 from eaglenet.search.filters import Filters, parse_date
 from eaglenet.search.queries import clean_queries
+from eaglenet.types import Part
 
 MAX_RESULTS = 10_000
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class SearchOptions:
     group_files: one hit a file; the others are in ``metadata["more"]``.
     shortlist: clips that are ranked with the exact score; at least as many as are asked for are.
     rerank: False ranks by the coarse vector alone.
+    parts: of a video, to search in: pictures, speech, text; as text, with commas between them.
     """
 
     filters: Filters = field(default_factory=Filters)
@@ -30,10 +33,12 @@ class SearchOptions:
     group_files: bool = False
     shortlist: int = 100
     rerank: bool = True
+    parts: tuple[Part, ...] = PARTS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "filters", self.filters or Filters())
         object.__setattr__(self, "negatives", tuple(clean_queries(self.negatives)))
+        object.__setattr__(self, "parts", parse_parts(self.parts))
         if not isinstance(self.shortlist, SupportsIndex) or self.shortlist.__index__() < 1:
             raise UsageError(
                 f"shortlist must be 1 or more clips to rank exactly, not {self.shortlist}"
@@ -61,9 +66,27 @@ class SearchOptions:
         given = {name: _filter(name, changes[name]) for name in changes if name in filtered}
         return dataclasses.replace(options, filters=dataclasses.replace(options.filters, **given))
 
+    @property
+    def searches_words(self) -> bool:
+        return self.parts != ("pictures",)
+
     def width(self, k: int) -> int:
         """Clips that are ranked for ``k`` results."""
         return max(k, min(self.shortlist, MAX_RESULTS))
+
+
+def parse_parts(parts: str | Sequence[str]) -> tuple[Part, ...]:
+    """
+    >>> parse_parts("text, speech")
+    ('speech', 'text')
+    """
+    names = parts.split(",") if isinstance(parts, str) else parts
+    wanted = {str(name).strip().lower() for name in names}
+    if not wanted or not wanted <= set(PARTS):
+        raise UsageError(
+            f"search in {parts!r:.60} is not known; name one or more of: {', '.join(PARTS)}"
+        )
+    return tuple(part for part in PARTS if part in wanted)
 
 
 def checked_count(k: int) -> int:

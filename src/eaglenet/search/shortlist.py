@@ -43,6 +43,20 @@ class Shortlist:
         kept = self.rows != row
         return Shortlist(self.rows[kept], self.cosines[kept])
 
+    def extended(
+        self, snapshot: Snapshot, query: Float[Tensor, "dim"], rows: Sequence[int]
+    ) -> Shortlist:
+        """With these rows too, wherever their cosines put them."""
+        known = set(self.rows.tolist())
+        more = np.array([row for row in rows if row not in known], np.int64)
+        if not len(more):
+            return self
+        slots = torch.from_numpy(snapshot.columns["slot"][more])
+        cosines = (snapshot.vectors[slots] @ query.to("cpu", torch.float32)).numpy()
+        all_cosines = np.concatenate([self.cosines, cosines])
+        order = np.argsort(-all_cosines, kind="stable")
+        return Shortlist(np.concatenate([self.rows, more])[order], all_cosines[order])
+
 
 EMPTY = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))
 

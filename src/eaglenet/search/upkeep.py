@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +15,35 @@ from eaglenet.search.store.checks import checks_of
 from eaglenet.search.store.publishing import CHUNK, missing_clips
 from eaglenet.search.store.tables import ClipStore
 
+logger = logging.getLogger(__name__)
+
 
 def repair(location: str | Path) -> int:
-    """Derive the snapshot again from the durable tables; returns the number of clips."""
+    """Derive the snapshot again from the durable tables; returns the number of clips.
+
+    Words that are damaged are removed: the next index run reads them again.
+    """
     store = open_store(location)
     with store.hold():
+        if not _are_words_whole(store):
+            logger.warning("the words of %s are damaged: index its folders again", location)
+            store.forget_words()
         tables = store.tables()
         _require_whole(store, tables)
         tables.optimize()
         return store.publish(tables, anew=True)
+
+
+def _are_words_whole(store: Store) -> bool:
+    tables = store.tables()
+    try:
+        words = store.words()
+        if words is not None:
+            words.verify()
+        tables.words().sources()
+    except StoreError:
+        return False
+    return True
 
 
 def _require_whole(store: Store, tables: ClipStore) -> None:
@@ -60,6 +81,8 @@ class Verified:
     files: int
     stored_clips: int
     """In the tables; those of unfinished files too."""
+    lines: int = 0
+    """Of words."""
 
 
 def verify(location: str | Path) -> Verified:
@@ -100,7 +123,8 @@ def verify(location: str | Path) -> Verified:
             f"files.lance and the snapshot of {location} list other files; rebuild the snapshot "
             f"with: eaglenet store repair --store {location}"
         )
-    return Verified(len(snapshot), len(done), len(keys))
+    words = store.words()
+    return Verified(len(snapshot), len(done), len(keys), words.verify() if words is not None else 0)
 
 
 def build_index(location: str | Path) -> str:

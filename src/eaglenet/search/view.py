@@ -11,6 +11,7 @@ from eaglenet.search.approximate import Approximate
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.search.words.reader import Words
 
 ATTEMPTS = 5
 
@@ -22,6 +23,7 @@ class View:
     store: Store
     snapshot: Snapshot
     approximate: Approximate
+    words: Words
     stamp: Hashable | None
 
     @property
@@ -40,7 +42,7 @@ class View:
             and open_store(store.location).manifest == store.manifest
             and store.stamp() == stamp
         )
-        return cls(store, snapshot, Approximate(store), stamp if is_settled else None)
+        return cls(store, snapshot, Approximate(store), Words(store), stamp if is_settled else None)
 
     def renewed(self) -> View:
         """Read the store again; the manifest too, for the folder may hold another store now."""
@@ -52,5 +54,5 @@ class View:
                 # The tables are opened again only where they are other tables.
                 is_same = store.manifest == self.manifest
                 approximate = self.approximate if is_same else Approximate(store)
-                return View(store, snapshot, approximate, before)
+                return View(store, snapshot, approximate, self.words, before)
         raise StoreError(f"{self.store.location} is being replaced; search again when that is done")

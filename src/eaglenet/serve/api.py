@@ -34,6 +34,7 @@ from eaglenet.serve.schemas import (
     SearchParameters,
     SeveralBody,
     SeveralQueries,
+    WordsBody,
 )
 from eaglenet.serve.state import State, state_of
 from eaglenet.types import Hit
@@ -227,6 +228,8 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         duration=hit.duration,
         tags=list(hit.metadata.get("tags", ())),
         more=list(hit.metadata.get("more", ())),
+        found_by=list(hit.found_by),
+        words=[WordsBody(**vars(line)) for line in hit.words],
         video=f"/api/clips/{hit.clip_id}/video",
         thumbnail=f"/api/clips/{hit.clip_id}/thumbnail",
     )

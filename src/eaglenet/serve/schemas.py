@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 from eaglenet.search.filters import Filters
-from eaglenet.search.options import SearchOptions
+from eaglenet.search.options import PARTS, SearchOptions
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
@@ -20,6 +21,7 @@ from eaglenet.serve.settings import (
     MAX_TAGS,
     SHORTLIST,
 )
+from eaglenet.types import Part, WordKind
 
 # Control characters and spaces, spelled out because dialects of patterns do not agree on what else
 # is a space. Queries of other invisible signs find nothing.
@@ -85,6 +87,16 @@ class TextParameters(SearchParameters):
     negative: list[Sentence] = Field(
         default_factory=list, max_length=MAX_NEGATIVES, description="Phrases to keep away from"
     )
+    parts: list[Part] = Field(
+        default=list(PARTS),
+        alias="in",
+        min_length=1,
+        max_length=len(PARTS),
+        description="What to search in; one ranking of all by default",
+    )
+
+    def options(self, negatives: Sequence[str] = ()) -> SearchOptions:
+        return replace(super().options(negatives), parts=tuple(self.parts))
 
 
 class QueryParameters(TextParameters):
@@ -111,6 +123,20 @@ class MomentBody(BaseModel):
     best: float = Field(description="Time of the frame that fits best")
 
 
+class WordsBody(BaseModel):
+    """A line that was said or is to be read."""
+
+    text: str
+    start: float = Field(description="Seconds in the file")
+    end: float
+    kind: WordKind = Field(description="Where it comes from")
+    language: str = Field(description="As its source names it; empty where it does not")
+    highlights: list[tuple[int, int]] = Field(
+        description="First character, and the one after the last, of what was asked for in 'text'; "
+        "characters are Unicode code points"
+    )
+
+
 class HitBody(BaseModel):
     rank: int
     clip_id: str
@@ -122,6 +148,8 @@ class HitBody(BaseModel):
     duration: float = Field(description="Of the whole file, seconds")
     tags: list[str]
     more: list[str] = Field(description="Where grouped: ids of the file's other clips")
+    found_by: list[Part] = Field(description="What was found: the part that counted most first")
+    words: list[WordsBody] = Field(description="Lines that were found, the best first")
     video: str = Field(description="Address of the file, without host")
     thumbnail: str
 

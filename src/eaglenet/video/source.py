@@ -85,7 +85,7 @@ class VideoSource:
         self.reformatter = pyav().video.reformatter.VideoReformatter()
 
     def _open(self) -> None:
-        self.container = _open_container(self.path)
+        self.container = open_container(self.path)
         try:
             self.stream = _video_stream(self.path, self.container)
         except BaseException:
@@ -325,7 +325,7 @@ _TABLES: dict[tuple[str, int, int, int], PacketTable] = {}
 """Of the files read last: the pieces of a damaged film would each read it whole."""
 
 
-def _open_container(path: Path) -> Any:
+def open_container(path: Path) -> Any:
     if path.is_dir():
         raise VideoDecodeError(path, "is a folder, not a video file")
     if not path.exists():

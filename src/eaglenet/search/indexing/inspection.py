@@ -19,6 +19,8 @@ from eaglenet.search.indexing.files import (
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
+from eaglenet.words.lines import Line
+from eaglenet.words.streams import read_inner_subtitles
 
 LOOK_AHEAD = 6
 HASHED_A_SECOND = 2 * 2**20
@@ -41,6 +43,26 @@ class Inspected:
     """Whether the problem is of the moment (no permission, a disk that fails), not of the file."""
     is_video: bool = True
     version: FileVersion | None = None
+    subtitles: InnerSubtitles | None = None
+    """Those inside the file; None where they were not looked for."""
+
+
+@dataclass(frozen=True)
+class InnerSubtitles:
+    """The lines of a file's own subtitles; ``problem`` where they could not be read."""
+
+    lines: tuple[Line, ...] = ()
+    problem: str = ""
+
+
+def inner_subtitles(path: str) -> InnerSubtitles:
+    """Subtitles that cannot be read do not keep a video out of the store."""
+    try:
+        return InnerSubtitles(tuple(read_inner_subtitles(path)))
+    except VideoDecodeError as error:
+        return InnerSubtitles(problem=f"its subtitles: {error.cause}")
+    except (OSError, ValueError) as error:
+        return InnerSubtitles(problem=f"its subtitles: {error}")
 
 
 def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Inspected:
@@ -72,6 +94,7 @@ def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Ins
             windows=tuple(windows),
             is_cut_short=info.is_cut_short,
             version=version,
+            subtitles=inner_subtitles(file.path),
         )
     except VideoDecodeError as error:
         return Inspected(file, content, problem=error.cause)

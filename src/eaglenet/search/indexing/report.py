@@ -77,6 +77,8 @@ class IndexReport:
     """How the store is searched: ``exact scan`` or the kind of approximate index."""
     unused_tags: tuple[str, ...] = ()
     """Names in the table of tags that stand for none of the files that were found."""
+    lines: int = 0
+    """Of words, read now: subtitles, speech, text in frames."""
     device: str = "cpu"
     """Where clips were encoded."""
     precision: str = "fp32"

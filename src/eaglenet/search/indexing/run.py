@@ -18,7 +18,9 @@ from eaglenet.search.indexing.inspection import Inspected
 from eaglenet.search.indexing.ledger import Ledger, Settled
 from eaglenet.search.indexing.report import IndexProgress, IndexReport, OnProgress
 from eaglenet.search.indexing.tally import Tally
+from eaglenet.search.indexing.words import WordsRun
 from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.store.tables import FileRow
 from eaglenet.video.limits import Limits
 
 TOLD_SECONDS = 1.0
@@ -48,18 +50,30 @@ class IndexOptions:
     """Who works: a name in ``EXECUTORS``."""
     cluster: Cluster = field(default_factory=Cluster)
     """For an executor of many machines."""
+    subtitles: bool = True
+    """Index subtitles inside and beside the files."""
+    read_text: bool = False
+    """Index text in frames; needs ``eaglenet[ocr]``."""
+    listen: str | None = None
+    """Index speech with this model of faster-whisper; needs ``eaglenet[speech]``."""
 
 
 class IndexRun:
     """Brings one store up to date with files that were found."""
 
     def __init__(
-        self, ledger: Ledger, commit: Commit, tally: Tally, on_progress: OnProgress | None = None
+        self,
+        ledger: Ledger,
+        commit: Commit,
+        tally: Tally,
+        words: WordsRun,
+        on_progress: OnProgress | None = None,
     ) -> None:
         self.ledger = ledger
         self.commit = commit
         self.tally = tally
         self.on_progress = on_progress
+        self.words = words
         self._told = time.monotonic()
         self._inspected: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
 
@@ -90,6 +104,12 @@ class IndexRun:
         finally:
             # Also when interrupted: what is encoded is kept, which a next run then skips.
             self._write()
+            self.words.write()
+
+    def done(self, found: Iterable[FoundFile]) -> list[FileRow]:
+        """The rows of those of these files that are in the store."""
+        rows = (self.ledger.known.get(file.path) for file in found)
+        return [row for row in rows if row is not None and row.status == "done"]
 
     def finish(
         self, found: Sequence[FoundFile], roots: Sequence[Path], *, drop_missing: bool = False
@@ -100,7 +120,9 @@ class IndexRun:
             self.commit.tables.remove_files(gone)
             self.ledger.forget(gone)
             self.tally.forget(gone)
-        clips = self.commit.clean_up(self.ledger.homes(), self.ledger.left())
+        homes = self.ledger.homes()
+        self.words.clean_up(homes.keys())
+        clips = self.commit.clean_up(homes, self.ledger.left())
         return self.tally.report(
             dropped=len(gone) if drop_missing else 0,
             missing=0 if drop_missing else len(gone),
@@ -123,7 +145,9 @@ class IndexRun:
 
     def _begin_inspected(self) -> None:
         while not self._inspected.empty():
-            self._settle(self.ledger.begin(self._inspected.get()))
+            item = self._inspected.get()
+            self._settle(self.ledger.begin(item))
+            self.words.inspected(item)
 
     def _take(self, outcome: ClipOutcome) -> None:
         """Note encoded clips, that one was given up, or that frames are lost."""

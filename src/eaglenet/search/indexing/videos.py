@@ -14,16 +14,20 @@ from eaglenet.places import default_store
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.commit import Commit
-from eaglenet.search.indexing.executor import EXECUTORS, Setting
+from eaglenet.search.indexing.executor import EXECUTORS, Setting, num_workers
 from eaglenet.search.indexing.files import find_videos
 from eaglenet.search.indexing.ledger import Ledger
 from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.report import IndexReport, OnProgress
 from eaglenet.search.indexing.run import IndexOptions, IndexRun
 from eaglenet.search.indexing.tally import Tally
+from eaglenet.search.indexing.word_parts import FrameText, PartReader, PartsRun, Speech
+from eaglenet.search.indexing.words import WordsRun
 from eaglenet.search.models import describe, load_model, model_of, put_on
 from eaglenet.search.store.base import kind_of
 from eaglenet.video.suffixes import may_be_video
+from eaglenet.words.listening import Listener
+from eaglenet.words.reading import TextReader
 
 __all__ = ["IndexOptions", "index", "index_videos"]
 
@@ -78,13 +82,19 @@ def index_videos(
     choose_precision(method.device, options.precision)  # a wrong one is refused before all else
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
+    # Before anything is written: a missing package is told at once.
+    readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
+    if options.listen is not None:
+        readers.append(Speech(Listener(options.listen, options.device)))
     found = list(find_videos(roots, may_be_video, leave_out=Path(store).expanduser()))
     make_executor = EXECUTORS[options.executor]
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
         if not opened.is_searched:
             opened.publish(tables)
-        run = IndexRun(Ledger(tables, tags or {}), Commit(opened, tables), Tally(), on_progress)
+        words = WordsRun(tables, retry=options.retry, subtitles=options.subtitles)
+        ledger, commit = Ledger(tables, tags or {}), Commit(opened, tables)
+        run = IndexRun(ledger, commit, Tally(), words, on_progress)
         todo = run.todo(found, retry=options.retry)
         # Other machines are not asked what they are fast in.
         here = todo if options.executor == "local" else ()
@@ -99,5 +109,12 @@ def index_videos(
             options.cluster,
         )
         run.encode(todo, make_executor(setting))
+        workers, done = num_workers(todo, options.workers), run.done(found)
+        words.read_subtitles(done, workers, options.limits)
+        for reader in readers:
+            PartsRun(words, reader, options.limits).run(done, workers)
         report = run.finish(found, roots, drop_missing=options.drop_missing)
+    report = dataclasses.replace(
+        report, problems=(*report.problems, *words.all_problems()), lines=words.added
+    )
     return dataclasses.replace(report, device=str(method.device), precision=precision)

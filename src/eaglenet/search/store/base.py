@@ -17,6 +17,7 @@ from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipStore
+from eaglenet.search.store.words import WordIndex
 
 
 class Store(Protocol):
@@ -63,6 +64,18 @@ class Store(Protocol):
 
     def snapshot(self) -> Snapshot:
         """The newest version that was published, for reading."""
+        ...
+
+    def words_stamp(self) -> Hashable | None:
+        """Changes whenever words may have; cheap. None where the store holds no words."""
+        ...
+
+    def words(self) -> WordIndex | None:
+        """The lines that are stored for certain, for searching."""
+        ...
+
+    def forget_words(self) -> None:
+        """Remove all words, which the next index run reads again. Only for the writer."""
         ...
 
     def publish(self, tables: ClipStore, *, anew: bool = False) -> int:

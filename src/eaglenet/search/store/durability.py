@@ -89,18 +89,26 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
         yield from entries
 
 
-def recover(folder: Path, tables: Sequence[str], *, is_searched: bool) -> None:
+def marked_version(folder: Path, table: str) -> int:
+    """The version of a table that is on the disk for certain; 0 where there is none."""
+    return (_read_mark(folder) or {}).get(table, 0)
+
+
+def recover(
+    folder: Path, tables: Sequence[str], derived: Sequence[str], *, is_searched: bool
+) -> None:
     """Go back to the versions that were marked. Only for the holder of the store's lock.
 
+    ``derived``: tables that can be made again; one without a whole version is removed.
     ``is_searched``: whether something was published, so that the tables cannot be new.
     """
     marked = _read_mark(folder)
     if marked is None and not is_searched:
         # Their writer ended before anything was on the disk for certain: nothing was reported.
-        for name in tables:
+        for name in (*tables, *derived):
             shutil.rmtree(folder / name, ignore_errors=True)
         return
-    for name in tables:
+    for name in (*tables, *derived):
         found = versions(folder / name)
         if marked is not None:
             torn = [number for number in found if number > marked.get(name, 0)]
@@ -108,6 +116,9 @@ def recover(folder: Path, tables: Sequence[str], *, is_searched: bool) -> None:
             # Made before there were marks: an empty file is no version.
             torn = [number for number, path in found.items() if path.stat().st_size == 0]
         if not torn:
+            continue
+        if len(torn) == len(found) and name in derived:
+            shutil.rmtree(folder / name)
             continue
         if len(torn) == len(found):
             raise StoreError(

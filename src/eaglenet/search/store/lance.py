@@ -1,4 +1,4 @@
-"""The embedded store: two LanceDB tables. The only file that imports lancedb."""
+"""The embedded store in LanceDB tables. Only this file and ``lance_words`` import lancedb."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from eaglenet.errors import StoreError
 from eaglenet.search.store.durability import TableSync
 from eaglenet.search.store.faults import disk_errors
+from eaglenet.search.store.lance_words import SOURCES, WORDS, LanceWords, any_of
 from eaglenet.search.store.layout import FeatureLayout, Records
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow, clip_id_of
 
 logger = logging.getLogger(__name__)
 
 CLIPS, FILES = "clips", "files"
+TABLES = (CLIPS, FILES, WORDS, SOURCES)
 OWN_COLUMNS = ("frames", "mask", "seconds")
 """Parts of a record with a column of their own; the rest (tokens, prepared...) is ``extra``."""
 
@@ -62,7 +64,7 @@ class LanceStore:
         self.layout = layout
         self.dim = dim
         self.is_searched = is_searched
-        self._sync = TableSync(folder, [f"{name}.lance" for name in (CLIPS, FILES)])
+        self._sync = TableSync(folder, [f"{name}.lance" for name in TABLES])
         names = [name for name in layout.dtype.names or () if name not in OWN_COLUMNS]
         self._extra = np.dtype([(name, layout.dtype[name]) for name in names]) if names else None
         with self._errors():
@@ -70,6 +72,12 @@ class LanceStore:
             self._require_both_tables()
             self._clips = self._table(CLIPS, self._clip_schema())
             self._files = self._table(FILES, _file_schema())
+        self._words: LanceWords | None = None
+
+    def words(self) -> LanceWords:
+        if self._words is None:
+            self._words = LanceWords(self._database, self._errors)
+        return self._words
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -182,7 +190,7 @@ class LanceStore:
             keys = self._clip_keys(None)
             wanted = None if contents is None else set(contents)
             return [key for key in keys if wanted is None or key[0] in wanted]
-        return self._clip_keys(_any_of("content", contents)) if contents else []
+        return self._clip_keys(any_of("content", contents)) if contents else []
 
     def _clip_keys(self, condition: str | None) -> list[ClipKey]:
         with self._errors():
@@ -192,7 +200,7 @@ class LanceStore:
 
     def read_clips(self, keys: Sequence[ClipKey]) -> ClipRows:
         """In the order of ``keys``."""
-        wanted = _any_of("clip_id", map(clip_id_of, keys))
+        wanted = any_of("clip_id", map(clip_id_of, keys))
         with self._errors():
             table = self._clips.search().where(wanted).to_arrow()
         found = zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True)
@@ -223,11 +231,11 @@ class LanceStore:
     def remove_contents(self, contents: Sequence[str]) -> None:
         for part in _parts(list(contents), MANY):
             with self._errors():
-                self._clips.delete(_any_of("content", part))
+                self._clips.delete(any_of("content", part))
 
     def set_path(self, content: str, path: str) -> None:
         with self._errors():
-            self._clips.update(where=_any_of("content", [content]), values={"path": path})
+            self._clips.update(where=any_of("content", [content]), values={"path": path})
 
     def files(self) -> list[FileRow]:
         with self._errors():
@@ -257,16 +265,17 @@ class LanceStore:
     def remove_files(self, paths: Sequence[str]) -> None:
         for part in _parts(list(paths), MANY):
             with self._errors():
-                self._files.delete(_any_of("path", part))
+                self._files.delete(any_of("path", part))
 
     def optimize(self) -> None:
+        tables = (self._clips, self._files, *self.words().tables())
         with self._errors():
-            for table in (self._clips, self._files):
+            for table in tables:
                 table.optimize(cleanup_older_than=FOREVER)
         # What the new version replaces is deleted once the new one is on the disk.
         self.sync()
         with self._errors():
-            for table in (self._clips, self._files):
+            for table in tables:
                 table.optimize(cleanup_older_than=KEEP_VERSIONS)
         self.sync()
 
@@ -352,11 +361,6 @@ def _dense(column: Any) -> NDArray[Any]:
     return np.concatenate(
         [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
     )
-
-
-def _any_of(column: str, values: Any) -> str:
-    quoted = ", ".join("'" + str(value).replace("'", "''") + "'" for value in values)
-    return f"{column} IN ({quoted})"
 
 
 def _parts(values: list[str], size: int) -> Iterator[list[str]]:

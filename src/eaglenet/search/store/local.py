@@ -2,6 +2,7 @@
 
 manifest.json               what the store was made with
 clips.lance, files.lance    the durable tables
+words.lance, sources.lance  what is said and written, and where that was read; not in every store
 tables.json                 the versions of the tables that are on the disk for certain
 snapshot/                   what searching reads, derived from the tables
 writer.lock                 held by the one writer
@@ -10,6 +11,7 @@ writer.lock                 held by the one writer
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,14 +23,17 @@ from eaglenet.files import sync, write_bytes
 from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.places import store_argument
 from eaglenet.search.store import publishing
-from eaglenet.search.store.durability import MARK, recover
+from eaglenet.search.store.durability import MARK, marked_version, recover
 from eaglenet.search.store.faults import disk_errors
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
 from eaglenet.search.store.tables import ClipStore
+from eaglenet.search.store.words import WordIndex
 
 MANIFEST = "manifest.json"
 TABLES = ("clips.lance", "files.lance")
+WORD_TABLES = ("words.lance", "sources.lance")
+"""Made when the first words are found; read again from the videos where they get lost."""
 SNAPSHOT = "snapshot"
 LOCK = "writer.lock"
 
@@ -120,6 +125,22 @@ class StoreFolder:
             self.folder / SNAPSHOT, manifest.layout, manifest.dim, location=self.location
         )
 
+    def words_stamp(self) -> Hashable | None:
+        if not (self.folder / WORD_TABLES[0]).is_dir():
+            return None
+        mark = (self.folder / MARK).stat()
+        return mark.st_mtime_ns, mark.st_ino
+
+    def words(self) -> WordIndex | None:
+        from eaglenet.search.store.lance_words import LanceWordIndex
+
+        version = marked_version(self.folder, WORD_TABLES[0])
+        return LanceWordIndex(self.folder, version) if version else None
+
+    def forget_words(self) -> None:
+        for name in WORD_TABLES:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
     def publish(self, tables: ClipStore, *, anew: bool = False) -> int:
         with disk_errors(self.folder, is_searched=self.is_searched):
             target = self.folder / SNAPSHOT
@@ -164,7 +185,7 @@ def _require_room(folder: Path) -> None:
             f"{folder} holds a store's tables but no {MANIFEST}, which says with what model and "
             "settings they were made; restore it, or give another --store"
         )
-    ours = {LOCK, SNAPSHOT, MARK, *TABLES}
+    ours = {LOCK, SNAPSHOT, MARK, *TABLES, *WORD_TABLES}
     if any(path.name not in ours and not path.name.startswith(".") for path in folder.iterdir()):
         raise StoreError(f"{folder} holds other files and is no store; give another --store")
 
@@ -176,7 +197,8 @@ def _writer_lock(folder: Path) -> Iterator[None]:
         try:
             with disk_errors(folder, is_searched=(folder / MANIFEST).exists()):
                 held.enter_context(hold_lock(folder / LOCK))
-                recover(folder, TABLES, is_searched=(folder / SNAPSHOT / CURRENT).exists())
+                is_searched = (folder / SNAPSHOT / CURRENT).exists()
+                recover(folder, TABLES, WORD_TABLES, is_searched=is_searched)
         except LockHeldError as holder:
             raise StoreError(
                 f"{folder} is being written to by {holder}; wait for it to finish. "

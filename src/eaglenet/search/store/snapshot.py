@@ -209,6 +209,26 @@ class Snapshot:
         rows: NDArray[np.bool_] = files[self.columns["file_number"]]
         return rows
 
+    @cached_property
+    def _rows_by_file(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows in the order of their files, and where those of each file begin."""
+        files = self.columns["file_number"]
+        order = np.argsort(files, kind="stable")
+        return order, np.searchsorted(files[order], np.arange(len(self.files) + 1))
+
+    @cached_property
+    def _file_of_content(self) -> dict[str, int]:
+        return {content: number for number, content in enumerate(self.files.contents)}
+
+    def rows_of_content(self, content: str) -> NDArray[np.int64]:
+        """Rows of the clips of a content; none where it is not in this version."""
+        number = self._file_of_content.get(content)
+        if number is None:
+            return np.zeros(0, np.int64)
+        order, begins = self._rows_by_file
+        rows: NDArray[np.int64] = order[begins[number] : begins[number + 1]]
+        return rows
+
     def records(self, rows: NDArray[np.int64]) -> Records:
         """Records of these rows, read in place: mapping them would count as memory for ever."""
         size = self.layout.dtype.itemsize

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.search.store.layout import Records
+from eaglenet.search.store.words import WordStore
 
 Status = Literal["done", "failed"]
 ClipKey = tuple[str, int]
@@ -125,6 +126,10 @@ class ClipStore(Protocol):
         ...
 
     def remove_files(self, paths: Sequence[str]) -> None: ...
+
+    def words(self) -> WordStore:
+        """What is said and written in the files."""
+        ...
 
     def optimize(self) -> None:
         """Merge small pieces and forget old versions."""

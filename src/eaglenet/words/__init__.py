@@ -1,0 +1,1 @@
+"""What is said and written in videos. Knows nothing of stores."""

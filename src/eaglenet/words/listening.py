@@ -1,0 +1,59 @@
+"""Speech, heard by faster-whisper: the only file that imports it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from eaglenet.errors import ModelNotFoundError, UsageError
+from eaglenet.video.sound import RATE, Samples
+from eaglenet.words.lines import Line, clean_lines
+
+
+class Listener:
+    """Writes down what is said.
+
+    ``model``: a size (tiny, base, small, medium, large-v3, turbo), a folder or a hub id, all in
+    CTranslate2's form. ``device``: auto, cpu or cuda.
+    """
+
+    def __init__(self, model: str, device: str = "auto") -> None:
+        try:
+            import faster_whisper
+        except ImportError as error:
+            raise UsageError(
+                f"hearing speech needs faster-whisper ({error}); install it with: "
+                "pip install 'eaglenet[speech]'"
+            ) from error
+        self.name = f"whisper {model}"
+        try:
+            self._model: Any = faster_whisper.WhisperModel(model, device=device)
+        except (ValueError, RuntimeError, OSError) as error:
+            text = (str(error).splitlines() or [type(error).__name__])[0][:300]
+            raise ModelNotFoundError(
+                f"the speech model {model!r} cannot be had ({text}); give --listen a size (tiny, "
+                "base, small, medium, large-v3, turbo), which is downloaded once, or a folder or "
+                "hub id in CTranslate2's form (ct2-transformers-converter makes one)"
+            ) from error
+
+    def listen(self, samples: Samples, start: float = 0.0) -> list[Line]:
+        """Lines of what is said, in the language that is heard; ``start``: of the samples."""
+        if not len(samples) or float(np.abs(samples).max()) < 1e-4:
+            return []
+        segments, heard = self._model.transcribe(
+            samples,
+            # Silence makes the model repeat what it once learnt to end films with.
+            vad_filter=True,
+            condition_on_previous_text=False,
+        )
+        length = len(samples) / RATE
+        return clean_lines(
+            Line(
+                start + min(segment.start, length),
+                start + min(segment.end, length),
+                segment.text,
+                heard.language or "",
+            )
+            for segment in segments
+        )

@@ -1,0 +1,266 @@
+"""What is said in videos: indexed by itself, kept up to date, found, highlighted and fused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from small_videos import colour_video
+from synthetic_store import BagMethod
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.errors import StoreError, UsageError
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing.report import IndexReport
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.store.base import open_store
+from eaglenet.search.upkeep import repair, verify
+from eaglenet.types import Hit
+from subtitled import write_with_subtitles
+
+ENGLISH = (
+    "1\n00:00:01,000 --> 00:00:02,000\nHello <i>brave</i> new world\n\n"
+    "2\n00:00:03,500 --> 00:00:04,000\nIt is all yours, dogs and cats\n"
+)
+GERMAN = "WEBVTT\n\n00:01.000 --> 00:02.500\nDie gro\u00dfe Stra\u00dfe ist leer\n"
+CHINESE = "\u4ed6\u5f00\u4e00\u8f86\u7ea2\u8272\u7684\u6c7d\u8f66"
+
+
+def index(folder: Path, method: BagMethod, **options: object) -> IndexReport:
+    changes = IndexOptions(workers=0, **options)  # type: ignore[arg-type]
+    return index_videos([folder / "v"], folder / "store", "bag", method=method, options=changes)
+
+
+@pytest.fixture(scope="session")
+def original(bag: BagMethod, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder ``v`` with two subtitle files, one video with subtitles inside, and its store."""
+    folder = tmp_path_factory.mktemp("words")
+    videos = folder / "v"
+    videos.mkdir()
+    colour_video(videos / "film.mp4", ["red", "green"])
+    colour_video(videos / "other.mp4", ["blue"])
+    (videos / "film.en.srt").write_text(ENGLISH)
+    (videos / "other.de.vtt").write_text(GERMAN, "utf-8")
+    (videos / "other.srt").write_bytes(b"nonsense")
+    write_with_subtitles(videos / "inner.mkv", [(2.0, 3.0, CHINESE)], language="chi", seconds=4)
+    report = index(folder, bag)
+    assert report.lines == 4
+    return folder
+
+
+@pytest.fixture
+def folder(original: Path, bag: BagMethod, tmp_path: Path) -> Path:
+    """The same, to be written to."""
+    shutil.copytree(original / "v", tmp_path / "v")
+    index(tmp_path, bag)
+    return tmp_path
+
+
+@pytest.fixture
+def engine(original: Path, bag: BagMethod) -> Engine:
+    return Engine.open(original / "store", bag)
+
+
+def said(hits: list[Hit]) -> list[str]:
+    return [line.text for hit in hits for line in hit.words]
+
+
+def test_a_broken_subtitle_file_is_reported_by_name_and_stops_nothing(
+    folder: Path, bag: BagMethod
+) -> None:
+    report = index(folder, bag)
+    assert [Path(problem.path).name for problem in report.problems] == ["other.srt"]
+    assert "no line with its times" in report.problems[0].reason
+    (folder / "v" / "other.srt").write_text(ENGLISH)
+    report = index(folder, bag)
+    assert (report.problems, report.lines) == ((), 2)
+
+
+def test_what_is_said_is_found_with_its_moment_words_and_part(engine: Engine) -> None:
+    (hit, *_) = engine.search("the brave new world", parts="speech")
+    assert (Path(hit.path).name, hit.found_by) == ("film.mp4", ("speech",))
+    assert (hit.moment.start, hit.moment.end) == (1.0, 2.0)
+    (line,) = hit.words
+    assert (line.kind, line.language) == ("subtitle", "en")
+    assert [line.text[start:end] for start, end in line.highlights] == ["brave new world"]
+    json.dumps(hit.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "lit"),
+    [
+        ("STRASSE", "other.mp4", ["Stra\u00dfe"]),
+        ("grosse strassen", "other.mp4", ["gro\u00dfe"]),
+        ("dog", "film.mp4", ["dogs"]),
+        ("\u7ea2\u8272\u6c7d\u8f66", "inner.mkv", ["\u7ea2\u8272", "\u6c7d\u8f66"]),
+        ("\u8f66", "inner.mkv", ["\u8f66"]),
+    ],
+)
+def test_words_are_found_in_any_language(
+    engine: Engine, query: str, name: str, lit: list[str]
+) -> None:
+    hits = engine.search(query, parts="speech")
+    assert [Path(hit.path).name for hit in hits] == [name]
+    line = hits[0].words[0]
+    assert [line.text[start:end] for start, end in line.highlights] == lit
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ('"brave new"', 1),
+        ('"new brave"', 0),
+        ("\u201ebrave new\u201c hello", 1),
+        ("\u300c\u7ea2\u8272\u7684\u6c7d\u8f66\u300d", 1),
+        ("\u300c\u7ea2\u8272\u6c7d\u8f66\u300d", 0),
+        ('"brave new" "all yours"', 0),
+    ],
+)
+def test_quotes_enclose_exact_phrases(engine: Engine, query: str, found: int) -> None:
+    assert len(engine.search(query, parts="speech,text")) == found
+
+
+def test_nothing_is_seen_of_what_is_only_quoted(engine: Engine) -> None:
+    assert [hit.found_by for hit in engine.search('"brave new"')] == [("speech",)]
+    assert engine.search('"new brave"') == []
+    assert len(engine.search('"new brave"', parts="pictures")) == 3
+
+
+def test_pictures_and_words_are_one_ranking(engine: Engine) -> None:
+    hits = engine.search("hello brave new world", k=3)
+    assert hits[0].words
+    assert hits[0].found_by == ("speech", "pictures")
+    assert [hit.found_by for hit in hits[1:]] == [("pictures",)] * 2
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert 0 < hits[-1].score < hits[0].score <= 1
+    assert {hit.clip_id for hit in hits} == {hit.clip_id for hit in engine.search("red", k=3)}
+
+
+def test_words_that_were_not_asked_for_change_nothing(engine: Engine) -> None:
+    """A word or two in common are chance."""
+    query = "a green car is all fast"
+    alone = engine.search(query, parts="pictures")
+    assert engine.search(query) == alone
+
+
+def test_filters_and_phrases_to_avoid_hold_for_words(engine: Engine) -> None:
+    assert engine.search("brave new world", parts="speech", path="other*") == []
+    assert len(engine.search("brave new world", parts="speech", path="film*")) == 1
+    assert engine.search("brave new world", parts="speech", negatives=["hello"]) == []
+
+
+def test_one_hit_a_file_where_that_is_asked_for(engine: Engine) -> None:
+    assert len(engine.search("brave dogs", parts="speech", group_files=True)) == 1
+
+
+@pytest.mark.parametrize("parts", ["sound", "", "pictures,smell"])
+def test_unknown_parts_are_told_with_the_known_ones(engine: Engine, parts: str) -> None:
+    with pytest.raises(UsageError, match="pictures, speech, text"):
+        engine.search("red", parts=parts)
+
+
+def test_pictures_do_not_ask_for_words(engine: Engine) -> None:
+    clip = engine.search("red", k=1)[0].clip_id
+    assert engine.similar(clip)
+    with pytest.raises(UsageError, match="finds pictures"):
+        engine.similar(clip, parts="speech")
+
+
+def test_new_changed_and_removed_subtitles_are_noticed(folder: Path, bag: BagMethod) -> None:
+    videos, engine = folder / "v", Engine.open(folder / "store", bag)
+    assert index(folder, bag).lines == 0
+    (videos / "film.en.srt").write_text(ENGLISH.replace("brave", "timid"))
+    (videos / "film.fr.srt").write_text("00:00:01,0 --> 00:00:02,0\nbonjour tout le monde\n")
+    assert index(folder, bag).lines == 3
+    assert len(said(engine.search("timid", parts="speech"))) == 1
+    assert said(engine.search("brave", parts="speech")) == []
+    assert said(engine.search("bonjour", parts="speech")) == ["bonjour tout le monde"]
+    (videos / "film.fr.srt").unlink()
+    index(folder, bag)
+    assert said(engine.search("bonjour", parts="speech")) == []
+
+
+def test_words_go_with_their_file(folder: Path, bag: BagMethod) -> None:
+    for name in ("film.mp4", "film.en.srt"):
+        (folder / "v" / name).rename(folder / "v" / name.replace("film", "movie"))
+    index(folder, bag, drop_missing=True)
+    engine = Engine.open(folder / "store", bag)
+    hits = engine.search("brave", parts="speech")
+    assert [Path(hit.path).name for hit in hits] == ["movie.mp4"]
+    assert len(said(hits)) == 1
+    (folder / "v" / "movie.mp4").unlink()
+    index(folder, bag, drop_missing=True)
+    assert engine.search("brave", parts="speech") == []
+    assert engine.info()["lines"] == 2
+
+
+def test_a_store_from_before_words_gets_them_with_the_next_run(
+    folder: Path, bag: BagMethod
+) -> None:
+    store = folder / "store"
+    open_store(store).forget_words()
+    engine = Engine.open(store, bag)
+    assert engine.search("brave", parts="speech") == []
+    assert [hit.found_by for hit in engine.search("brave")] == [("pictures",)] * 3
+    assert engine.info()["lines"] == 0
+    report = index(folder, bag)
+    assert (report.lines, report.indexed) == (4, 0)
+    assert len(engine.search("\u6c7d\u8f66", parts="speech")) == 1
+
+
+def test_subtitles_can_be_left_out(tmp_path: Path, bag: BagMethod, original: Path) -> None:
+    shutil.copytree(original / "v", tmp_path / "v")
+    report = index(tmp_path, bag, subtitles=False)
+    assert (report.lines, report.problems) == (0, ())
+    assert open_store(tmp_path / "store").words_stamp() is None
+
+
+def test_a_writer_that_died_before_its_words_were_on_the_disk_leaves_none(
+    folder: Path, bag: BagMethod
+) -> None:
+    mark = folder / "store" / "tables.json"
+    marked = json.loads(mark.read_text())
+    mark.write_text(json.dumps({name: marked[name] for name in ("clips.lance", "files.lance")}))
+    assert Engine.open(folder / "store", bag).search("brave", parts="speech") == []
+    assert index(folder, bag).lines == 4
+
+
+@pytest.mark.parametrize("table", ["words", "sources"])
+def test_a_lost_table_of_words_is_read_again(folder: Path, bag: BagMethod, table: str) -> None:
+    shutil.rmtree(folder / "store" / f"{table}.lance")
+    assert index(folder, bag).lines == 4
+    assert len(Engine.open(folder / "store", bag).search("brave", parts="speech")) == 1
+
+
+def test_damaged_words_are_told_pictures_still_found_and_repairing_forgets_them(
+    folder: Path, bag: BagMethod
+) -> None:
+    store = folder / "store"
+    assert verify(store).lines == 4
+    for path in (store / "words.lance" / "data").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    engine = Engine.open(store, bag)
+    with pytest.raises(StoreError, match=r"words of .* are damaged.*--in pictures"):
+        engine.search("brave")
+    assert len(engine.search("brave", parts="pictures")) == 3
+    assert repair(store) == 3
+    assert engine.search("brave", parts="speech") == []
+    assert index(folder, bag).lines == 4
+    assert len(engine.search("brave", parts="speech")) == 1
+
+
+def test_the_command_shows_words_and_where_they_were_found(
+    original: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Engine.open(original / "store", bag)
+    monkeypatch.setattr(Engine, "open", lambda *_: opened)
+    arguments = ["search", "brave new world", "--store", str(original / "store"), "--in", "speech"]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0
+    assert "speech Hello brave new world" in shown.output
+    answer = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert answer["hits"][0]["found_by"] == ["speech"]
+    assert answer["hits"][0]["words"][0]["highlights"] == [[6, 21]]
