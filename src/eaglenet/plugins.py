@@ -22,6 +22,7 @@ from eaglenet.errors import UsageError
 logger = logging.getLogger(__name__)
 GROUP = "eaglenet.plugins"
 _done: set[str] = set()
+_named: list[str] = []
 
 
 def load_installed() -> None:
@@ -42,6 +43,11 @@ def load_installed() -> None:
             )
 
 
+def named() -> tuple[str, ...]:
+    """Modules that were imported by their names: processes that are started need them too."""
+    return tuple(_named)
+
+
 def import_named(module: str) -> None:
     """Import a module by its name, the working folder's modules too; it registers what it has."""
     here = os.getcwd()
@@ -49,6 +55,7 @@ def import_named(module: str) -> None:
         sys.path.append(here)
     try:
         importlib.import_module(module)
+        _named.append(module)
     except Exception as error:
         raise UsageError(
             f"--import {module}: {type(error).__name__}: {error}; give a module as Python names it "

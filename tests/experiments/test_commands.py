@@ -164,12 +164,12 @@ def test_a_wrong_root_is_told_before_weights_are_looked_for(command, tmp_path, m
 
 def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
     from eaglenet.experiments.campaign import (
-        Trial,
         campaign_table,
         reasons,
         run_campaign,
         write_report,
     )
+    from eaglenet.experiments.trials import Trial
     from eaglenet.recipes.features import feature_experiment
 
     trial = Trial("ts2net", feature_experiment("ts2net"))

@@ -86,7 +86,8 @@ def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_plac
     videos, tmp_path, monkeypatch
 ):
     from eaglenet.data import frame_cache
-    from eaglenet.experiments.campaign import Trial, run_campaign
+    from eaglenet.experiments.campaign import run_campaign
+    from eaglenet.experiments.trials import Trial
 
     decoded = []
     decode_into = frame_cache.decode_into

@@ -65,13 +65,13 @@ def ablate(
     """
     from eaglenet.experiments.build import default_split
     from eaglenet.experiments.campaign import (
-        Trial,
         left_out_lines,
         plain_rows,
         reasons,
         run_campaign,
         write_report,
     )
+    from eaglenet.experiments.trials import Trial
 
     rows_of_table = find_table(table)
     if world not in WORLDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,14 +16,9 @@ from eaglenet.cli.training_options import (
     Root,
     Seeds,
     Settings,
-    find_experiment,
     print_table,
     root_setting,
 )
-from eaglenet.errors import UsageError
-
-if TYPE_CHECKING:
-    from eaglenet.experiments.experiment import Experiment
 
 
 def register(app: typer.Typer) -> None:
@@ -43,9 +38,23 @@ def compare(
     ] = "demo",
     root: Root = "",
     split: Annotated[
-        str | None, typer.Option(help="Split to report: test unless the data has none.")
+        str | None,
+        typer.Option(help="Split to report: test unless the data has none; val on frames."),
     ] = None,
     seeds: Seeds = 3,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="Runs made at a time, each in its own process.")
+    ] = 1,
+    search: Annotated[
+        str,
+        typer.Option(
+            metavar="SETTING=A,B", help="Values that every method tries on validation first."
+        ),
+    ] = "",
+    time_pairs: Annotated[
+        int,
+        typer.Option("--time", min=0, help="Also time the scores of N texts with N videos."),
+    ] = 0,
     settings: Settings = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -53,15 +62,13 @@ def compare(
     """Train and evaluate methods with the same data and seeds, each by its own recipe.
 
     Writes compare.json and compare.md: mean and spread of the recalls, recall against test time,
-    parameters, memory, budgets (on demo and features they are the same; on the datasets authors
-    differ, and the report says in what). The epoch is chosen on validation; a method that cannot
-    run says why. Started again, it goes on where it stopped.
+    parameters, memory, budgets (on demo, features and frames they are the same; on the datasets
+    authors differ, and the report says in what), and in report/ which differences are clear. The
+    epoch is chosen on validation; a method that cannot run says why. Started again, it goes on
+    where it stopped.
     """
     from eaglenet.evaluation.conditions import conditions_lines
-    from eaglenet.experiments.build import default_split
     from eaglenet.experiments.campaign import (
-        CannotRun,
-        Trial,
         approximate_lines,
         budget_lines,
         campaign_table,
@@ -69,31 +76,27 @@ def compare(
         plain_rows,
         reasons,
         row_conditions,
-        run_campaign,
-        write_report,
     )
-    from eaglenet.experiments.runs import SELECTION_NOTES
+    from eaglenet.recipes.comparison import compare as run_comparison
 
-    changes = [*root_setting(root), *(settings or [])]
-    # A name given twice is one row.
-    names = dict.fromkeys(name for argument in methods for name in argument.split(",") if name)
-    found = {name: find_trial(name, dataset, changes) for name in names}
-    trials = [Trial(name, given) for name, given in found.items() if given is not None]
-    if not trials:
-        listed = ", ".join(names) or "none"
-        raise UsageError(
-            f"no method to compare on {dataset}: {listed} given; see `eaglenet recipes`"
-        )
-    reported = split or default_split(trials[0].experiment.data)
+    root_setting(root)  # a wrong folder is told before anything is built
     with shown_progress(quiet=as_json) as announce:
-        rows = run_campaign(
-            trials, range(seeds), output, split=reported, device=device, announce=announce
+        made = run_comparison(
+            methods,
+            dataset,
+            output,
+            root=root,
+            settings=settings or (),
+            split=split,
+            seeds=seeds,
+            jobs=jobs,
+            search=search,
+            time_pairs=time_pairs,
+            device=device,
+            announce=announce,
+            say=(lambda line: None) if as_json else print,
         )
-    unset = f"its authors gave no settings for {dataset}, and there is no recipe"
-    rows += [CannotRun(name, unset) for name, given in found.items() if given is None]
-    note = SELECTION_NOTES[trials[0].experiment.training.select]
-    title = f"{dataset}, {reported} split, {seeds} seeds; {note}"
-    write_report(output, "compare", title, rows)
+    title, rows = made.title, made.rows
     if as_json:
         print(json.dumps({"title": title, "rows": plain_rows(rows)}, indent=2))
         return
@@ -103,34 +106,3 @@ def compare(
     for line in [*told, *left_out_lines(output, rows)]:
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
-
-
-def find_trial(name: str, dataset: str, changes: list[str]) -> Experiment | None:
-    """The experiment of a method on a dataset, or None where that method has no recipe there.
-
-    A name that is no method, and a dataset that has no recipes, are told what there is.
-    """
-    from eaglenet.methods import METHODS
-    from eaglenet.recipes import RECIPES
-
-    known = sorted(
-        {place for place, _, last in (r.rpartition("/") for r in RECIPES) if last in METHODS}
-    )
-    if dataset not in known:
-        raise UsageError(f"--dataset {dataset}; choose one of {', '.join(known)}")
-    recipe = recipe_name(name, dataset)
-    method = name.split("-")[0]
-    if recipe not in RECIPES and "/" not in name and method not in METHODS:
-        METHODS[name]  # raises: it lists the methods and near names
-    if recipe not in RECIPES and method in METHODS:
-        return None
-    return find_experiment(recipe, changes)
-
-
-def recipe_name(method: str, dataset: str) -> str:
-    """The recipe of a method (or of a table's row) on a dataset."""
-    if dataset in ("demo", "features", "frames", "frames-tuned") or dataset.endswith("experts"):
-        return f"{dataset}/{method}"
-    if "/" in method:
-        return method if dataset == "msrvtt-b16" else f"{dataset}/{method}"
-    return dataset if method == "eaglenet" else f"{dataset}/{method}"

@@ -143,6 +143,7 @@ def evaluate(
             video,
             video_of_text,
             scores_file=options.scores_file,
+            ranks_file=options.ranks_file,
             progress=progress,
             **settings,
         )

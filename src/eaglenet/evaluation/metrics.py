@@ -205,12 +205,17 @@ class StreamingRanks:
 
     def metrics(self) -> Metrics:
         """Both directions, once every tile has been added."""
+        text_rank, video_rank = self.ranks()
+        return Metrics(summarize_ranks(text_rank), summarize_ranks(video_rank))
+
+    def ranks(self) -> tuple[Int[Tensor, "texts"], Int[Tensor, "asked"]]:
+        """Of every text, and of every video that has one, once every tile has been added."""
         if bool((self._next_text != len(self.video_of_text)).any()):
             missing = int((self._next_text != len(self.video_of_text)).sum())
             raise UsageError(f"{missing} of {self.num_videos} columns have tiles missing")
         asked = torch.unique(self.video_of_text)
         video_rank = self.video_rank + self._open_beats.long()
-        return Metrics(summarize_ranks(self.text_rank), summarize_ranks(video_rank[asked]))
+        return self.text_rank, video_rank[asked]
 
 
 def retrieval_metrics(

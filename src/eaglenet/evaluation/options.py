@@ -22,6 +22,8 @@ class EvaluationOptions:
     noise_seeds: score again under each seed and report mean and spread, for methods with evaluation
         noise. The model keeps its own noise afterwards.
     scores_file: also write the scores there, a ``.npy`` ``[texts, videos]``.
+    ranks_file: also write the rank of each query there, a ``.npz`` with ``t2v``, ``v2t`` and
+        ``video_of_text`` (`evaluation.bootstrap`).
     hubness: rank again with a bias of each video from a fixed bank of typical sentences.
     text_batch, video_batch: encoded at once. max_scores: scores held at once.
     """
@@ -30,6 +32,7 @@ class EvaluationOptions:
     precision: str = "auto"
     noise_seeds: tuple[int, ...] = ()
     scores_file: Path | None = None
+    ranks_file: Path | None = None
     hubness: bool = False
     text_batch: int = 256
     video_batch: int = 32

@@ -49,6 +49,7 @@ def rank_pairs(
     max_scores: int = MAX_SCORES,
     share: Share | None = None,
     scores_file: Path | None = None,
+    ranks_file: Path | None = None,
     bias: Float[Tensor, "videos"] | None = None,
     progress: Progress | None = None,
     **settings: Any,
@@ -61,6 +62,7 @@ def rank_pairs(
         max_scores: scores held at once.
         share: this process's part; every process gets the metrics of all.
         scores_file: also write the matrix there, ``[texts, videos]`` as given (not with a share).
+        ranks_file: also write the rank of every query there.
         bias: added to all scores of a video.
         progress: told the scores made and all scores of this process.
         settings: of :func:`score_all`.
@@ -123,4 +125,14 @@ def rank_pairs(
                 count(block(slice(row, row + text_step), videos), row, start)
     if share is not None:
         ranks.share_counts(share.total)
+    if ranks_file is not None and (share is None or share.rank == 0):
+        text_ranks, video_ranks = ranks.ranks()
+        given = torch.empty_like(text_ranks)
+        given[order] = text_ranks
+        np.savez_compressed(
+            ranks_file,
+            t2v=given.numpy(),
+            v2t=video_ranks.numpy(),
+            video_of_text=video_of_text.cpu().numpy(),
+        )
     return ranks.metrics()

@@ -18,6 +18,7 @@ from eaglenet.evaluation.conditions import (
     conditions_lines,
     run_conditions,
 )
+from eaglenet.evaluation.differences import difference_blocks
 from eaglenet.evaluation.document import (
     Block,
     Heading,
@@ -81,6 +82,7 @@ def write_report(
     unfinished = [run for run in runs if not run.is_finished]
     said = list(notes)
     blocks = [*_results(groups), *_later_evaluations(groups), *_conditions(groups)]
+    blocks += difference_blocks(groups)
     blocks += [*over_datasets(groups), *seconds_blocks(groups), *paper_blocks(groups)]
     blocks += _pictures(runs, groups, examples, said)
     blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in said)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ from eaglenet.evaluation.conditions import (
 )
 from eaglenet.evaluation.summary import mean_and_spread
 from eaglenet.experiments.build import build_method
-from eaglenet.experiments.evaluation import evaluate_run
-from eaglenet.experiments.experiment import Experiment
-from eaglenet.experiments.runs import RESULT, train
-from eaglenet.files import read_json, write_json, write_text
+from eaglenet.experiments.runs import RESULT
+from eaglenet.experiments.search import Search, search_setting
+from eaglenet.experiments.trials import Failure, SeedRun, Trial, make_job, run_jobs, slug
+from eaglenet.files import write_json, write_text
 from eaglenet.methods import METHODS
 from eaglenet.progress import Progress
 from eaglenet.settings import to_plain
@@ -49,15 +48,6 @@ class RunBudget:
 
 
 @dataclass(frozen=True)
-class SeedRun:
-    """One run of a trial: its result and its evaluation, as they are written beside it."""
-
-    seed: int
-    evaluation: Mapping[str, Any]
-    result: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class TrialRow:
     """What a trial gave over its seeds: mean and spread, median times, sizes."""
 
@@ -76,6 +66,8 @@ class TrialRow:
     conditions: Conditions
     peak_memory_bytes: int | None
     selection: str
+    pair_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Texts, and as many videos -> seconds to score them."""
 
     def recall_text(self, direction: str, name: str) -> str:
         """A recall as mean +- spread; without the spread where there was one seed."""
@@ -96,14 +88,6 @@ class CannotRun:
 CampaignRow = TrialRow | CannotRun
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One row of a campaign: how it is called, and what to run for it."""
-
-    label: str
-    experiment: Experiment
-
-
 def run_campaign(
     trials: Sequence[Trial],
     seeds: Sequence[int],
@@ -111,52 +95,49 @@ def run_campaign(
     *,
     split: str,
     device: str = "auto",
+    jobs: int = 1,
+    search: Search | None = None,
     announce: Callable[[str], Progress | None] = lambda title: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[CampaignRow]:
     """Train every trial with every seed (finished ones are kept) and evaluate it on ``split``.
 
     A method that cannot run on the data gives a row that says why. Decoded frames are kept once
-    for all of them, in ``folder/frames``.
+    for all of them, in ``folder/frames``. ``jobs`` runs are made at a time. With ``search`` each
+    trial first tries the values of one setting with the first seed and goes on with the best.
     """
     if any(SOURCES[trial.experiment.data.dataset].keeps_frames for trial in trials):
         (folder / "frames").mkdir(parents=True, exist_ok=True)
-    rows: list[CampaignRow] = []
+    able: list[Trial] = []
+    rows: dict[str, CampaignRow] = {}
     for trial in trials:
         try:
             build_method(trial.experiment)
+            able.append(trial)
         except ConfigError as error:
-            rows.append(CannotRun(trial.label, str(error)))
-            continue
-        records = [
-            run_trial(trial, seed, folder, split=split, device=device, announce=announce)
-            for seed in seeds
-        ]
-        rows.append(summarise_trial(trial, records))
-    return rows
-
-
-def run_trial(
-    trial: Trial,
-    seed: int,
-    folder: Path,
-    *,
-    split: str,
-    device: str,
-    announce: Callable[[str], Progress | None],
-) -> SeedRun:
-    """One run: trained (or found), evaluated, and both written beside it."""
-    training = dataclasses.replace(trial.experiment.training, seed=seed)
-    experiment = dataclasses.replace(trial.experiment, training=training)
-    output = folder / slug(trial.label) / f"seed-{seed}"
-    progress = announce(f"{trial.label}, seed {seed}")
-    run = train(experiment, output, device=device, progress=progress)
-    path = output / f"evaluation-{split}.json"
-    if path.exists():
-        evaluation = read_json(path)
-    else:
-        evaluation = evaluate_run(output, split=split, device=device).to_dict()
-        write_json(path, evaluation)
-    return SeedRun(seed, evaluation, run.result)
+            rows[trial.label] = CannotRun(trial.label, str(error))
+    if search is not None:
+        able = search_setting(
+            able, search, seeds[0], folder, device=device, jobs=jobs, announce=announce, say=say
+        )
+    wanted = {
+        trial.label: [make_job(trial, seed, folder, split=split, device=device) for seed in seeds]
+        for trial in able
+    }
+    # Seed by seed, so that the heavy runs of one method do not all meet on one device.
+    order = [wanted[trial.label][place] for place in range(len(seeds)) for trial in able]
+    done = run_jobs(order, jobs, announce, say)
+    for trial in able:
+        outcomes = [done[job.output] for job in wanted[trial.label]]
+        records = [outcome for outcome in outcomes if isinstance(outcome, SeedRun)]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        for failure in failures:
+            say(f"{failure.title} failed: {failure.reason}")
+        if records:
+            rows[trial.label] = summarise_trial(trial, records)
+        else:
+            rows[trial.label] = CannotRun(trial.label, f"every run failed: {failures[0].reason}")
+    return [rows[trial.label] for trial in trials]
 
 
 def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
@@ -286,18 +267,16 @@ def plain_rows(
     return [{**to_plain(row), **theirs.get(row.label, {})} for row in rows]
 
 
-def slug(label: str) -> str:
-    """A folder name for a label."""
-    return "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in label)
-
-
 def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[str]]]:
     """Header and cells: recalls as mean +- spread, times, sizes."""
     header = [
-        "", "t2v R@1", "t2v R@5", "t2v R@10", "v2t R@1", "Rsum",
-        "epoch s", "test s", "scoring s", "head params", "peak MiB",
+        "", "t2v R@1", "t2v R@5", "t2v R@10", "t2v MnR",
+        "v2t R@1", "v2t R@5", "v2t R@10", "v2t MnR", "Rsum",
+        "train s", "epoch s", "test s", "scoring s", "head params", "peak MiB",
     ]  # fmt: skip
-    return header, [_cells(row) for row in rows]
+    sizes = sorted({size for row in finished(rows) for size in row.pair_seconds}, key=int)
+    header += [f"{int(size):,} x {int(size):,} s" for size in sizes]
+    return header, [_cells(row, sizes) for row in rows]
 
 
 def reasons(rows: Sequence[CampaignRow]) -> list[str]:
@@ -315,20 +294,25 @@ def left_out_lines(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
     return [f"Also in {folder}, not in this table: {', '.join(missing)}; name all to have all."]
 
 
-def _cells(row: CampaignRow) -> list[str]:
+def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
     if isinstance(row, CannotRun):
         return [row.label, "cannot run"]
     peak = row.peak_memory_bytes
     return [
         row.label,
-        *(row.recall_text("t2v", name) for name in ("R@1", "R@5", "R@10")),
-        row.recall_text("v2t", "R@1"),
+        *(
+            row.recall_text(direction, name)
+            for direction in ("t2v", "v2t")
+            for name in ("R@1", "R@5", "R@10", "MnR")
+        ),
         f"{row.mean['Rsum']:.1f}",
+        f"{row.train_seconds:.0f}",
         "-" if row.epoch_seconds is None else f"{row.epoch_seconds:.1f}",
         f"{row.test_seconds:.1f}",
         f"{row.score_seconds:.3f}",
         f"{row.parameters['head']:,}",
         f"{peak / 2**20:.0f}" if peak is not None else "-",
+        *(f"{row.pair_seconds[size]:.3f}" if size in row.pair_seconds else "-" for size in sizes),
     ]
 
 
