@@ -1,12 +1,14 @@
-"""Hours of video an hour, decoding and encoding apart, beside a plain loop, interleaved.
+"""Hours of video an hour, decoding and encoding apart and together, beside plain loops, in turns.
 
-    python benchmarks/indexing.py                       # 240p, 720p and 1080p, 60 s each
-    python benchmarks/indexing.py --seconds 20 --rounds 1
+    python benchmarks/indexing.py                       # 240p, 720p and 1080p, 64 s each
+    python benchmarks/indexing.py --seconds 32 --rounds 1 --cores 2
 
-Ours takes 12 frames of each clip (10 s, 2 s of overlap) and encodes them with the image tower in
-the precision that the machine is fast in; ``small`` has its own weights, ViT-B/32 random ones. The
-plain loop decodes every frame with PyAV, shrinks the same moments with PIL, and encodes them with
-transformers' CLIP in fp32; ours writes the thumbnails too.
+Everyone looks at the same moments: 12 of each clip (10 s, 2 s of overlap). Ours encodes in the
+precision that `eaglenet index` takes on this machine; ``small`` has its own weights, ViT-B/32
+random ones on all sides. The plain loops decode every frame with PyAV or OpenCV, shrink the wanted
+ones, and encode them in fp32 with transformers or open_clip. Decoding and encoding apart are with
+one core; "whole" has all of ``--cores``: ours is `index` into a new store, thumbnails and syncing
+included, the model loaded before; theirs one after the other with as many threads as they take.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +29,41 @@ import torch
 
 from common import save_result
 from decoding import FPS, Film, make_file
-from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.config import ClipConfig
-from eaglenet.hardware import choose_precision, encoding_in
+from eaglenet.hardware import encoding_in
+from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.folder import load
 from eaglenet.search.indexing.clips import fixed_windows
 from eaglenet.search.indexing.decoding import ClipFrames, decode_clips, split_request
-from eaglenet.types import FrameSpec
+from eaglenet.search.indexing.files import FoundFile
+from eaglenet.search.indexing.precision import in_precision
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.video.source import pyav
 
 CLIP_SECONDS, OVERLAP, NUM_FRAMES, BATCH = 10.0, 2.0, 12, 48
 SIZES = {"240p": (320, 240), "720p": (1280, 720), "1080p": (1920, 1080)}
-Decode = Callable[[Path, int], Any]
-Encode = Callable[[Any], Any]
+PIECE = 8
+"""Seconds that are made; longer films repeat them."""
+BEFORE = "PyAV + transformers, ViT-B/32"
+Frames = torch.Tensor
 
 
-def ours(tower: Any, size: int) -> tuple[Decode, Encode]:
-    spec = FrameSpec(num_frames=NUM_FRAMES, size=size)
-    device = torch.device("cpu")
-    precision = choose_precision(device)
+@dataclass(frozen=True)
+class Way:
+    """One side. ``whole`` takes a file, its length and the number of cores."""
 
-    def decode(path: Path, seconds: int) -> torch.Tensor:
+    decode: Callable[[Path, int, int], Frames]
+    encode: Callable[[Frames], None]
+    whole: Callable[[Path, int, int], None]
+
+
+def ours(method: Method) -> Way:
+    spec = method.frame_spec
+    much = FoundFile("film.mp4", 2**30, 0)
+    twin, precision = in_precision(method, "auto", [much])
+
+    def decode(path: Path, seconds: int, cores: int) -> Frames:
         windows = dict(enumerate(fixed_windows(seconds, CLIP_SECONDS, OVERLAP)))
         found = [
             clip.frames
@@ -54,12 +73,19 @@ def ours(tower: Any, size: int) -> tuple[Decode, Encode]:
         ]
         return torch.cat(found)
 
-    def encode(frames: torch.Tensor) -> None:
-        with encoding_in(device, precision):
+    def encode(frames: Frames) -> None:
+        with encoding_in(torch.device("cpu"), precision):
             for part in frames.split(BATCH):
-                tower(part)
+                twin.encoder.encode_frames(part[None])
 
-    return decode, encode
+    def whole(path: Path, seconds: int, cores: int) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            store = Path(folder) / "store"
+            options = IndexOptions(device="cpu", workers=cores, precision=precision)
+            report = index_videos([path], store, "given", options=options, method=method)
+        assert not report.problems, report.problems
+
+    return Way(decode, encode, whole)
 
 
 def moments(seconds: int) -> list[int]:
@@ -71,95 +97,172 @@ def moments(seconds: int) -> list[int]:
     ]
 
 
-def plain_loop() -> tuple[Decode, Encode]:
-    import av
+def stacked(kept: dict[int, Any], wanted: list[int]) -> Frames:
+    frames = np.stack([kept[min(number, max(kept))] for number in wanted])
+    return torch.from_numpy(frames).permute(0, 3, 1, 2)
+
+
+def decode_with_pyav(path: Path, seconds: int, cores: int) -> Frames:
     from PIL import Image
+
+    wanted = moments(seconds)
+    numbers, kept = set(wanted), {}
+    with pyav().open(str(path)) as container:
+        container.streams.video[0].codec_context.thread_count = cores
+        container.streams.video[0].thread_type = "AUTO"
+        for number, frame in enumerate(container.decode(video=0)):
+            if number in numbers:
+                picture = frame.to_image()
+                scale = 224 / min(picture.size)
+                width, height = (round(side * scale) for side in picture.size)
+                small = picture.resize((width, height), Image.Resampling.BICUBIC)
+                left, top = (width - 224) // 2, (height - 224) // 2
+                kept[number] = np.asarray(small.crop((left, top, left + 224, top + 224)))
+    return stacked(kept, wanted)
+
+
+def decode_with_opencv(path: Path, seconds: int, cores: int) -> Frames:
+    import cv2
+
+    cv2.setNumThreads(cores)
+    wanted = moments(seconds)
+    numbers, kept, number = set(wanted), {}, 0
+    reader = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, cores])
+    while reader.grab():
+        if number in numbers:
+            frame = reader.retrieve()[1]
+            height, width = frame.shape[:2]
+            scale = 224 / min(height, width)
+            height, width = round(height * scale), round(width * scale)
+            small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
+            left, top = (width - 224) // 2, (height - 224) // 2
+            kept[number] = small[top : top + 224, left : left + 224, ::-1]
+        number += 1
+    return stacked(kept, wanted)
+
+
+def plain(decode: Callable[[Path, int, int], Frames], model: Callable[[Frames], Any]) -> Way:
+    def encode(frames: Frames) -> None:
+        for part in frames.split(BATCH):
+            model(part.float() / 127.5 - 1)
+
+    def whole(path: Path, seconds: int, cores: int) -> None:
+        encode(decode(path, seconds, cores))
+
+    return Way(decode, encode, whole)
+
+
+def transformers_model() -> Callable[[Frames], Any]:
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     config = CLIPVisionConfig(projection_dim=512)  # its defaults are ViT-B/32
     model = CLIPVisionModelWithProjection(config).eval()
-
-    def decode(path: Path, seconds: int) -> torch.Tensor:
-        wanted = moments(seconds)
-        kept: dict[int, Any] = {}
-        with av.open(str(path)) as container:
-            for number, frame in enumerate(container.decode(video=0)):
-                if number in wanted:
-                    picture = frame.to_image()
-                    scale = 224 / min(picture.size)
-                    width, height = (round(side * scale) for side in picture.size)
-                    small = picture.resize((width, height), Image.Resampling.BICUBIC)
-                    left, top = (width - 224) // 2, (height - 224) // 2
-                    kept[number] = np.asarray(small.crop((left, top, left + 224, top + 224)))
-        stacked = np.stack([kept[min(number, max(kept))] for number in wanted])
-        return torch.from_numpy(stacked).permute(0, 3, 1, 2)
-
-    def encode(frames: torch.Tensor) -> None:
-        for part in frames.split(BATCH):
-            model(pixel_values=part.float() / 127.5 - 1)
-
-    return decode, encode
+    return lambda frames: model(pixel_values=frames)
 
 
-def ways() -> dict[str, tuple[Decode, Encode]]:
+def open_clip_model() -> Callable[[Frames], Any]:
+    # Building a model needs nothing of torchvision, which open_clip imports all the same.
+    sys.path.append(str(Path(__file__).parent.parent / "tests" / "encoders"))
+    from timm_oracle import import_oracle
+
+    model = import_oracle("open_clip").create_model("ViT-B-32-quickgelu").eval()
+    return lambda frames: model.encode_image(frames)
+
+
+def ways() -> dict[str, Way]:
+    """Sides whose packages are installed, in the order in which they take turns."""
     small = load("small")
-    small.eval()
-    clip = ClipEncoder(ClipConfig()).eval()
-    return {
-        "eaglenet, small": ours(small.encoder.vision, small.frame_spec.size),
-        "eaglenet, ViT-B/32": ours(clip.vision, 224),
-        "PyAV + transformers, ViT-B/32": plain_loop(),
+    spec = METHODS["clip4clip"]
+    clip = spec.build(spec.config_class(), ENCODERS["clip"].build(ClipConfig()))
+    clip.tokenizer = small.tokenizer
+    every = {
+        "eaglenet, small": ours(small.eval()),
+        "eaglenet, ViT-B/32": ours(clip.eval()),
+        BEFORE: plain(decode_with_pyav, transformers_model()),
     }
+    try:
+        every["OpenCV + open_clip, ViT-B/32"] = plain(decode_with_opencv, open_clip_model())
+    except ImportError as error:
+        print(f"without OpenCV + open_clip: {error}")
+    return every
+
+
+def make_film(path: Path, name: str, seconds: int) -> None:
+    """A piece of film, its packets repeated."""
+    piece = path.with_name(f"piece-{path.name}")
+    make_file(piece, Film(name, PIECE, *SIZES[name], 2 * FPS))
+    with pyav().open(str(path), "w") as target:
+        stream: Any = None
+        for turn in range(seconds // PIECE):
+            with pyav().open(str(piece)) as source:
+                given = source.streams.video[0]
+                stream = stream or target.add_stream_from_template(given)
+                shift = round(turn * PIECE / given.time_base)
+                for packet in source.demux(given):
+                    if packet.dts is not None:
+                        packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+                        packet.stream = stream
+                        target.mux(packet)
+    piece.unlink()
 
 
 @torch.inference_mode()
-def measure(path: Path, seconds: int, rounds: int) -> dict[str, dict[str, float]]:
-    every = ways()
-    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in every}
-    for turn in range(rounds + 1):
-        for name, (decode, encode) in every.items():
-            start = time.perf_counter()
-            frames = decode(path, seconds)
-            middle = time.perf_counter()
-            encode(frames)
-            if turn > 0:  # the first round warms caches
-                spent[name].append((middle - start, time.perf_counter() - middle))
-    rows = {}
-    for name, pairs in spent.items():
-        decoding, encoding = (statistics.median(column) for column in zip(*pairs, strict=True))
+def measure(every: dict[str, Way], path: Path, seconds: int, options: Any) -> dict[str, Any]:
+    spent: dict[str, list[tuple[float, ...]]] = {name: [] for name in every}
+    for _ in range(options.rounds):
+        for name, way in every.items():
+            torch.set_num_threads(1)
+            marks = [time.perf_counter()]
+            frames = way.decode(path, seconds, 1)
+            marks.append(time.perf_counter())
+            way.encode(frames)
+            marks.append(time.perf_counter())
+            torch.set_num_threads(options.cores)
+            way.whole(path, seconds, options.cores)
+            marks.append(time.perf_counter())
+            spent[name].append(tuple(np.diff(marks)))
+    rows: dict[str, Any] = {}
+    for name, turns in spent.items():
+        columns = zip(*turns, strict=True)
+        decoding, encoding, whole = (statistics.median(column) for column in columns)
         rows[name] = {
             "decode_hours_an_hour": round(seconds / decoding, 1),
             "encode_hours_an_hour": round(seconds / encoding, 1),
-            "both_hours_an_hour": round(seconds / (decoding + encoding), 1),
+            "whole_hours_an_hour": round(seconds / whole, 1),
         }
+    for row in rows.values():
+        before = rows[BEFORE]["whole_hours_an_hour"]
+        row["whole_against_plain_loop"] = round(row["whole_hours_an_hour"] / before, 2)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=int, default=60, help="of each film")
+    parser.add_argument("--seconds", type=int, default=64, help=f"of each film, {PIECE} at a time")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="for the whole")
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--output", type=Path, help="folder for the result")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     results = {}
+    every = ways()
     with tempfile.TemporaryDirectory() as folder:
-        for name, (width, height) in SIZES.items():
+        for name in options.sizes:
             path = Path(folder) / f"{name}.mp4"
-            make_file(path, Film(name, arguments.seconds, width, height, 2 * FPS))
-            results[name] = measure(path, arguments.seconds, arguments.rounds)
+            make_film(path, name, options.seconds)
+            results[name] = measure(every, path, options.seconds, options)
             for way, row in results[name].items():
                 print(f"{name:6} {way:32}" + "  ".join(f"{k} {v}" for k, v in row.items()))
     payload = {
         "benchmark": "indexing",
-        "seconds": arguments.seconds,
-        "rounds": arguments.rounds,
-        "precision": choose_precision("cpu"),
-        "load_average": [round(load, 1) for load in os.getloadavg()],  # 1 is this run itself
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+        "cores": options.cores,
+        "load_average": [round(load, 1) for load in os.getloadavg()],  # 1 a core is this run itself
         "files": results,
     }
-    print(f"written to {save_result('indexing', payload, arguments.output)}")
+    print(f"written to {save_result('indexing', payload, options.output)}")
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     main()

@@ -2,6 +2,7 @@
 
 from eaglenet.encoders import clip_family, experts, features
 from eaglenet.encoders.compact import family as compact_family
+from eaglenet.encoders.openclip import family as openclip_family
 from eaglenet.encoders.perception import family as perception_family
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.siglip import family as siglip_family
@@ -14,6 +15,7 @@ __all__ = [
     "compact_family",
     "experts",
     "features",
+    "openclip_family",
     "perception_family",
     "siglip_family",
 ]

@@ -124,6 +124,8 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
         for name, layer in module.named_children()
         if type(layer) is nn.Linear
     ]
+    if not layers:
+        raise UsageError("this image tower has no blocks to take int8; encode with fp32")
     largest: dict[nn.Module, Tensor] = {}
     hooks = [
         layer.register_forward_pre_hook(partial(_note_largest, largest)) for _, _, layer in layers

@@ -9,6 +9,7 @@ import torch
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.hub_cache import find_hub_folder
 from eaglenet.encoders.json_tokenizer import JsonTokenizer
+from eaglenet.encoders.openclip.family import PREFIX, load_openclip
 from eaglenet.encoders.registry import ENCODERS, Pretrained
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 from eaglenet.types import Tokenizer
@@ -23,9 +24,12 @@ def load_pretrained(
     """A trained encoder in eval mode with its tokenizer, of the family its files say.
 
     Args:
-        name_or_folder: a folder or file as the makers publish it, a hub id, or a short name.
+        name_or_folder: a folder or file as the makers publish it, a hub id, a short name, or
+            ``openclip:NAME/PRETRAINED``.
         tokenizer: a folder or table to take the vocabulary from, where the model has none.
     """
+    if str(name_or_folder).startswith(PREFIX):
+        return load_openclip(str(name_or_folder))
     path = Path(name_or_folder).expanduser()
     place = path if path.exists() else find_hub_folder(str(name_or_folder))
     for name in ENCODERS:

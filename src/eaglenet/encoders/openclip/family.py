@@ -1,0 +1,123 @@
+"""open_clip's entry in the table of towers, and what ``openclip:NAME/PRETRAINED`` loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.encoders.openclip.config import OpenClipConfig
+from eaglenet.encoders.openclip.encoder import OpenClipEncoder, open_clip
+from eaglenet.encoders.pretrained import clip_tokenizer_for
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
+from eaglenet.types import Resize, Tokenizer, Tokens
+
+PREFIX = "openclip:"
+RESIZES: dict[str, Resize] = {"shortest": "crop", "squash": "stretch"}
+
+
+class OpenClipTokenizer:
+    """A tokenizer of open_clip, other than CLIP's own, as it is."""
+
+    def __init__(self, name: str, context_length: int, pad_token: int) -> None:
+        self.name, self.context_length, self.pad_token = name, context_length, pad_token
+        self._tokenize = open_clip().get_tokenizer(name, context_length=context_length)
+
+    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Ids; real are those up to the last that is no padding."""
+        width = self.context_length if max_length is None else max_length
+        if not 2 < width <= self.context_length:
+            raise UsageError(f"max_length {width}: this model takes 3 to {self.context_length}")
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        ids: torch.Tensor = self._tokenize(texts, context_length=width)
+        mask = (ids != self.pad_token).flip(1).cumsum(1).flip(1) > 0
+        return Tokens(ids, mask)
+
+    def save(self, folder: str | Path) -> None:
+        raise UsageError(
+            f"the tokenizer of open_clip's {self.name} has no file of its own, so a model with it "
+            f"cannot be saved in a folder; index and search with {PREFIX}{self.name}/PRETRAINED"
+        )
+
+
+def load_openclip(name: str) -> Pretrained:
+    """``openclip:NAME/PRETRAINED``: open_clip's names, or for the second a file of weights."""
+    model_name, _, weights = name.removeprefix(PREFIX).partition("/")
+    if not model_name or not weights:
+        raise UsageError(
+            f"{name!r}: write {PREFIX}NAME/PRETRAINED, such as "
+            f"{PREFIX}ViT-B-32/laion2b_s34b_b79k; `open_clip.list_pretrained()` lists all pairs"
+        )
+    package = open_clip()
+    config = package.get_model_config(model_name)
+    if config is None:
+        raise ModelNotFoundError(
+            f"open_clip has no model {model_name!r}; `open_clip.list_models()` lists all"
+        )
+    tags = package.list_pretrained_tags_by_model(model_name)
+    if weights not in tags and not Path(weights).expanduser().is_file():
+        known = ", ".join(tags) or "none"
+        raise ModelNotFoundError(
+            f"open_clip has no weights {weights!r} of {model_name} (it has: {known}), and there is "
+            "no such file"
+        )
+    source = weights if weights in tags else str(Path(weights).expanduser())
+    try:
+        model = package.create_model(model_name, pretrained=source, pretrained_text=False)
+    except Exception as error:  # the hub, the file, another library: each with its own class
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise ModelNotFoundError(f"{name} could not be loaded: {lines[0]}") from error
+    # The plain classes alone: CoCa and others read sentences in ways of their own.
+    if type(model).__name__ not in ("CLIP", "CustomTextCLIP"):
+        raise ConfigError(f"{name}: towers of open_clip's {type(model).__name__} cannot be used")
+    described = describe(model_name, model, config)
+    encoder = OpenClipEncoder(described, model=model).eval()
+    return Pretrained(encoder, tokenizer_of(described, config))
+
+
+def describe(name: str, model: Any, config: dict[str, Any]) -> OpenClipConfig:
+    """What our side has to know of a loaded model."""
+    pictures = open_clip().get_model_preprocess_cfg(model)
+    size = pictures["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    resize = RESIZES.get(pictures.get("resize_mode", "shortest"))
+    if height != width or resize is None:
+        raise ConfigError(
+            f"open_clip's {name} takes pictures of {height} x {width} "
+            f"({pictures.get('resize_mode')}); frames here are squares, cropped or squeezed"
+        )
+    context_length = int(getattr(model, "context_length", 0) or model.text.context_length)
+    pad = getattr(model, "text_pad_id", None) or getattr(getattr(model, "text", None), "pad_id", 0)
+    return OpenClipConfig(
+        name=name,
+        dim=int(config["embed_dim"]),
+        image_size=int(height),
+        context_length=context_length,
+        pixel_mean=tuple(pictures["mean"]),
+        pixel_std=tuple(pictures["std"]),
+        resize=resize,
+        pad_token=int(pad or 0),
+    )
+
+
+def tokenizer_of(described: OpenClipConfig, config: dict[str, Any]) -> Tokenizer:
+    """Ours where it is CLIP's, which can be saved; open_clip's own elsewhere."""
+    text = config.get("text_cfg", {})
+    is_other = any(text.get(key) for key in ("hf_tokenizer_name", "tokenizer_kwargs"))
+    if not is_other and described.context_length == 77 and text.get("vocab_size") == 49408:
+        return clip_tokenizer_for(Path(open_clip().__file__).parent, None)
+    return OpenClipTokenizer(described.name, described.context_length, described.pad_token)
+
+
+ENCODERS.add(
+    "openclip",
+    EncoderSpec(
+        name="openclip",
+        title="models of open_clip by name (openclip:NAME/PRETRAINED)",
+        config_class=OpenClipConfig,
+        build=OpenClipEncoder,
+    ),
+)

@@ -1,0 +1,128 @@
+"""Models of open_clip by name: equal to open_clip, searched with, and refused what they cannot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from timm_oracle import import_oracle
+
+import eaglenet
+from eaglenet.encoders import int8_products
+from eaglenet.encoders.loading import load_pretrained
+from eaglenet.encoders.openclip.encoder import OpenClipEncoder
+from eaglenet.encoders.openclip.family import OpenClipTokenizer
+from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
+from eaglenet.methods import METHODS
+from eaglenet.types import Clips
+
+TEXT = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
+VISION = {"image_size": 24, "patch_size": 8, "width": 20, "head_width": 10, "layers": 2}
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+    """``openclip:NAME/FILE`` of a model with random weights, and open_clip's own model."""
+    package = import_oracle("open_clip")
+    folder = tmp_path_factory.mktemp("openclip")
+    for name, more in (("tiny-crop", {}), ("tiny-custom", {"custom_text": True})):
+        config = {"embed_dim": 12, "vision_cfg": VISION, "text_cfg": TEXT, **more}
+        (folder / f"{name}.json").write_text(json.dumps(config))
+    package.add_model_config(folder)
+    torch.manual_seed(7)
+    model = package.create_model("tiny-crop", load_weights=False).eval()
+    weights = {name: value.contiguous() for name, value in model.state_dict().items()}
+    safetensors.torch.save_file(weights, folder / "weights.safetensors")
+    return f"openclip:tiny-crop/{folder / 'weights.safetensors'}", model
+
+
+def clips() -> Clips:
+    frames = torch.randint(0, 256, (2, 3, 3, 24, 24), dtype=torch.uint8)
+    return Clips(frames, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3))
+
+
+@torch.no_grad()
+def test_frames_and_sentences_are_those_of_open_clip(named: tuple[str, Any]) -> None:
+    name, model = named
+    encoder, tokenizer = load_pretrained(name)
+    given = clips()
+    mean, std = (
+        torch.tensor(values).view(3, 1, 1)
+        for values in (model.visual.image_mean, model.visual.image_std)
+    )
+    pixels = (given.frames.flatten(0, 1) / 255 - mean) / std
+    frames = encoder.encode_video(given).frames.flatten(0, 1)
+    torch.testing.assert_close(frames, model.encode_image(pixels), atol=1e-5, rtol=0)
+    texts = ["a red ball on a table", "two dogs"]
+    expected = model.encode_text(import_oracle("open_clip").get_tokenizer("tiny-crop")(texts))
+    found = encoder.encode_text(tokenizer(texts, 9)).sentence
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert encoder.logit_scale.item() == pytest.approx(model.logit_scale.item())
+
+
+def test_a_model_folder_of_it_gives_the_same_scores(named: tuple[str, Any], tmp_path: Path) -> None:
+    model = eaglenet.load(named[0])
+    eaglenet.save(model, tmp_path / "model")
+    again = eaglenet.load(tmp_path / "model")
+    given, texts = clips(), ["a red ball", "two dogs", "rain"]
+    with torch.no_grad():
+        assert torch.equal(model.encode_video(given).frames, again.encode_video(given).frames)
+        assert torch.equal(
+            model.encode_text(model.tokenizer(texts)).sentence,
+            again.encode_text(again.tokenizer(texts)).sentence,
+        )
+
+
+def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
+    encoder, tokenizer = load_pretrained(named[0])
+    with pytest.raises(UsageError, match="openclip encoder gives whole frames only"):
+        encoder.encode_video(clips(), patches=True)
+    with pytest.raises(UsageError, match="openclip encoder gives sentences only"):
+        encoder.encode_text(tokenizer(["a"]), words=True)
+    with pytest.raises(ConfigError, match="token shift works inside CLIP's vision tower"):
+        encoder.set_token_shift((0,))
+    assert isinstance(encoder, OpenClipEncoder)
+    with pytest.raises(UsageError, match="no blocks to take int8"):
+        int8_products.int8_tower(encoder.vision, 24)
+    spec = METHODS["ts2net"]
+    with pytest.raises(ConfigError, match="openclip"):
+        spec.build(spec.config_class(), encoder)
+
+
+def test_a_tokenizer_of_another_kind_works_and_says_that_it_cannot_be_saved(
+    named: tuple[str, Any], tmp_path: Path
+) -> None:
+    tokenizer = OpenClipTokenizer("tiny-crop", 77, 0)
+    found = tokenizer(["a red ball", "rain"], 9)
+    assert found.ids.shape == (2, 9)
+    assert found.mask.sum(dim=1).tolist() == [5, 3]
+    with pytest.raises(UsageError, match="open_clip's tiny-crop has no file of its own"):
+        tokenizer.save(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("openclip:ViT-B-32", "write openclip:NAME/PRETRAINED"),
+        ("openclip:no-such-model/laion2b", "open_clip has no model 'no-such-model'"),
+        ("openclip:ViT-B-32/no-such-tag", "it has: .*laion2b_s34b_b79k.*no such file"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_right_ones(
+    named: tuple[str, Any], name: str, message: str
+) -> None:
+    with pytest.raises((UsageError, ModelNotFoundError), match=message):
+        load_pretrained(name)
+
+
+def test_without_the_package_the_command_to_install_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    with pytest.raises(UsageError, match=r"pip install 'eaglenet\[openclip\]'"):
+        load_pretrained("openclip:ViT-B-32/openai")
