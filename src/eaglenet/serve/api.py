@@ -34,6 +34,7 @@ from eaglenet.serve.schemas import (
     SearchParameters,
     SeveralBody,
     SeveralQueries,
+    StreamParameters,
     WordsBody,
 )
 from eaglenet.serve.state import State, state_of
@@ -162,6 +163,40 @@ async def video(request: Request, clip_id: ClipId) -> Response:
     await run_in_threadpool(_require, state.engine, clip_id)
     found = await state.videos.open(clip_id)
     return video_response(found, request.headers, request.method)
+
+
+@router.get(
+    "/clips/{clip_id}/stream",
+    tags=["clips"],
+    response_class=Response,
+    responses={
+        200: {
+            "description": "An MP4 without an end, from 'Eaglenet-Start' on",
+            "content": {"video/mp4": {"schema": {"type": "string", "format": "binary"}}},
+            "headers": {
+                "Eaglenet-Start": {
+                    "description": "Second of the file at which the MP4 begins",
+                    "schema": {"type": "number"},
+                },
+                "Eaglenet-How": {
+                    "description": "Whether the pictures were copied or made anew",
+                    "schema": {"type": "string", "enum": ["copy", "convert"]},
+                },
+            },
+        },
+        **documented(404, 409, 410, 415),
+    },
+)
+@router.head("/clips/{clip_id}/stream", include_in_schema=False)
+async def stream(
+    request: Request, clip_id: ClipId, asked: Annotated[StreamParameters, Query()]
+) -> Response:
+    """The file a clip is in, made into what every browser plays while it is sent."""
+    state = state_of(request)
+    await run_in_threadpool(_require, state.engine, clip_id)
+    found = await state.videos.open(clip_id)
+    converted = await state.streams.begin(found, asked.start)
+    return state.streams.answer(converted, request.method)
 
 
 @router.get("/info", tags=["service"])

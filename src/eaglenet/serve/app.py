@@ -16,6 +16,7 @@ from eaglenet.serve.problems import add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.settings import Settings
 from eaglenet.serve.state import State
+from eaglenet.serve.streams import Streams
 from eaglenet.version import __version__
 
 
@@ -28,6 +29,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         metrics=ServiceMetrics(),
         tokens=TokenCheck(settings.token) if settings.token is not None else None,
         videos=VideoFiles(engine),
+        streams=Streams(settings.max_conversions, settings.timeout),
     )
 
     @asynccontextmanager

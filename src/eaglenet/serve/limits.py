@@ -22,7 +22,7 @@ MAX_CLIENTS = 4096
 """Clients whose budget is remembered; the longest silent one is forgotten first."""
 
 _SEARCH = re.compile(r"/api/(search|similar)(/|$)")
-_STREAM = re.compile(r"/api/clips/[^/]+/video$")
+_STREAM = re.compile(r"/api/clips/[^/]+/(video|stream)$")
 _CHEAP = re.compile(r"/(api/clips/[^/]+/(video|thumbnail)|static/.*)$")
 _UPLOAD = re.compile(r"/api/search/(image|video)$")
 

@@ -115,6 +115,14 @@ class SeveralQueries(TextParameters):
     group: Annotated[bool, Strict()] = Field(False, description="One result a file")
 
 
+class StreamParameters(BaseModel):
+    """From where on a file is played."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    start: Seconds = Field(0.0, description="Second of the file to begin at, or a little before")
+
+
 class MomentBody(BaseModel):
     """Seconds in the file."""
 

@@ -38,6 +38,8 @@ class Settings:
     max_streams: int = 64
     max_streams_a_client: int = 24
     """Fewer than all: readers that are slow on purpose leave room for the others."""
+    max_conversions: int = 2
+    """Videos that are made playable at once; each takes a core."""
     max_other: int = 64
     max_connections: int = 1024
     max_connections_a_client: int = 256

@@ -13,6 +13,7 @@ from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.security import TokenCheck
 from eaglenet.serve.settings import Settings
+from eaglenet.serve.streams import Streams
 from eaglenet.serve.upload_place import UploadPlace
 
 
@@ -25,6 +26,7 @@ class State:
     metrics: ServiceMetrics
     tokens: TokenCheck | None
     videos: VideoFiles
+    streams: Streams
     uploads: UploadPlace | None = None
     _batcher: Batcher | None = field(default=None, repr=False)
 
@@ -50,6 +52,7 @@ class State:
         if self._batcher is not None:
             await self._batcher.close()
             self._batcher = None
+        await self.streams.close()
         self.videos.close()
         if self.uploads is not None:
             self.uploads.close()

@@ -20,8 +20,9 @@ from typing import Any
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pictures, pixels, shots, windows, writing
+from eaglenet.video.containers import pyav
 from eaglenet.video.picking import decode_through
-from eaglenet.video.source import VideoSource, open_video, pyav
+from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.windows import DecodedVideo, Window
 
 __all__ = [

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.video.limits import MAX_PACKETS
-from eaglenet.video.source import open_container, pyav
+from eaglenet.video.containers import pyav
+from eaglenet.video.source import open_container
 
 RATE = 16_000
 """Samples a second."""

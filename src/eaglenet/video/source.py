@@ -1,7 +1,4 @@
-"""One opened video file: the only module that imports the decoder (PyAV).
-
-Everything else is handed a ``VideoSource``, or ``pyav()`` where a file is written.
-"""
+"""One opened video file: everything that reads frames is handed a ``VideoSource``."""
 
 from __future__ import annotations
 
@@ -13,20 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.errors import VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pixels
+from eaglenet.video.containers import CONTAINERS, pyav
 from eaglenet.video.limits import MAX_PACKETS, MAX_PIXELS
 from eaglenet.video.picking import decode_through
-
-CONTAINERS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,mxf,nut,rm,"
-    "ivf,obu,h264,hevc,h263,h261,m4v,vc1,dv,wtv,yuv4mpegpipe,mjpeg,nuv,swf,amv,gxf,"
-    "mp3,wav,flac,aac,aiff,ac3"
-)
-"""Formats that are opened. Playlists are not among them: they would make the decoder open whatever
-other file or address they name. Text and still images are not, which would read as video; sound is,
-so that the error can say so."""
 
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
 """Codecs in which an unreferenced frame can be dropped undecoded without changing any other. Not so
@@ -53,17 +42,6 @@ class PacketTable(NamedTuple):
     times: list[int]
     keyframes: list[int]
     end: int
-
-
-def pyav() -> Any:
-    """PyAV, imported on first use: machines that only train on features do not have it."""
-    try:
-        import av
-    except ImportError as error:
-        raise UsageError(
-            "decoding video needs PyAV, which is not installed: pip install av"
-        ) from error
-    return av
 
 
 class VideoSource:

@@ -1,0 +1,144 @@
+"""Files that a browser cannot play, made playable while they are watched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from eaglenet.serve.media import CHUNK, OpenVideo
+from eaglenet.serve.problems import Problem
+
+MODULE = "eaglenet.video.streaming"
+LONGEST_LINE = 4096
+LATER = {"Retry-After": "5"}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A process that writes an MP4, from second ``start`` of the file on."""
+
+    process: asyncio.subprocess.Process
+    how: str
+    start: float
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            "Eaglenet-How": self.how,
+            "Eaglenet-Start": f"{self.start:.3f}",
+            "Cache-Control": "no-store",
+            "Accept-Ranges": "none",
+            "Content-Disposition": "inline",
+        }
+
+
+class Streams:
+    """Starts processes that convert, as many at once as are allowed, and ends every one."""
+
+    def __init__(self, most: int, timeout: float) -> None:
+        self.most = most
+        self.timeout = timeout
+        self._running: set[asyncio.subprocess.Process] = set()
+
+    async def begin(self, video: OpenVideo, start: float) -> Converted:
+        """Hand the open file, and nothing else, to a process; its descriptor is closed here."""
+        try:
+            if len(self._running) >= self.most:
+                message = f"{self.most} videos are being converted, which is the most at once"
+                raise Problem(503, message, headers=LATER)
+            arguments = (str(video.descriptor), str(start), str(os.getpid()))
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", MODULE, *arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                pass_fds=(video.descriptor,),
+                limit=CHUNK,
+            )
+        finally:
+            os.close(video.descriptor)
+        self._running.add(process)
+        try:
+            return _described(process, await self._line(process))
+        except BaseException:
+            await self.end(process)
+            raise
+
+    async def _line(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        if process.stdout is None:
+            raise RuntimeError("a process without a pipe")
+        try:
+            async with asyncio.timeout(self.timeout):
+                line = await process.stdout.readuntil(b"\n")
+            said = json.loads(line[:LONGEST_LINE])
+        except TimeoutError:
+            raise Problem(504, f"the video did not begin within {self.timeout:g} s") from None
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            raise _unplayable("the decoder died of it") from None
+        return dict(said)
+
+    async def end(self, process: asyncio.subprocess.Process) -> None:
+        """Kill a process, whatever it is doing."""
+        self._running.discard(process)
+        if process.returncode is None:
+            # Not through Popen, which would take the end of the process from who waits for it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    async def close(self) -> None:
+        for process in list(self._running):
+            await self.end(process)
+
+    def answer(self, converted: Converted, method: str) -> Response:
+        """The MP4 as it is made; of HEAD nothing but where it begins."""
+        return _StreamResponse(self, converted, method == "HEAD")
+
+
+class _StreamResponse(StreamingResponse):
+    def __init__(self, streams: Streams, converted: Converted, is_head: bool) -> None:
+        self.streams, self.converted = streams, converted
+        content = _nothing() if is_head else self._chunks()
+        super().__init__(content, 200, converted.headers, "video/mp4")
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        # A reader that is slow lets the pipe fill, and the process waits.
+        output = self.converted.process.stdout
+        while output is not None and (chunk := await output.read(CHUNK)):
+            yield chunk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await asyncio.shield(self.streams.end(self.converted.process))
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+def _described(process: asyncio.subprocess.Process, said: dict[str, Any]) -> Converted:
+    if "error" in said:
+        raise _unplayable(str(said["error"]))
+    return Converted(process, str(said["how"]), float(said["start"]))
+
+
+def _unplayable(reason: str) -> Problem:
+    return Problem(
+        415,
+        f"the video cannot be converted: {reason}",
+        code="unplayable",
+        hint="download the file and play it elsewhere",
+    )
