@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chromium import BROWSER, FLAGS
 from demo_store import DemoStore, make_demo_store
 from fastapi.testclient import TestClient
 
@@ -35,3 +36,13 @@ def clip_id(engine: Engine) -> str:
 def own_demo(tmp_path: Path) -> DemoStore:
     """For tests that change files."""
     return make_demo_store(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield opened
+        opened.close()

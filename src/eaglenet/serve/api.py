@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.queries import clean_query
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.serve.batching import Found
+from eaglenet.serve.library import shown_place
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import (
@@ -83,7 +83,7 @@ async def similar(
     """Moments that look like a clip."""
     begun = time.perf_counter()
     state = state_of(request)
-    _require(state.engine, clip_id)
+    require_clip(state.engine, clip_id)
     options = asked.options()
     find = partial(state.engine.similar, clip_id, asked.k, options=options)
     hits = await state.batcher.call(find)
@@ -102,7 +102,7 @@ async def similar(
 def clip(request: Request, clip_id: ClipId) -> ClipBody:
     """What the store knows of a clip."""
     state = state_of(request)
-    snapshot = _require(state.engine, clip_id)
+    snapshot = require_clip(state.engine, clip_id)
     row = snapshot.row(clip_id)
     file = int(snapshot.columns["file_number"][row])
     files = snapshot.files
@@ -136,7 +136,7 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
 def thumbnail(request: Request, clip_id: ClipId) -> Response:
     """A small picture of the middle of a clip."""
     engine = state_of(request).engine
-    _require(engine, clip_id)
+    require_clip(engine, clip_id)
     # An id names content, which never changes.
     headers = {"Cache-Control": "private, max-age=86400"}
     return Response(engine.thumbnail(clip_id), media_type="image/jpeg", headers=headers)
@@ -160,7 +160,7 @@ VIDEO = {"content": {"video/*": {"schema": {"type": "string", "format": "binary"
 async def video(request: Request, clip_id: ClipId) -> Response:
     """The file a clip is in, whole or in part (``Range``)."""
     state = state_of(request)
-    await run_in_threadpool(_require, state.engine, clip_id)
+    await run_in_threadpool(require_clip, state.engine, clip_id)
     found = await state.videos.open(clip_id)
     return video_response(found, request.headers, request.method)
 
@@ -193,7 +193,7 @@ async def stream(
 ) -> Response:
     """The file a clip is in, made into what every browser plays while it is sent."""
     state = state_of(request)
-    await run_in_threadpool(_require, state.engine, clip_id)
+    await run_in_threadpool(require_clip, state.engine, clip_id)
     found = await state.videos.open(clip_id)
     converted = await state.streams.begin(found, asked.start)
     return state.streams.answer(converted, request.method)
@@ -204,7 +204,7 @@ def info(request: Request) -> InfoBody:
     """What is in the store."""
     state = state_of(request)
     values = state.engine.info()
-    names = ("clips", "files", "hours", "method", "index", "tags")
+    names = ("clips", "files", "hours", "lines", "method", "index", "tags")
     return InfoBody(
         **{name: values[name] for name in names},
         model=Path(values["model"]).name,
@@ -241,7 +241,7 @@ def _clean(sentence: str) -> str:
         return ""
 
 
-def _require(engine: Engine, clip_id: str) -> Snapshot:
+def require_clip(engine: Engine, clip_id: str) -> Snapshot:
     snapshot = engine.snapshot
     try:
         snapshot.row(clip_id)
@@ -274,10 +274,7 @@ def shown_path(state: State, path: str) -> str:
     """Whole on this machine; elsewhere from the indexed folder on, which is all they may know."""
     if state.settings.local:
         return path
-    for root in state.engine.manifest.roots:
-        if path.startswith(root.rstrip("/") + "/"):
-            return os.path.join(os.path.basename(root.rstrip("/")), os.path.relpath(path, root))
-    return os.path.basename(path)
+    return shown_place(path, tuple(state.engine.manifest.roots))
 
 
 def since(begun: float) -> float:

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from eaglenet.search.engine import Engine
-from eaglenet.serve import api, pages, uploads
+from eaglenet.serve import api, browsing, pages, uploads
 from eaglenet.serve.counters import ServiceMetrics
+from eaglenet.serve.library import Libraries
 from eaglenet.serve.limits import LimitMiddleware
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.problems import add_handlers
@@ -30,6 +31,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         tokens=TokenCheck(settings.token) if settings.token is not None else None,
         videos=VideoFiles(engine),
         streams=Streams(settings.max_conversions, settings.timeout),
+        libraries=Libraries(engine),
     )
 
     @asynccontextmanager
@@ -51,7 +53,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = state
-    routers = [pages.router, api.router]
+    routers = [pages.router, api.router, browsing.router]
     if settings.allow_uploads:
         routers.append(uploads.router)
     app.state.routes = [route for router in routers for route in router.routes]

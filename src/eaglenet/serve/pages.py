@@ -19,9 +19,13 @@ from eaglenet.serve.security import COOKIE
 from eaglenet.serve.state import state_of
 
 TYPES = {
-    "app.js": "text/javascript; charset=utf-8",
-    "view.js": "text/javascript; charset=utf-8",
-    "player.js": "text/javascript; charset=utf-8",
+    **dict.fromkeys(
+        (
+            *("app.js", "address.js", "browse.js", "help.js", "picture.js", "player.js"),
+            *("timeline.js", "view.js", "words.js"),
+        ),
+        "text/javascript; charset=utf-8",
+    ),
     "style.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }

@@ -213,6 +213,7 @@ class InfoBody(BaseModel):
     clips: int
     files: int
     hours: float
+    lines: int = Field(description="That were said or are to be read")
     model: str
     method: str
     index: str = Field(description="How shortlists are made: exact scan or kind of index")

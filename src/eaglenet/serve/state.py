@@ -10,6 +10,7 @@ from fastapi import Request
 from eaglenet.search.engine import Engine
 from eaglenet.serve.batching import Batcher
 from eaglenet.serve.counters import ServiceMetrics
+from eaglenet.serve.library import Libraries
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.security import TokenCheck
 from eaglenet.serve.settings import Settings
@@ -27,6 +28,7 @@ class State:
     tokens: TokenCheck | None
     videos: VideoFiles
     streams: Streams
+    libraries: Libraries
     uploads: UploadPlace | None = None
     _batcher: Batcher | None = field(default=None, repr=False)
 

@@ -125,8 +125,9 @@ class _StreamResponse(StreamingResponse):
 
 
 async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
+    parts: tuple[bytes, ...] = ()
+    for part in parts:
+        yield part
 
 
 def _described(process: asyncio.subprocess.Process, said: dict[str, Any]) -> Converted:

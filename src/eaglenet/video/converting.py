@@ -30,7 +30,8 @@ class Opened:
         """When a packet or frame is shown."""
         if item.pts is None or item.time_base is None:
             return None
-        return item.pts * item.time_base - self.zero
+        shown: Fraction = item.pts * item.time_base - self.zero
+        return shown
 
 
 def frames(packet: Any | None, stream: Any) -> list[Any]:
@@ -86,7 +87,7 @@ class ConvertedVideo:
         self.stream.width, self.stream.height = sides
         self.stream.codec_context.time_base = Fraction(1, TICKS)
         # A fragment begins with a keyframe.
-        self.stream.codec_context.gop_size = max(1, round(2 * min(rate, FASTEST)))
+        self.stream.codec_context.gop_size = max(1, round(2 * min(rate, Fraction(FASTEST))))
         self.graph: Any | None = None
         self.last = 0
         self.count = 0

@@ -147,25 +147,20 @@ def stream(file: IO[bytes], start: float, output: IO[bytes]) -> None:
     say(output, how="copy" if is_copied else "convert", start=round(float(begin), 3))
     seek(opened, found.position)
     with pyav().open(output, "w", format="mp4", options=FRAGMENTS) as target:
-        picture: Copied | ConvertedVideo
-        picture = (
-            Copied(opened, target, opened.video, begin)
-            if is_copied
-            else ConvertedVideo(opened, target, begin, found.turned)
-        )
-        streams, parts = [opened.video], {opened.video.index: picture}
+        streams = [opened.video]
+        parts: dict[int, Copied | ConvertedVideo | ConvertedSound] = {}
+        if is_copied:
+            parts[opened.video.index] = Copied(opened, target, opened.video, begin)
+        else:
+            parts[opened.video.index] = ConvertedVideo(opened, target, begin, found.turned)
         if opened.sound is not None:
+            streams.append(opened.sound)
             context = opened.sound.codec_context
             # In transport streams AAC describes itself in each packet, which an MP4 cannot.
-            known = context.name in COPIED_SOUND and (context.name != "aac" or context.extradata)
-            sound: Copied | ConvertedSound
-            sound = (
-                Copied(opened, target, opened.sound, begin)
-                if known
-                else ConvertedSound(opened, target, begin)
-            )
-            streams.append(opened.sound)
-            parts[opened.sound.index] = sound
+            if context.name in COPIED_SOUND and (context.name != "aac" or context.extradata):
+                parts[opened.sound.index] = Copied(opened, target, opened.sound, begin)
+            else:
+                parts[opened.sound.index] = ConvertedSound(opened, target, begin)
         for packet in packets(opened, *streams):
             parts[packet.stream.index].take(packet)
         for part in parts.values():

@@ -1,13 +1,21 @@
 // The page: one field, a grid of moments, filters, keys. The address bar holds the whole search.
 
+import * as address from "./address.js";
+import * as browse from "./browse.js";
+import * as help from "./help.js";
+import * as picture from "./picture.js";
 import * as player from "./player.js";
-import { card, element, waiting } from "./view.js";
+import { card, element, span, waiting } from "./view.js";
+import { lineOf } from "./words.js";
 
 const PAGE = 24;
 const MOST = 200;
 
 const form = document.querySelector("#search");
 const field = document.querySelector("#query");
+const heading = document.querySelector("#heading");
+const lead = document.querySelector("#lead");
+const chosen = document.querySelector("#chosen");
 const results = document.querySelector("#results");
 const status = document.querySelector("#status");
 const more = document.querySelector("#more");
@@ -18,12 +26,14 @@ const filterCount = document.querySelector("#filter-count");
 let hits = [];
 let running = null;
 let similarTo = null;
+let asked = null; // The picture that is searched with.
+let folder = "";
 let wanted = PAGE;
 
 const filled = () => {
   const parameters = new URLSearchParams();
   for (const [name, value] of new FormData(form)) {
-    if (name !== "q" && value.trim()) parameters.append(name, value.trim());
+    if (name !== "q" && typeof value === "string" && value.trim()) parameters.append(name, value.trim());
   }
   return parameters;
 };
@@ -48,52 +58,118 @@ const showFilterCount = () => {
   filterCount.hidden = !count;
 };
 
+const play = (hit) => player.open(hit, hits);
+
 const show = (found) => {
   hits = found;
-  results.replaceChildren(...hits.map((hit) => card(hit, (one) => player.open(one, hits))));
+  results.replaceChildren(...hits.map((hit) => {
+    const line = hit.words?.length ? lineOf(hit.words[0]) : null;
+    return card(hit, play, line);
+  }));
+  results.hidden = !hits.length;
   [...results.querySelectorAll(".card")].forEach((button, place) => {
     button.tabIndex = place ? -1 : 0; // One stop for Tab; arrows move inside the grid.
   });
 };
 
-const address = () => {
+const remember = () => {
   const parameters = filled();
   if (similarTo) parameters.set("similar", similarTo);
-  else if (field.value.trim()) parameters.set("q", field.value.trim());
-  const text = parameters.toString();
-  return text ? `/?${text}` : "/";
+  else if (field.value.trim() && !asked) parameters.set("q", field.value.trim());
+  else if (folder) parameters.set("folder", folder);
+  address.go(parameters);
 };
 
-const search = async ({ remember = true } = {}) => {
+const headline = (text, below = "") => {
+  heading.textContent = text;
+  lead.textContent = below;
+  lead.hidden = !below;
+};
+
+// What the results are like: the clip or the picture that was chosen, with a way out.
+const showChosen = (source, name, detail) => {
+  const frame = element("img");
+  frame.alt = "";
+  frame.src = source;
+  const text = element("div");
+  text.append(element("strong", "", name), element("span", "", detail));
+  const leave = element("button", "quiet", "Back to all files");
+  leave.type = "button";
+  leave.addEventListener("click", () => {
+    forget();
+    search();
+  });
+  chosen.replaceChildren(frame, text, leave);
+  chosen.hidden = false;
+};
+
+const forget = () => {
+  similarTo = null;
+  if (asked) URL.revokeObjectURL(asked.source);
+  asked = null;
+};
+
+const showLook = async (query) => {
+  chosen.hidden = true;
+  if (similarTo) {
+    headline("Similar moments");
+    const id = similarTo;
+    const answer = await fetch(`/api/clips/${encodeURIComponent(id)}`).catch(() => null);
+    if (answer?.ok && similarTo === id) {
+      const clip = await answer.json();
+      showChosen(clip.thumbnail, clip.name, span(clip));
+    }
+  } else if (asked) {
+    headline("Moments like a picture");
+    showChosen(asked.source, asked.file.name || "Pasted picture", `${Math.ceil(asked.file.size / 1024)} KB`);
+  } else if (query) {
+    headline(query);
+  } else {
+    headline("Find the moment", "Say what should be seen, in plain words, or look around.");
+  }
+};
+
+const request = (query, signal) => {
+  const parameters = filled();
+  parameters.set("k", wanted);
+  if (similarTo || asked) {
+    parameters.delete("negative");
+    parameters.delete("in");
+  }
+  if (asked) {
+    return fetch(`/api/search/image?${parameters}`, { method: "POST", body: asked.file, signal });
+  }
+  if (similarTo) return fetch(`/api/similar/${encodeURIComponent(similarTo)}?${parameters}`, { signal });
+  parameters.set("q", query);
+  return fetch(`/api/search?${parameters}`, { signal });
+};
+
+const search = async ({ isNew = true } = {}) => {
   const query = field.value.trim();
   showFilterCount();
   running?.abort();
-  if (remember && address() !== location.pathname + location.search) {
-    history.pushState(null, "", address());
-  }
-  if (!query && !similarTo) {
+  if (isNew) remember();
+  showLook(query);
+  const isBrowsing = !query && !similarTo && !asked;
+  welcome.hidden = !isBrowsing;
+  if (isBrowsing) {
     show([]);
     say("");
     more.hidden = true;
-    welcome.hidden = false;
     document.title = "eaglenet";
+    await browse.load(folder);
     return;
   }
-  welcome.hidden = true;
-  document.title = `${similarTo ? "Similar moments" : query} \u00b7 eaglenet`;
-  const parameters = filled();
-  parameters.set("k", wanted);
-  if (similarTo) parameters.delete("negative");
-  else parameters.set("q", query);
-  const path = similarTo ? `/api/similar/${encodeURIComponent(similarTo)}` : "/api/search";
+  document.title = `${heading.textContent} \u00b7 eaglenet`;
   const mine = new AbortController();
   running = mine;
   say("Searching\u2026");
   results.setAttribute("aria-busy", "true");
   results.classList.add("busy");
+  results.hidden = false;
   if (!hits.length) results.replaceChildren(...waiting(8));
   try {
-    const answer = await fetch(`${path}?${parameters}`, { signal: mine.signal });
+    const answer = await request(query, mine.signal);
     if (answer.status === 401) {
       location.reload(); // The login page stands at the same address.
       return;
@@ -102,7 +178,7 @@ const search = async ({ remember = true } = {}) => {
     const body = await answer.json();
     show(body.hits);
     const count = `${body.hits.length} ${body.hits.length === 1 ? "moment" : "moments"}`;
-    const what = similarTo ? "similar to the chosen one" : `in ${Math.round(body.milliseconds)} ms`;
+    const what = similarTo ? "similar to this one" : `in ${Math.round(body.milliseconds)} ms`;
     say(body.hits.length ? `${count} ${what}` : nothing());
     more.hidden = body.hits.length < wanted || wanted >= MOST;
   } catch (error) {
@@ -123,10 +199,20 @@ const nothing = () => [...filled().keys()].length
   : "No moment fits. Is anything indexed?";
 
 const findSimilar = (hit) => {
+  forget();
   similarTo = hit.clip_id;
+  field.value = "";
   wanted = PAGE;
   search();
   scrollTo({ top: 0 });
+};
+
+const findPicture = (file) => {
+  forget();
+  asked = { file, source: URL.createObjectURL(file) };
+  field.value = "";
+  wanted = PAGE;
+  search();
 };
 
 const offer = (tag) => {
@@ -137,19 +223,26 @@ const offer = (tag) => {
   choice.append(option);
 };
 
-const restore = () => {
-  const parameters = new URLSearchParams(location.search);
+const restore = async () => {
+  const parameters = address.read();
   if (parameters.get("tag")) offer(parameters.get("tag"));
   for (const input of form.elements) {
-    const value = input.name && parameters.get(input.name);
-    if (!value) continue;
-    if (input.type === "checkbox") input.checked = true;
-    else input.value = value;
+    if (!input.name || !parameters.has(input.name)) continue;
+    if (input.type === "checkbox") input.checked = parameters.getAll(input.name).includes(input.value);
+    else input.value = parameters.get(input.name);
   }
+  forget();
   similarTo = parameters.get("similar");
+  folder = parameters.get("folder") ?? "";
   wanted = PAGE;
   filters.open = filters.open || [...filled().keys()].length > 0;
-  search({ remember: false });
+  // The link is read before the search begins: opening and leaving the player change it.
+  const moment = address.linked();
+  await search({ isNew: false });
+  const linked = await moment.catch(() => null);
+  if (!linked) return;
+  const known = hits.find((hit) => hit.clip_id === linked.clip_id);
+  player.open(known ?? linked, hits, linked.moment.start);
 };
 
 const focusCard = (place) => {
@@ -187,8 +280,13 @@ const moveInGrid = (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  const typing = event.target.matches("input:not([type=checkbox], [type=range]), select, textarea");
+  if (event.key === "?" && !typing && !document.querySelector("#help[open]")) {
+    event.preventDefault();
+    help.show();
+    return;
+  }
   if (document.querySelector("dialog[open]")) return;
-  const typing = event.target.matches("input, select, textarea");
   if (event.key === "/" && !typing) {
     event.preventDefault();
     field.focus();
@@ -202,7 +300,7 @@ document.addEventListener("keydown", (event) => {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  similarTo = null;
+  forget();
   wanted = PAGE;
   search();
 });
@@ -219,7 +317,7 @@ document.querySelector("#clear").addEventListener("click", () => {
 more.addEventListener("click", async () => {
   const place = hits.length;
   wanted = Math.min(MOST, wanted * 2);
-  await search({ remember: false });
+  await search({ isNew: false });
   focusCard(place);
 });
 addEventListener("popstate", () => {
@@ -227,7 +325,13 @@ addEventListener("popstate", () => {
   restore();
 });
 
+help.setUp();
 player.setUp(findSimilar, (hit) => focusCard(hits.indexOf(hit)));
+picture.setUp(findPicture, () => say(picture.REFUSED, true));
+browse.setUp((file, all) => player.open(file, all), (target) => {
+  folder = target;
+  search();
+});
 
 const duration = (hours) => {
   if (hours < 1) return `${Math.ceil(hours * 60)} min`;
@@ -242,14 +346,17 @@ const setUp = async () => {
     const number = new Intl.NumberFormat();
     document.querySelector("#store").textContent =
       `${number.format(info.clips)} clips \u00b7 ${number.format(info.files)} files \u00b7 ` +
-      `${duration(info.hours)} \u00b7 ${info.model}`;
+      `${duration(info.hours)} \u00b7 ` +
+      (info.lines ? `${number.format(info.lines)} lines of words \u00b7 ` : "") + info.model;
+    document.querySelector("#parts").hidden = !info.lines;
     info.tags.forEach(offer);
     form.elements.tag.closest("label").hidden = !info.tags.length;
+    picture.allow(info.uploads);
   } catch {
     say("The service cannot be reached. Is it still running?", true);
   }
 };
 
 // What was typed before this script came is kept.
-restore();
 setUp();
+restore();

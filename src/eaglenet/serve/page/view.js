@@ -17,35 +17,51 @@ export const element = (name, className, text) => {
   return made;
 };
 
+// The same file, made playable for any browser while it is sent.
+export const streamOf = (hit) => hit.video.replace(/video$/, "stream");
+
 const folderOf = (hit) => hit.path.slice(0, -hit.name.length).split("/").filter(Boolean).pop() ?? "";
 
-export const card = (hit, open) => {
-  const item = element("li");
-  const button = element("button", "card");
-  button.type = "button";
-  button.title = hit.path;
-  button.setAttribute("aria-label",
-    `${hit.rank}: ${hit.name}, ${span(hit.moment)}, score ${hit.score.toFixed(3)}. Play`);
-  const frame = element("span", "frame");
-  const picture = element("img", "picture");
-  picture.alt = "";
-  picture.loading = "lazy";
-  picture.decoding = "async";
-  picture.addEventListener("load", () => showWhole(frame, picture), { once: true });
-  picture.src = hit.thumbnail;
-  frame.append(picture, element("span", "rank", hit.rank), element("span", "span", span(hit.moment)));
-  const where = element("span", "where");
+export const picture = (source, frame) => {
+  const made = element("img", "picture");
+  made.alt = "";
+  made.loading = "lazy";
+  made.decoding = "async";
+  made.addEventListener("load", () => showWhole(frame, made), { once: true });
+  made.src = source;
+  return made;
+};
+
+const where = (hit) => {
+  const bar = element("span", "where");
   const mark = element("i");
   const share = (seconds) => `${100 * Math.min(1, Math.max(0, seconds / (hit.duration || 1)))}%`;
   mark.style.setProperty("--from", share(hit.moment.start));
   mark.style.setProperty("--size", share(hit.moment.end - hit.moment.start));
-  where.append(mark);
+  bar.append(mark);
+  return bar;
+};
+
+// Its name for those who do not see it is its text: what is visible and what is heard agree.
+export const card = (hit, open, words = null) => {
+  const item = element("li");
+  const button = element("button", "card");
+  button.type = "button";
+  button.title = hit.path;
+  const frame = element("span", "frame");
+  frame.append(
+    picture(hit.thumbnail, frame),
+    element("span", "rank", hit.rank),
+    element("span", "span", span(hit.moment)),
+  );
   const text = element("span", "text");
   const facts = element("span", "facts");
   const more = hit.more.length ? `+${hit.more.length} more` : folderOf(hit);
   facts.append(element("span", "folder", more), element("span", "score", hit.score.toFixed(3)));
-  text.append(element("span", "name", hit.name), facts);
-  button.append(frame, where, text);
+  text.append(element("span", "name", hit.name));
+  if (words) text.append(words);
+  text.append(facts);
+  button.append(frame, where(hit), text);
   button.addEventListener("click", () => open(hit));
   preview(button, frame, hit);
   item.append(button);
@@ -82,16 +98,24 @@ const preview = (button, frame, hit) => {
     video.tabIndex = -1;
     video.setAttribute("aria-hidden", "true");
     const { start: from, end } = hit.moment;
-    video.addEventListener("loadedmetadata", (event) => { event.target.currentTime = from; });
+    let isConverted = false;
+    video.addEventListener("loadedmetadata", (event) => {
+      if (!isConverted) event.target.currentTime = from;
+    });
     video.addEventListener("playing", (event) => event.target.classList.add("live"));
     video.addEventListener("timeupdate", (event) => {
-      if (event.target.currentTime > end + 0.2) event.target.currentTime = from;
+      if (!isConverted && event.target.currentTime > end + 0.2) event.target.currentTime = from;
     });
     video.addEventListener("ended", (event) => {
-      event.target.currentTime = from;
+      event.target.currentTime = isConverted ? 0 : from;
       event.target.play().catch(() => {});
     });
-    video.addEventListener("error", stop); // The thumbnail stays; the player says why.
+    video.addEventListener("error", (event) => {
+      if (isConverted || !event.target.getAttribute("src")) { stop(); return; } // The thumbnail stays.
+      isConverted = true;
+      event.target.src = `${streamOf(hit)}?start=${from.toFixed(2)}`;
+      event.target.play().catch(() => {});
+    });
     frame.querySelector(".picture").after(video);
     video.src = `${hit.video}#t=${from.toFixed(2)}`;
     video.play().catch(() => {});

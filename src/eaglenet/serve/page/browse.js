@@ -1,0 +1,105 @@
+// What is in the store: folders and files, before anything is searched for.
+
+import { clock, element, picture } from "./view.js";
+import { asHit } from "./address.js";
+
+const PAGE = 24;
+
+const trail = document.querySelector("#trail");
+const folders = document.querySelector("#folders");
+const files = document.querySelector("#files");
+const more = document.querySelector("#more-files");
+const order = document.querySelector("#order");
+const title = document.querySelector("#browse-title");
+
+let folder = "";
+let shown = [];
+let running = null;
+let open = () => {};
+let enter = () => {};
+
+const fileCard = (file) => {
+  const item = element("li");
+  const button = element("button", "tile");
+  button.type = "button";
+  button.title = file.path;
+  const frame = element("span", "frame");
+  frame.append(picture(file.thumbnail, frame), element("span", "span", clock(file.duration)));
+  const text = element("span", "text");
+  const facts = element("span", "facts");
+  const day = new Date(file.modified * 1000).toLocaleDateString();
+  facts.append(element("span", "folder", file.folder || "-"), element("span", "", day));
+  text.append(element("span", "name", file.name), facts);
+  button.append(frame, text);
+  button.addEventListener("click", () => open(file, shown));
+  item.append(button);
+  return item;
+};
+
+const step = (name, target, isHere) => {
+  const button = element("button", "quiet", name);
+  button.type = "button";
+  if (isHere) button.setAttribute("aria-current", "page");
+  button.addEventListener("click", () => enter(target));
+  return button;
+};
+
+const showTrail = () => {
+  const parts = folder ? folder.split("/") : [];
+  const steps = parts.map((name, number) => step(name, parts.slice(0, number + 1).join("/"), number === parts.length - 1));
+  trail.replaceChildren(step("All files", "", !parts.length), ...steps);
+  trail.hidden = !parts.length;
+};
+
+const showFolders = (found) => {
+  folders.replaceChildren(...found.map((each) => {
+    const item = element("li");
+    const button = step(each.name, each.folder, false);
+    button.classList.add("folder-button");
+    button.append(element("span", "count", each.files));
+    item.append(button);
+    return item;
+  }));
+  folders.hidden = !found.length;
+};
+
+export const load = async (wanted = folder, isMore = false) => {
+  folder = wanted;
+  running?.abort();
+  const mine = new AbortController();
+  running = mine;
+  const first = isMore ? shown.length : 0;
+  const parameters = new URLSearchParams({ folder, order: order.value, first, k: PAGE });
+  let body;
+  try {
+    const answer = await fetch(`/api/files?${parameters}`, { signal: mine.signal });
+    if (!answer.ok) return;
+    body = await answer.json();
+  } catch {
+    return; // Asked for something else meanwhile, or the service is gone, which searching tells.
+  }
+  if (!folder && body.folders.length === 1 && body.folders[0].files === body.total) {
+    await load(body.folders[0].folder); // One folder with everything in it says nothing.
+    return;
+  }
+  title.textContent = folder ? `Files in ${folder}` : "Files";
+  showTrail();
+  showFolders(body.folders);
+  const found = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));
+  shown = isMore ? [...shown, ...found] : found;
+  const cards = found.map(fileCard);
+  if (isMore) files.append(...cards);
+  else files.replaceChildren(...cards);
+  more.hidden = shown.length >= body.total;
+};
+
+export const setUp = (onOpen, onEnter) => {
+  open = onOpen;
+  enter = onEnter;
+  order.addEventListener("change", () => load());
+  more.addEventListener("click", async () => {
+    const place = files.children.length;
+    await load(folder, true);
+    files.children[place]?.querySelector("button").focus();
+  });
+};
