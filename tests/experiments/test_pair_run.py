@@ -102,8 +102,9 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
         "towers.vision.mlp_width": 32, "towers.vision.pool_after": 1, "towers.vision.layers": 2,
         "towers.text.vocabulary_size": len(PIECES), "towers.text.context_length": 32,
         "towers.text.heads": 2, "towers.text.width": 16, "towers.text.layers": 1,
-        "towers.text.mlp_width": 32, "training.steps": 3, "training.batch_items": 4,
-        "training.evaluate_every": 3,
+        "towers.text.mlp_width": 32, "beginning.steps": 3, "beginning.batch_items": 4,
+        "beginning.evaluate_every": 3, "ingredients": "seed=1", "student.steps": 2,
+        "student.batch_items": 4,
     }  # fmt: skip
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     trained = runner.invoke(app, ["train", "small", "--output", str(tmp_path / "run"), *options])

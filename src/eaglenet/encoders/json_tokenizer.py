@@ -89,12 +89,14 @@ class JsonTokenizer:
         encodings = self._backend.encode_batch_fast(
             [valid_unicode(text) for text in texts], add_special_tokens=False
         )
-        ids = torch.full((len(encodings), width), self.settings.pad_id, dtype=torch.int64)
-        mask = torch.zeros(len(encodings), width, dtype=torch.bool)
-        for row, encoding in enumerate(encodings):
+        rows, lengths = [], []
+        for encoding in encodings:
             tokens = [*self._start, *encoding.ids[: width - added], *self._end]
-            ids[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
-            mask[row, : len(tokens)] = True
+            lengths.append(len(tokens))
+            rows.append(tokens + [self.settings.pad_id] * (width - len(tokens)))
+        # One tensor of all rows: a tensor a row takes longer than the tokenizer itself.
+        ids = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), width)
+        mask = torch.arange(width) < torch.tensor(lengths)[:, None]
         return Tokens(ids, mask)
 
 

@@ -21,6 +21,8 @@ from eaglenet.methods.folder import save
 from eaglenet.settings import override, split_assignment, to_plain
 from eaglenet.training.pairs.banks import PairBank, open_bank
 from eaglenet.training.pairs.config import PairTrainingConfig
+from eaglenet.training.pairs.evaluation import evaluate_all, recall_sum
+from eaglenet.training.pairs.soup import Weights, greedy_soup
 from eaglenet.training.pairs.trainer import BEST, PairTrainer
 
 
@@ -38,6 +40,12 @@ class PairExperiment:
 
     folders: folders of frames (`eaglenet data frames`), separated by commas.
     picture_size: side in pixels at which pictures are kept in memory; crops are taken from it.
+    towers: the shape of the model that is made.
+    beginning: the common start of all ingredients, with towers that do not pool their patches.
+    ingredients: runs from there, each `beginning` with these settings changed, separated by
+        spaces ("lr_towers=5e-5 seed=1"); the mean of the weights of those that help each other
+        (:mod:`eaglenet.training.pairs.soup`) is the teacher.
+    student: how towers of the wanted shape learn to see as the teacher sees.
     """
 
     name: str
@@ -45,13 +53,15 @@ class PairExperiment:
     picture_size: int = 192
     start: StartWeights = field(default_factory=StartWeights)
     towers: CompactConfig = field(default_factory=CompactConfig)
-    training: PairTrainingConfig = field(default_factory=PairTrainingConfig)
+    beginning: PairTrainingConfig = field(default_factory=PairTrainingConfig)
+    ingredients: tuple[str, ...] = ()
+    student: PairTrainingConfig = field(default_factory=PairTrainingConfig)
 
     def changed(self, settings: Sequence[str]) -> PairExperiment:
         """With `section.field=value` settings applied."""
         experiment = self
         for setting in settings:
-            path, text = split_assignment(setting, "training.steps=4000")
+            path, text = split_assignment(setting, "beginning.steps=4000")
             experiment = override(experiment, path, text)
         return experiment
 
@@ -74,7 +84,10 @@ def train_pairs(
     device: str = "auto",
     report: Callable[[str], None] = print,
 ) -> Path:
-    """Train, and write the best averaged towers as a model folder ``output/model``."""
+    """Train stage by stage, and write the towers as a model folder ``output/model``.
+
+    A run that was interrupted goes on with the stage that it was in.
+    """
     output = Path(output)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -88,8 +101,6 @@ def train_pairs(
     backend = read_backend(text_folder / "tokenizer.json")
     length = experiment.towers.text.context_length
     tokenizer = JsonTokenizer(backend, TokenizerSettings(context_length=length))
-    encoder = CompactEncoder(experiment.towers, seed=experiment.training.seed)
-    start_from(encoder, Path(start.vision).expanduser(), text_folder)
     output.mkdir(parents=True, exist_ok=True)
     write_json(output / "experiment.json", to_plain(experiment))
 
@@ -97,15 +108,95 @@ def train_pairs(
         return open_bank(folders, split, tokenizer, size=experiment.picture_size, device=device)
 
     report(f"reading pictures of {experiment.folders}")
-    train = bank(experiment.places, "train")
-    trainer = PairTrainer(
-        encoder, train, _validation(experiment.places, bank), experiment.training, output, report
-    )
-    trainer.run()
-    best = torch.load(output / BEST, weights_only=True, map_location="cpu")
-    encoder.cpu().load_state_dict(best["weights"])
+    banks = (bank(experiment.places, "train"), _validation(experiment.places, bank))
+    making = Making(experiment, output, *banks, report)
+    encoder = making.student(making.teacher(making.ingredients(making.beginning())))
     save_towers(encoder, backend, output / "model")
     return output / "model"
+
+
+@dataclass(frozen=True)
+class Making:
+    """The stages of a run; one whose folder has the file ``done`` is read instead of run again."""
+
+    experiment: PairExperiment
+    output: Path
+    train: PairBank
+    validation: Mapping[str, PairBank]
+    report: Callable[[str], None]
+
+    def beginning(self) -> Weights:
+        """The towers as they come, brought together for a short while."""
+        encoder = self._towers(pooled=False)
+        start = self.experiment.start
+        start_from(encoder, Path(start.vision).expanduser(), Path(start.text).expanduser())
+        return self._trained("beginning", encoder, self.experiment.beginning)
+
+    def ingredients(self, beginning: Weights) -> list[Weights]:
+        """A run from the beginning for each list of settings."""
+        results = []
+        for number, settings in enumerate(self.experiment.ingredients):
+            config = self.experiment.beginning
+            for setting in settings.split():
+                config = override(config, *split_assignment(setting, "seed=1"))
+            encoder = self._towers(pooled=False)
+            encoder.load_state_dict(beginning)
+            results.append(self._trained(f"ingredient-{number}", encoder, config))
+        return results or [beginning]
+
+    def teacher(self, ingredients: Sequence[Weights]) -> CompactEncoder:
+        """The mean of those ingredients that do better together."""
+        encoder = self._towers(pooled=False).to(self.train.device).eval()
+
+        def score(weights: Weights) -> float:
+            encoder.load_state_dict(weights)
+            return recall_sum(evaluate_all(encoder, self.validation))
+
+        if len(ingredients) == 1:
+            encoder.load_state_dict(ingredients[0])
+            return encoder
+        weights, chosen, best = greedy_soup(ingredients, score)
+        self.report(f"the mean of ingredients {sorted(chosen)}: recalls sum up to {best:.1f}")
+        encoder.load_state_dict(weights)
+        return encoder
+
+    def student(self, teacher: CompactEncoder) -> CompactEncoder:
+        """Towers of the wanted shape that begin as the teacher and follow it."""
+        encoder = self._towers(pooled=True)
+        if encoder.config != teacher.config:
+            encoder.load_state_dict(teacher.state_dict())
+            best = self._trained("student", encoder, self.experiment.student, teacher)
+            encoder.cpu().load_state_dict(best)
+            return encoder
+        return teacher.cpu()
+
+    def _towers(self, *, pooled: bool) -> CompactEncoder:
+        config = self.experiment.towers
+        if not pooled:
+            config = replace(config, vision=replace(config.vision, pool_after=0))
+        return CompactEncoder(config, seed=self.experiment.beginning.seed)
+
+    def _trained(
+        self,
+        stage: str,
+        encoder: CompactEncoder,
+        config: PairTrainingConfig,
+        teacher: CompactEncoder | None = None,
+    ) -> Weights:
+        folder = self.output / stage
+        mark = folder / "done"
+        if mark.exists():
+            self.report(f"{stage} is there already")
+        else:
+
+            def report(line: str) -> None:
+                self.report(f"{stage}: {line}")
+
+            PairTrainer(encoder, self.train, self.validation, config, folder, report, teacher).run()
+            mark.write_text("")
+        best = torch.load(folder / BEST, weights_only=True, map_location="cpu")
+        weights: Weights = best["weights"]
+        return weights
 
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:

@@ -5,17 +5,29 @@ from __future__ import annotations
 from eaglenet.experiments.pair_run import PairExperiment
 from eaglenet.training.pairs.config import PairTrainingConfig
 
+_INGREDIENT = "lr_heads=5e-4 warmup_steps=40 steps=850 average=0.995 evaluate_every=200"
+
 TOWER_RECIPES: dict[str, PairExperiment] = {
-    # 330 s on an H200 with COCO, MSR-VTT frames and Flickr8k: models/small/README.md.
+    # 370 s on an H200 with COCO, MSR-VTT frames and Flickr8k: models/small/README.md.
     "small": PairExperiment(
         "small",
-        training=PairTrainingConfig(
-            steps=2200,
-            lr_towers=5e-5,
-            video_share=0.33,
-            average=0.999,
-            crop=0.45,
-            evaluate_every=300,
+        beginning=PairTrainingConfig(
+            steps=450,
+            lr_towers=1e-4,
+            layer_decay=0.85,
+            warmup_steps=80,
+            video_share=0.25,
+            text_dropout=0.1,
+            drop_path=0.05,
+            patch_dropout=0.5,
+            average=0.99,
+            evaluate_every=150,
+        ),
+        ingredients=(
+            f"{_INGREDIENT} lr_towers=7e-5 seed=1",
+            f"{_INGREDIENT} lr_towers=1e-4 layer_decay=0.8 video_share=0.33 "
+            "word_dropout=0.15 seed=2",
+            f"{_INGREDIENT} lr_towers=7e-5 crop=0.3 machine_share=0.5 seed=3",
         ),
     )
 }

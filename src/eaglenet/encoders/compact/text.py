@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -19,6 +20,8 @@ class CompactBlock(nn.Module):
         self.ln_1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
         self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.dropout = 0.0
+        """Share of each branch's numbers that training sets to zero."""
 
     def forward(
         self,
@@ -26,9 +29,12 @@ class CompactBlock(nn.Module):
         *,
         mask: Bool[Tensor, "texts 1 1 words"] | None = None,
     ) -> Float[Tensor, "texts words width"]:
-        words = self.ln_1(words + self.attention(words, mask=mask))
-        result: Tensor = self.ln_2(words + self.mlp(words))
+        words = self.ln_1(words + self._kept(self.attention(words, mask=mask)))
+        result: Tensor = self.ln_2(words + self._kept(self.mlp(words)))
         return result
+
+    def _kept(self, branch: Tensor) -> Tensor:
+        return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
 
 
 class CompactText(nn.Module):

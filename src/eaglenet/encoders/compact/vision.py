@@ -72,6 +72,8 @@ class CompactVision(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.projection = nn.Linear(2 * config.width, dim, bias=False)
         self.gradient_checkpointing = 0
+        self.patch_dropout = 0.0
+        """Share of patches that training leaves out, where patches are not pooled."""
 
     def forward(
         self,
@@ -88,6 +90,8 @@ class CompactVision(nn.Module):
         embedded = self.patch_embedding(pixels)
         first = self.class_embedding.to(embedded.dtype).expand(len(embedded), 1, -1)
         tokens = torch.cat([first, embedded], dim=1) + self.positional_embedding
+        if self.training and self.patch_dropout and not self.config.pool_after:
+            tokens = leave_out_patches(tokens, self.patch_dropout)
         for index, block in enumerate(self.blocks):
             if index == self.config.pool_after and index:
                 tokens = pool_patches(tokens, self.config.grid)
@@ -129,6 +133,17 @@ def pool_patches(
     images, _, width = tokens.shape
     squares = tokens[:, 1:].reshape(images, grid // 2, 2, grid // 2, 2, width)
     return torch.cat([tokens[:, :1], squares.mean(dim=(2, 4)).flatten(1, 2)], dim=1)
+
+
+def leave_out_patches(
+    tokens: Float[Tensor, "images tokens width"], share: float
+) -> Float[Tensor, "images kept width"]:
+    """The class token and a random choice of the patches, another one for each image."""
+    images, count, width = tokens.shape
+    kept = max(1, round((count - 1) * (1 - share)))
+    order = torch.rand(images, count - 1, device=tokens.device).argsort(dim=1)[:, :kept] + 1
+    chosen = tokens.gather(1, order[..., None].expand(-1, -1, width))
+    return torch.cat([tokens[:, :1], chosen], dim=1)
 
 
 def resize_positions(

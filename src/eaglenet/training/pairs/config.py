@@ -9,7 +9,7 @@ from eaglenet.errors import ConfigError
 
 @dataclass(frozen=True)
 class PairTrainingConfig:
-    """The defaults are those that the packaged model ``small`` was made with.
+    """How long, how fast, on what share of what; the recipe ``small`` changes some of it.
 
     steps: batches seen; the rates fall to zero over them on a cosine.
     seconds: end sooner, after so much time, the rates falling accordingly; 0 for no limit.
@@ -20,10 +20,13 @@ class PairTrainingConfig:
         it before training: of two "a man is talking" neither is wrong for the other's video.
     soft_temperature: of those likenesses.
     machine_share: how often a captioner's sentence is taken although people wrote one.
-    word_dropout: share of words hidden. drop_path: share of residual branches left out at the last
-        visual block, fewer before.
+    layer_decay: factor of a block's rate for each block above it; embeddings come lowest.
+    word_dropout: share of words hidden. text_dropout: share of each text branch's numbers set to 0.
+    drop_path: share of images for which a visual branch is left out. patch_dropout: share of
+        patches left out, where the tower does not pool them.
     average: decay of the running mean of all weights, which is what is evaluated and saved.
     crop: smallest share of a picture's area that a random crop keeps.
+    compile_blocks: let torch compile the visual blocks (a GPU; about half a minute at the start).
     """
 
     steps: int = 12000
@@ -38,21 +41,35 @@ class PairTrainingConfig:
     soft_targets: float = 0.2
     soft_temperature: float = 0.05
     machine_share: float = 0.3
+    layer_decay: float = 1.0
     word_dropout: float = 0.1
+    text_dropout: float = 0.0
     drop_path: float = 0.1
+    patch_dropout: float = 0.0
     average: float = 0.9995
     crop: float = 0.4
     clip_norm: float = 1.0
     evaluate_every: int = 1000
+    compile_blocks: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_items", "frames_per_video", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, should be at least 1")
-        for name in ("video_share", "soft_targets", "machine_share", "word_dropout", "drop_path"):
+        for name in (
+            "video_share",
+            "soft_targets",
+            "machine_share",
+            "word_dropout",
+            "text_dropout",
+            "drop_path",
+            "patch_dropout",
+        ):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, should be in 0 ... 1")
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay is {self.layer_decay}, should be above 0, at most 1")
         if not 0 < self.crop <= 1 or not 0 <= self.average < 1 or self.soft_temperature <= 0:
             raise ConfigError(
                 "crop should be in 0 ... 1, average below 1, soft_temperature above 0"

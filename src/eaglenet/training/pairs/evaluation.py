@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -43,3 +45,14 @@ def evaluate_pairs(encoder: CompactEncoder, bank: PairBank) -> Metrics:
     )
     scores = F.normalize(sentences, dim=-1) @ item_vectors(encoder, bank).T
     return retrieval_metrics(scores.cpu(), owner)
+
+
+def evaluate_all(encoder: CompactEncoder, banks: Mapping[str, PairBank]) -> dict[str, Metrics]:
+    """The metrics of each bank by its name."""
+    return {name: evaluate_pairs(encoder, bank) for name, bank in banks.items()}
+
+
+def recall_sum(results: Mapping[str, Metrics]) -> float:
+    """What runs are chosen by: R@1 + R@5 + R@10 by text, the mean over the banks."""
+    sums = [metrics.t2v.recall_sum for metrics in results.values()]
+    return sum(sums) / max(len(sums), 1)

@@ -21,7 +21,8 @@ from eaglenet.encoders.compact.text import mean_of_words
 from eaglenet.errors import NonFiniteError
 from eaglenet.training.pairs.banks import PairBank, random_views
 from eaglenet.training.pairs.config import PairTrainingConfig
-from eaglenet.training.pairs.evaluation import evaluate_pairs
+from eaglenet.training.pairs.distillation import distillation_loss
+from eaglenet.training.pairs.evaluation import evaluate_all, recall_sum
 from eaglenet.training.pairs.loss import pair_loss
 from eaglenet.types import Tokens
 
@@ -40,6 +41,8 @@ class PairTrainer:
     config: PairTrainingConfig
     output: Path
     report: Callable[[str], None] = logger.info
+    teacher: CompactEncoder | None = None
+    """Towers to follow instead of the pairs; the text tower is theirs and stays as it is."""
     averaged: CompactEncoder = field(init=False)
     step: int = 0
 
@@ -47,15 +50,25 @@ class PairTrainer:
         torch.manual_seed(self.config.seed)
         self.device = self.train.device
         self.encoder.to(self.device).train()
+        if self.teacher is not None:
+            self.teacher.to(self.device).eval().requires_grad_(False)
+            self.encoder.text.load_state_dict(self.teacher.text.state_dict())
+            self.encoder.text.eval().requires_grad_(False)
+            self.encoder.logit_scale.requires_grad_(False)
         self.averaged = copy.deepcopy(self.encoder).eval().requires_grad_(False)
-        last = len(self.encoder.vision.blocks) - 1
-        for number, block in enumerate(self.encoder.vision.blocks):
-            block.drop_path = self.config.drop_path * number / max(last, 1)  # type: ignore[assignment]
+        self.encoder.vision.patch_dropout = self.config.patch_dropout
+        for block in self.encoder.vision.blocks:
+            block.drop_path = self.config.drop_path  # type: ignore[assignment]
+            if self.config.compile_blocks:
+                block.compile()
+        for block in self.encoder.text.blocks:
+            block.dropout = self.config.text_dropout  # type: ignore[assignment]
         self.generator = torch.Generator(self.device).manual_seed(self.config.seed)
         is_video = self.train.is_video
         self._videos = is_video.nonzero()[:, 0]
         self._images = (~is_video).nonzero()[:, 0]
-        self.meanings = self._meanings() if self.config.soft_targets else None
+        is_soft = self.config.soft_targets > 0 and self.teacher is None
+        self.meanings = self._meanings() if is_soft else None
         self._optimizer = self._make_optimizer()
         self.output.mkdir(parents=True, exist_ok=True)
 
@@ -88,18 +101,24 @@ class PairTrainer:
         pixels = random_views(self.train.frames[rows], size, config.crop, self.generator)
         tokens = self._hide_words(self.train.tokens(sentences))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            vision = self.encoder.vision
-            frames = vision(vision.normalise(pixels))[:, 0]
+            pixels = self.encoder.vision.normalise(pixels)
+            frames = self.encoder.vision(pixels)[:, 0]
             words = self.encoder.text(tokens.ids, tokens.mask)
+            taught = None if self.teacher is None else self._taught(pixels)
+        sentence = mean_of_words(words.float(), tokens.mask)
         pictures = pool_frames(frames.float(), len(videos), config.frames_per_video)
-        loss = pair_loss(
-            pictures,
-            mean_of_words(words.float(), tokens.mask),
-            self.encoder.logit_scale,
-            meanings=None if self.meanings is None else self.meanings[sentences],
-            share=config.soft_targets,
-            temperature=config.soft_temperature,
-        )
+        if taught is None:
+            loss = pair_loss(
+                pictures,
+                sentence,
+                self.encoder.logit_scale,
+                meanings=None if self.meanings is None else self.meanings[sentences],
+                share=config.soft_targets,
+                temperature=config.soft_temperature,
+            )
+        else:
+            goal = pool_frames(taught.float(), len(videos), config.frames_per_video)
+            loss = distillation_loss(pictures, goal, sentence, self.encoder.logit_scale)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.encoder.parameters(), config.clip_norm)
@@ -109,6 +128,17 @@ class PairTrainer:
         self.step += 1
         self._average()
         return loss.detach()
+
+    @torch.no_grad()
+    def _taught(
+        self, pixels: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images dim"]:
+        assert self.teacher is not None
+        size = self.teacher.config.vision.image_size
+        if pixels.shape[-1] != size:
+            pixels = F.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
+        taught: Tensor = self.teacher.vision(pixels)[:, 0]
+        return taught
 
     def _draw_items(self) -> tuple[Int[Tensor, "videos"], Int[Tensor, "images"]]:
         wanted = round(self.config.batch_items * self.config.video_share)
@@ -135,23 +165,37 @@ class PairTrainer:
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         config = self.config
-        groups: dict[tuple[bool, bool], list[Tensor]] = {}
+        groups: dict[tuple[float, bool], list[Tensor]] = {}
         for name, parameter in self.encoder.named_parameters():
-            is_head = ("projection" in name and "patch" not in name) or name == "logit_scale"
-            groups.setdefault((is_head, parameter.ndim > 1), []).append(parameter)
+            if parameter.requires_grad:
+                peak = self._peak_rate(name)
+                groups.setdefault((peak, parameter.ndim > 1), []).append(parameter)
         return torch.optim.AdamW(
             [
                 {
                     "params": parameters,
-                    "peak": config.lr_heads if is_head else config.lr_towers,
+                    "peak": peak,
                     "weight_decay": config.weight_decay if is_matrix else 0.0,
                 }
-                for (is_head, is_matrix), parameters in groups.items()
+                for (peak, is_matrix), parameters in groups.items()
             ],
             lr=config.lr_towers,
             betas=(0.9, 0.98),
             fused=self.device.type == "cuda",
         )
+
+    def _peak_rate(self, name: str) -> float:
+        """The highest rate of a parameter: lower for a lower block by ``layer_decay``."""
+        if ("projection" in name and "patch" not in name) or name == "logit_scale":
+            return self.config.lr_heads
+        tower = self.encoder.vision if name.startswith("vision") else self.encoder.text
+        parts = name.split(".")
+        if parts[1] == "blocks":
+            above = len(tower.blocks) - 1 - int(parts[2])
+        else:
+            # The visual norm is the last layer, the text's the first.
+            above = 0 if name.startswith("vision.norm") else len(tower.blocks)
+        return self.config.lr_towers * self.config.layer_decay**above
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -174,10 +218,8 @@ class PairTrainer:
 
     def _evaluate(self, loss: float, seconds: float, best: float) -> float:
         """Log the metrics; keep the averaged weights where they are the best so far."""
-        results = {
-            name: evaluate_pairs(self.averaged, bank) for name, bank in self.validation.items()
-        }
-        total = sum(metrics.t2v.recall_sum for metrics in results.values()) / max(len(results), 1)
+        results = evaluate_all(self.averaged, self.validation)
+        total = recall_sum(results)
         line = {
             "step": self.step,
             "seconds": round(seconds, 1),
