@@ -29,7 +29,7 @@ from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
 
 DIM = 384
-LOGIT_SCALE = 3.598
+LOGIT_SCALE = 3.264
 """What `small` learnt: the logarithm of the factor of its cosines."""
 VOCABULARY = 27_626
 """Word pieces of `small`."""

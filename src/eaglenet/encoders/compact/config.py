@@ -12,7 +12,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class CompactVisionConfig:
-    """The image tower; defaults are a ViT-S/14 that pools 2 x 2 patches after its third block.
+    """The image tower; defaults are a ViT-S/14 at 168 pixels.
 
     pool_after: blocks that see every patch; after them each 2 x 2 patches become their mean, so
         that the other blocks cost a quarter. 0 never pools.
@@ -25,7 +25,7 @@ class CompactVisionConfig:
     heads: int = 6
     mlp_width: int = 1536
     norm_eps: float = 1e-6
-    pool_after: int = 3
+    pool_after: int = 0
 
     def __post_init__(self) -> None:
         _check_heads("vision", self.width, self.heads)

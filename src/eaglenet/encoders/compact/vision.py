@@ -1,4 +1,4 @@
-"""The compact image tower: a ViT that pools its patches once, early."""
+"""The compact image tower: a ViT that can pool its patches once, early."""
 
 from __future__ import annotations
 
