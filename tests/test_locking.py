@@ -22,6 +22,20 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
         pass
 
 
+def test_deleting_the_file_lets_no_second_holder_in_where_the_folder_is_locked_too(
+    tmp_path: Path,
+) -> None:
+    with hold_lock(tmp_path / "lock", with_folder=True):
+        (tmp_path / "lock").unlink()
+        with (
+            pytest.raises(LockHeldError, match="whose lock file was deleted"),
+            hold_lock(tmp_path / "lock", with_folder=True),
+        ):
+            pass
+    with hold_lock(tmp_path / "lock", with_folder=True):
+        pass
+
+
 def test_one_that_waits_comes_after_the_first(tmp_path: Path) -> None:
     order: list[str] = []
     entered = threading.Event()

@@ -25,8 +25,12 @@ class LockHeldError(Exception):
 
 
 @contextmanager
-def hold_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock file ``path``; where another does, wait, or raise :class:`LockHeldError`."""
+def hold_lock(path: Path, *, wait: bool = False, with_folder: bool = False) -> Iterator[None]:
+    """Hold the lock file ``path``; where another does, wait, or raise :class:`LockHeldError`.
+
+    ``with_folder`` locks its folder as well: who deletes the file lets no second holder in.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC) if with_folder else None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         while True:
@@ -36,12 +40,16 @@ def hold_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
             # It was deleted meanwhile: who comes next would lock another one.
             os.close(descriptor)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if folder is not None:
+            _lock_folder(folder)
         os.ftruncate(descriptor, 0)
         content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
         os.pwrite(descriptor, content.encode(), 0)
         yield
     finally:
         os.close(descriptor)
+        if folder is not None:
+            os.close(folder)
 
 
 def _lock(descriptor: int, path: Path, wait: bool) -> None:
@@ -58,6 +66,17 @@ def _lock(descriptor: int, path: Path, wait: bool) -> None:
     except OSError as error:
         # Some network disks know no locks: work there was possible before there were any.
         logger.warning("%s cannot be locked (%s): use it once at a time", path, error.strerror)
+
+
+def _lock_folder(descriptor: int) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LockHeldError("another eaglenet, whose lock file was deleted") from None
+    except OSError:
+        pass  # network disks do not lock folders; the file is locked
 
 
 def _is_the_file(descriptor: int, path: Path) -> bool:

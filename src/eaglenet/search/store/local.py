@@ -196,7 +196,7 @@ def _writer_lock(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             with disk_errors(folder, is_searched=(folder / MANIFEST).exists()):
-                held.enter_context(hold_lock(folder / LOCK))
+                held.enter_context(hold_lock(folder / LOCK, with_folder=True))
                 is_searched = (folder / SNAPSHOT / CURRENT).exists()
                 recover(folder, TABLES, WORD_TABLES, is_searched=is_searched)
         except LockHeldError as holder:
