@@ -22,7 +22,9 @@ def open_client(engine: Engine) -> Iterator[TestClient]:
 
 
 def test_nothing_can_be_uploaded_unless_allowed(client: TestClient) -> None:
-    assert client.post("/api/search/image", content=b"x").status_code == 404
+    answer = client.post("/api/search/image", content=b"x")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "uploads_off")
+    assert "--allow-uploads" in answer.json()["error"]["hint"]
     assert "/api/search/image" not in client.get("/openapi.json").json()["paths"]
     assert client.get("/api/info").json()["uploads"] is False
 
@@ -47,6 +49,13 @@ def test_bad_uploads_are_refused_without_telling_where_they_lay(open_client: Tes
             assert answer.status_code == 400, answer.text
             assert "/tmp" not in answer.text
     assert open_client.post("/api/search/image", content=bytes(400_001)).status_code == 413
+
+
+def test_a_form_is_told_how_to_send_the_file(open_client: TestClient) -> None:
+    """As ``curl -F picture=@FILE`` sends it."""
+    answer = open_client.post("/api/search/image", files={"picture": b"\xff\xd8\xff"})
+    assert answer.status_code == 415
+    assert "--data-binary" in answer.json()["error"]["hint"]
 
 
 def test_searches_do_not_wait_for_an_upload_that_never_ends(

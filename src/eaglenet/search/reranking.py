@@ -15,8 +15,8 @@ from eaglenet.search.kept_rows import KeptRows
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.types import TextFeatures, VideoFeatures
 
-KEPT_BYTES = 256 * 2**20
-"""For what the scorer computes of a clip alone, half the work of a score: 2,000 clips of EagleNet.
+KEPT_BYTES = 384 * 2**20
+"""For what the scorer computes of a clip alone, half the work of a score: 3,000 clips of EagleNet.
 A few clips are near to very many sentences."""
 
 

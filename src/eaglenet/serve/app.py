@@ -54,8 +54,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     )
     app.state.service = state
     routers = [pages.router, api.router, browsing.router]
-    if settings.allow_uploads:
-        routers.append(uploads.router)
+    routers.append(uploads.router if settings.allow_uploads else uploads.refusals)
     app.state.routes = [route for router in routers for route in router.routes]
     add_handlers(app)
     for router in routers:

@@ -1,4 +1,4 @@
-"""Search with a picture or a video that is sent along. Not part of the app unless allowed."""
+"""Search with a picture or a video that is sent along. Refused unless allowed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,29 @@ from eaglenet.serve.state import state_of
 from eaglenet.types import Clips
 from eaglenet.video.inputs import clips_of_image, clips_of_video
 
-router = APIRouter(prefix="/api/search", tags=["search"], responses=documented(*COMMON, 408, 413))
+router = APIRouter(
+    prefix="/api/search", tags=["search"], responses=documented(*COMMON, 408, 413, 415)
+)
+refusals = APIRouter(prefix="/api/search", include_in_schema=False)
+"""In the place of ``router`` where nothing may be sent."""
 Parameters = Annotated[SearchParameters, Query()]
 
 
 def _raw_body(media_type: str) -> dict[str, Any]:
     schema = {"schema": {"type": "string", "format": "binary"}}
     return {"requestBody": {"required": True, "content": {media_type: schema}}}
+
+
+@refusals.post("/image")
+@refusals.post("/video")
+async def refuse() -> None:
+    """Say how it would be allowed."""
+    raise Problem(
+        403,
+        "searching with a picture or a video that is sent is switched off",
+        code="uploads_off",
+        hint="start the service with --allow-uploads",
+    )
 
 
 @router.post("/image", openapi_extra=_raw_body("image/*"))
@@ -50,6 +66,12 @@ async def _search(
     shortlist = options.width(asked.k)
     if state.uploads is None:
         raise RuntimeError("the app has not been started; enter its lifespan first")
+    if request.headers.get("content-type", "").lower().startswith("multipart/"):
+        raise Problem(
+            415,
+            "a form was sent, not a file",
+            hint="send the file itself as the body: curl --data-binary @FILE, not curl -F",
+        )
     with state.uploads.room() as file:
         await _receive(request, file.file)
         spec = state.engine.manifest.frame_spec
