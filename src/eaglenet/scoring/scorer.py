@@ -25,6 +25,7 @@ class Scorer(ABC):
     tile_texts: int
     tile_videos: int
     precision: Precision
+    is_hurried = False
 
     def prepare(self, video: VideoFeatures) -> Any:
         """What does not depend on the text; rows can be cut and stored per video."""
@@ -35,6 +36,10 @@ class Scorer(ABC):
         """Float32 scores ``[texts, videos]``."""
         with alone(text.sentence.device, self.precision):
             return self._score(text, prepared)
+
+    def hurry(self) -> None:
+        """Take short cuts that are exact to 1e-5, where there are any."""
+        self.is_hurried = True
 
     @abstractmethod
     def _prepare(self, video: VideoFeatures) -> Any: ...

@@ -54,7 +54,9 @@ class Reranker:
 
     def _chosen(self, clips: StoredClips) -> Scorer:
         if self._scorer is None:
-            self._scorer = choose(self.method, clips.features)
+            scorer = choose(self.method, clips.features)
+            scorer.hurry()
+            self._scorer = scorer
         return self._scorer
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ little (radius, attention weights, pooling, cosine) stays in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -121,10 +121,17 @@ def _tile(values: Tensor, width: int) -> Tensor:
     return values if repeats == 1 else values.repeat(*[1] * (values.dim() - 1), repeats)
 
 
-def score_tile(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
+Project = Callable[[Tensor, Tensor], Tensor | None]
+"""From sentences and radii what candidates give to the first layer, or None to have it made."""
+
+
+def score_tile(
+    plan: Plan, sentence: Tensor, prepared: Prepared, project: Project | None = None
+) -> Tensor:
     """Scores ``[texts, videos]`` of one tile. Inside, pairs are ``[videos, texts]``."""
     spread = radius(plan, sentence, prepared)
-    weights = graph_weights(plan, sentence, spread, prepared)
+    projected = project(sentence, spread) if project is not None and plan.graph.layers else None
+    weights = graph_weights(plan, sentence, spread, prepared, projected)
     return pooled_scores(plan, sentence, spread, weights, prepared).T
 
 
@@ -137,31 +144,53 @@ def radius(plan: Plan, sentence: Tensor, prepared: Prepared) -> Tensor:
     return (exponent if plan.radius_bias is None else exponent.add_(plan.radius_bias)).exp_()
 
 
-def graph_weights(plan: Plan, sentence: Tensor, spread: Tensor, prepared: Prepared) -> Tensor:
-    """Softmax weights of the text nodes, eqs. 5-9: ``[videos, texts, 1 + candidates]``."""
+def graph_weights(
+    plan: Plan,
+    sentence: Tensor,
+    spread: Tensor,
+    prepared: Prepared,
+    projected: Tensor | None = None,
+) -> Tensor:
+    """Softmax weights of the text nodes, eqs. 5-9: ``[videos, texts, 1 + candidates]``.
+
+    ``projected`` is :func:`project_texts` of the candidates, where it is known already.
+    """
     graph, mask = plan.graph, prepared["mask"]
-    centre, width, noise = (
-        value.to(graph.text_vectors.dtype) for value in (sentence, spread, plan.noise)
-    )
-    text = torch.addcmul(centre[:, None], width[:, :, None], noise)
-    if not graph.layers:
-        terms = (text @ graph.text_vectors).float()
-        return _edge_weights(graph, terms, prepared.get("term"), mask)
+    if projected is None:
+        text = candidates(plan, sentence, spread)
+        if not graph.layers:
+            terms = (text @ graph.text_vectors).float()
+            return _edge_weights(graph, terms, prepared.get("term"), mask)
+        projected = project_texts(graph.layers[0], text)
     side = prepared
     for layer, following in zip(graph.layers, graph.layers[1:], strict=False):
-        texts, frames = zip(*_heads(graph, layer, text, side, mask), strict=True)
-        text = torch.cat(texts, dim=-1)
+        texts, frames = zip(*_heads(graph, layer, projected, side, mask), strict=True)
+        projected = project_texts(following, torch.cat(texts, dim=-1))
         # From the second layer on frames know their text, so their side is made per pair.
         side = _prepare_layer(graph, following, torch.cat(frames, dim=-1), mask[:, None])
     # What a head gives is multiplied at once by its part of the last layer's vectors.
-    terms, frame_terms = torch.zeros(1, device=text.device), None
-    for head, (text_out, frame_out) in enumerate(_heads(graph, graph.layers[-1], text, side, mask)):
+    terms, frame_terms = torch.zeros(1, device=projected.device), None
+    heads = _heads(graph, graph.layers[-1], projected, side, mask)
+    for head, (text_out, frame_out) in enumerate(heads):
         rows = slice(head * text_out.shape[-1], (head + 1) * text_out.shape[-1])
         terms = terms + (text_out @ graph.text_vectors[rows]).float()
         if graph.frame_vectors is not None:
             added = (_given(frame_out) @ graph.frame_vectors[rows]).float()
             frame_terms = added if frame_terms is None else frame_terms + added
     return _edge_weights(graph, terms, frame_terms, mask)
+
+
+def candidates(plan: Plan, sentence: Tensor, spread: Tensor) -> Tensor:
+    """``t + r * eps_i``, the text itself first: ``[videos, texts, 1 + candidates, dim]``."""
+    centre, width, noise = (
+        value.to(plan.graph.text_vectors.dtype) for value in (sentence, spread, plan.noise)
+    )
+    return torch.addcmul(centre[:, None], width[:, :, None], noise)
+
+
+def project_texts(layer: LayerPlan, text: Tensor) -> Tensor:
+    """One product with all that text nodes are multiplied with: ``[videos, texts, nodes, .]``."""
+    return (text.flatten(0, 2) @ layer.joined).view(*text.shape[:3], -1)
 
 
 def _edge_weights(
@@ -181,12 +210,11 @@ def _heads(
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """One message-passing layer, head by head: new texts ``[v, t, n, k]``, frames ``[v, t, f, k]``.
 
-    Takes ``text [v, t, n, d]`` and a frame side of ``[v, (t,) f, .]``. One product projects the
-    text nodes; matrices are then used where they lie, so that nothing is copied or transposed.
+    Takes texts as :func:`project_texts` gives them, ``[v, t, n, .]``, and a frame side of
+    ``[v, (t,) f, .]``. Matrices are used where they lie, so that nothing is copied or transposed.
     """
     videos, texts, nodes, _ = text.shape
-    flat = (text.flatten(0, 2) @ layer.joined).view(videos * texts, nodes, -1)
-    projected, crossed, own, attention = layer.parts_of(flat)
+    projected, crossed, own, attention = layer.parts_of(text.flatten(0, 1))
     attention = attention.view(videos, texts, nodes, 4, -1).permute(3, 4, 0, 1, 2)
     attention = attention.float().contiguous()
     target, source, cross_target, cross_source = attention  # [h, v, t, n] each

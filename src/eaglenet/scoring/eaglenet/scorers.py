@@ -13,6 +13,7 @@ from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring.eaglenet import factorised
 from eaglenet.scoring.eaglenet.factorised import Prepared
 from eaglenet.scoring.eaglenet.plan import Plan, plan_of
+from eaglenet.scoring.eaglenet.subspace import RadiusSubspace
 from eaglenet.scoring.fast import FAST_FORMS
 from eaglenet.scoring.scorer import Precision, Scorer
 from eaglenet.types import TextFeatures, VideoFeatures
@@ -30,6 +31,7 @@ class FactorisedScorer(Scorer):
         self.plan = plan
         self.fast = replace(plan, graph=_cast(plan.graph, self.dtype))
         on_device = plan.noise.is_cuda
+        self.subspace: RadiusSubspace | None = None
         self.tile_texts = 32 if on_device else 8
         self.tile_videos = 256 if on_device else 128
 
@@ -38,7 +40,15 @@ class FactorisedScorer(Scorer):
         return factorised.rounded(factorised.prepare(self.plan, full), self.dtype)
 
     def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
-        return factorised.score_tile(self.fast, text.sentence.float(), prepared)
+        project = None if self.subspace is None else self.subspace.project
+        return factorised.score_tile(self.fast, text.sentence.float(), prepared, project)
+
+    def hurry(self) -> None:
+        """Score with :class:`RadiusSubspace`: within 1e-5, and a last digit may depend on what was
+        scored before. For searches on a CPU; nothing changes elsewhere."""
+        super().hurry()
+        if self.precision == "fp32" and not self.plan.noise.is_cuda and self.plan.graph.layers:
+            self.subspace = RadiusSubspace(self.plan)
 
 
 class KernelScorer(Scorer):

@@ -1,0 +1,81 @@
+"""Projections of candidates through a small subspace of radii."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.methods.eaglenet import EagleNet, build
+from eaglenet.methods.eaglenet_config import EagleNetConfig
+from eaglenet.scoring import choose
+from eaglenet.scoring.eaglenet import subspace
+from eaglenet.scoring.eaglenet.factorised import candidates, project_texts
+from eaglenet.scoring.eaglenet.plan import Plan, plan_of
+from eaglenet.scoring.eaglenet.subspace import RadiusSubspace
+from eaglenet.types import TextFeatures, VideoFeatures
+
+DIM, FRAMES, VIDEOS, TEXTS, CANDIDATES = 96, 5, 11, 3, 7
+
+
+def make(released: bool = True) -> EagleNet:
+    torch.manual_seed(0)
+    shape = {"dim": DIM, "num_frames": FRAMES, "num_candidates": CANDIDATES, "num_heads": 2}
+    maker = EagleNetConfig.released if released else EagleNetConfig.paper
+    encoder = FeatureEncoder(FeatureConfig(text_dim=DIM, frame_dim=DIM, dim=DIM))
+    options = {"token_shift": False} if released else {}
+    return build(maker(**shape, **options), encoder).eval()
+
+
+def radii_of(plan: Plan, videos: int, scale: float = 1.0) -> Tensor:
+    cosines = 0.3 + 0.1 * torch.randn(videos, TEXTS, FRAMES)
+    return (scale * cosines @ plan.radius + (plan.radius_bias if scale == 1.0 else 0.0)).exp()
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_scores_are_those_of_the_method(released: bool) -> None:
+    """Videos that were met before and new ones, several texts at once."""
+    method = make(released)
+    scorer = choose(method, VideoFeatures(torch.randn(1, FRAMES, DIM), torch.ones(1, FRAMES) > 0))
+    scorer.hurry()
+    for _ in range(4):
+        video = VideoFeatures(torch.randn(VIDEOS, FRAMES, DIM), torch.rand(VIDEOS, FRAMES) > 0.2)
+        text = TextFeatures(torch.randn(TEXTS, DIM))
+        with torch.no_grad():
+            found = scorer.score(text, scorer.prepare(video))
+            expected = method.score(text, video)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    size = scorer.subspace.size  # type: ignore[attr-defined]
+    assert size is not None
+    assert 0 < size < DIM // 2
+
+
+def test_the_projection_is_that_of_the_candidates() -> None:
+    plan = plan_of(make())
+    assert plan is not None
+    space = RadiusSubspace(plan)
+    sentence = torch.randn(TEXTS, DIM)
+    for videos in (2, VIDEOS, 6):
+        spread = radii_of(plan, videos)
+        made = space.project(sentence, spread)
+        assert made is not None
+        expected = project_texts(plan.graph.layers[0], candidates(plan, sentence, spread))
+        assert made.shape == expected.shape
+        torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+    size = space.size
+    space.project(sentence, spread)
+    assert space.size == size, "radii that were met need no new vectors"
+
+
+def test_radii_of_no_small_subspace_are_left_to_the_whole_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_of(make())
+    assert plan is not None
+    monkeypatch.setattr(subspace, "MOST", 4)
+    space = RadiusSubspace(plan)
+    sentence = torch.randn(TEXTS, DIM)
+    assert space.project(sentence, torch.rand(VIDEOS, TEXTS, DIM)) is None
+    assert space.size is None
+    assert space.project(sentence, radii_of(plan, 2)) is None
