@@ -37,7 +37,7 @@ def test_hits_are_ranked_by_the_exact_score_of_the_shortlist(
     assert [hit.score for hit in coarse] == [hit.coarse_score for hit in coarse]
     assert coarse[0].score >= coarse[1].score
     # The shortlist bounds what can be found, and k widens it.
-    narrow = engine.search("red car", k=4, shortlist=1)
+    narrow = engine.search("red car", k=4, shortlist=1, fold=False)
     assert {hit.clip_id for hit in narrow} == {hit.clip_id for hit in coarse}
 
 
@@ -109,7 +109,7 @@ def test_similar_gives_as_many_clips_as_are_asked_for_besides_the_clip_itself(
 ) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
     # The clip is its own nearest one, and takes no place on a shortlist that is just long enough.
-    hits = engine.similar(clip_id, k, shortlist=k)
+    hits = engine.similar(clip_id, k, shortlist=k, fold=False)
     assert len(hits) == k
     wide = engine.shortlists(engine.snapshot.vectors[engine.snapshot.row(clip_id)][None], k + 1)[1]
     rows = [row for row in wide[0].rows.tolist() if engine.snapshot.clip_id(row) != clip_id]

@@ -27,6 +27,9 @@ FILES = FileTable(
         (Filters(path="/home/*"), [1, 1, 0]),
         (Filters(path="/backup/*.mov"), [0, 1, 0]),
         (Filters(path="home"), [1, 1, 0]),
+        (Filters(path="x/*"), [1, 1, 0]),
+        (Filters(path="home/x/*.mov"), [0, 1, 0]),
+        (Filters(path="me/*"), [0, 0, 0]),
         (Filters(path="[x"), [0, 0, 0]),
         (Filters(path="DOGS"), [0, 1, 0]),
         (Filters(path="*.MP4"), [1, 0, 0]),
@@ -42,6 +45,27 @@ FILES = FileTable(
 )
 def test_filters_keep_what_they_say(filters: Filters, expected: list[int]) -> None:
     assert filters.allowed(FILES).tolist() == [bool(value) for value in expected]
+
+
+def test_an_empty_result_says_which_filter_emptied_it() -> None:
+    """One that no file meets is named alone; otherwise all are, with how many files meet each."""
+    assert Filters().why_empty(FILES) == ""
+    assert Filters(path="x/*", tags=("pets",)).why_empty(FILES) == ""
+    reason = Filters(path="y/*", tags=("home", "no")).why_empty(FILES)
+    assert reason == "none of the 3 files has a path like 'y/*' or the tag 'no'"
+    since = make_filters(after="2026-05-31").why_empty(FILES)
+    assert since == "none of the 3 files has a date since 2026-05-31"
+    reason = Filters(max_duration=5, tags=("pets",)).why_empty(FILES)
+    found = "some have at most 5 s (1), some the tag 'pets' (1)"
+    assert reason == f"of the 3 files {found}, but none has all"
+
+
+def test_typed_paths_begin_in_folders_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~/`` and ``./``, which no stored path begins with."""
+    monkeypatch.setenv("HOME", "/home")
+    monkeypatch.setattr("os.getcwd", lambda: "/home/x")
+    assert make_filters(path="~/x/*").allowed(FILES).tolist() == [True, True, False]
+    assert make_filters(path="./*.mov").path == "/home/x/*.mov"
 
 
 def test_an_empty_filter_is_false_and_dates_are_read() -> None:
@@ -65,6 +89,7 @@ def test_no_filter_text_breaks_a_search(pattern: str, tag: str, number: float) -
             Filters(min_duration=number)
         filters = Filters(path=pattern, tags=(tag,), after=number)
     assert filters.allowed(FILES).shape == (3,)
+    assert bool(filters.why_empty(FILES)) != bool(filters.allowed(FILES).any())
     for text in ("' OR 1=1 --", '"; DROP TABLE files; --', "%' UNION SELECT *"):
         assert not Filters(path=text).allowed(FILES).any()
         assert not Filters(tags=(text,)).allowed(FILES).any()

@@ -42,7 +42,7 @@ def test_negatives_are_cleaned_and_a_single_sentence_is_not_taken_for_its_letter
 
 
 @pytest.mark.parametrize(
-    ("shortlist", "k", "width"), [(100, 10, 100), (5, 10, 10), (10**9, 10, MAX_RESULTS)]
+    ("shortlist", "k", "width"), [(100, 10, 100), (5, 10, 20), (10**9, 10, MAX_RESULTS)]
 )
 def test_at_least_as_many_clips_are_ranked_as_are_asked_for(
     shortlist: int, k: int, width: int

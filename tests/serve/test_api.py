@@ -50,6 +50,9 @@ def test_filters_negatives_and_groups_reach_the_engine(client: TestClient, engin
     assert names(before="2001-02-03") == set()
     assert names(after="2001-02-03T04:05:06Z") == {"beach", "town"}
     assert names(tag="nowhere") == set()
+    empty = client.get("/api/search", params={"q": "red", "tag": "nowhere"}).json()
+    assert empty["note"].endswith("has the tag 'nowhere'")
+    assert client.get("/api/search", params={"q": "red"}).json()["note"] == ""
     odd = client.get("/api/search", params={"q": "red", "k": 50, "tag": "odd"}).json()["hits"]
     assert {tag for hit in odd for tag in hit["tags"]} == {"odd"}
     grouped = client.get("/api/search", params={"q": "red", "k": 50, "group": True}).json()["hits"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import Answer, CaptionHit
     from eaglenet.search.options import SearchOptions
+    from eaglenet.types import Hit
 
 LONGEST_TITLE = 200
 """Characters of a query above its table."""
@@ -61,7 +63,12 @@ def search(
         ),
     ] = "pictures,speech,text",
     group: Annotated[bool, typer.Option("--group", help="One result a file.")] = False,
-    path: Annotated[str | None, typer.Option(help="Only paths that match, e.g. '*.mov'.")] = None,
+    unfold: Annotated[
+        bool, typer.Option("--unfold", help="Show near copies of files and repeated moments too.")
+    ] = False,
+    path: Annotated[
+        str | None, typer.Option(help="Only paths that match: '*.mov', 'holidays/*', or a part.")
+    ] = None,
     after: Annotated[str | None, typer.Option(help="Only files changed since, 2026-05-31.")] = None,
     before: Annotated[str | None, typer.Option(help="Only files changed before.")] = None,
     min_duration: Annotated[float | None, typer.Option(help="Seconds, of the file.")] = None,
@@ -90,7 +97,12 @@ def search(
         tags=tag or (),
     )
     options = SearchOptions(
-        filters, tuple(negatives or ()), group, shortlist, parts=parse_parts(parts)
+        filters,
+        tuple(negatives or ()),
+        group,
+        shortlist,
+        parts=parse_parts(parts),
+        fold=not unfold,
     )
     engine = Engine.open(store, model, device)
     if captions is not None:
@@ -107,7 +119,7 @@ def search(
         _show_json(answers, saved, one=queries is None)
     else:
         for answer in answers:
-            _show_table(answer)
+            _show_table(answer, engine.why_empty(options))
         for line in (*(f"saved {name}" for name in saved.values()), *written):
             print(one_line(line))
     clips = len(engine.snapshot)
@@ -118,6 +130,10 @@ def search(
         print(f"searched {counted(clips, 'clip')} in {store}", file=sys.stderr)
     if "pictures" not in options.parts and not engine.info()["lines"]:
         print(NO_WORDS, file=sys.stderr)
+    copies = len({path for each in answers for hit in each.hits for path in _copies(hit)})
+    if copies and not as_json:
+        found = counted(copies, "near copy", "near copies")
+        print(f"{found} of these files not shown; --unfold shows all", file=sys.stderr)
     _tell_what_is_gone(answers, store)
     if left_out:
         print(f"{counted(len(left_out), 'result')} not saved:", file=sys.stderr)
@@ -190,6 +206,12 @@ def _show_json(answers: list[Answer], saved: dict[str, str], *, one: bool) -> No
     print(json.dumps(rows[0] if one else rows, ensure_ascii=False))
 
 
+def _copies(hit: Hit) -> Sequence[str]:
+    """Paths of near copies that were folded into a hit."""
+    copies: Sequence[str] = hit.metadata.get("copies", ())
+    return copies
+
+
 def _tell_what_is_gone(answers: list[Answer], store: str) -> None:
     from eaglenet.search.indexing.files import is_gone
 
@@ -228,14 +250,14 @@ def clock(seconds: float) -> str:
     return f"{hours}:{text}" if hours else text
 
 
-def _show_table(answer: Answer) -> None:
+def _show_table(answer: Answer, why_empty: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     title = answer.query
     if not answer.hits:
-        print(f"nothing found for {title!r}")
+        print(one_line(f"nothing found for {title!r}" + (why_empty and f": {why_empty}")))
         return
     shown = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 3]}..."
     shown = one_line(shown)

@@ -17,9 +17,9 @@ from eaglenet.hardware import AUTO
 from eaglenet.methods.base import Method
 from eaglenet.places import default_store
 from eaglenet.search.approximate import Scan
+from eaglenet.search.choosing import Candidates
 from eaglenet.search.filters import Filters
 from eaglenet.search.hits import (
-    Candidates,
     CaptionHit,
     Explanation,
     explain_clip,
@@ -373,6 +373,10 @@ class Engine:
             "lines": index.count() if (index := view.words.now()) is not None else 0,
         }
 
+    def why_empty(self, options: SearchOptions) -> str:
+        """Which filter leaves no clip at all, in words; empty where clips are left."""
+        return options.filters.why_empty(self._now().snapshot.files)
+
     def shortlists(
         self, queries: Tensor, k: int, filters: Filters | None = None
     ) -> tuple[Snapshot, list[Shortlist]]:
@@ -417,7 +421,7 @@ class Engine:
         results = []
         for number, (query, each) in enumerate(zip(queries, found, strict=True)):
             if not options.rerank and not options.group_files:
-                each = each.first(k)
+                each = each.first(2 * k if options.fold else k)
             said = {clip.row: clip for clip in (words[number][:width] if words else ())}
             each = each.extended(snapshot, vectors[number], list(said))
             clips = self._stored(view, each.rows)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,9 +20,9 @@ from eaglenet.search.store.file_table import FileTable
 class Filters:
     """All given conditions must hold. Bounds that no file can meet are refused.
 
-    path: shell pattern (``*``, ``?``, ``[...]``) against the whole path; a pattern without ``/``
-        is matched against the file's name, and a plain word against any part of the path. Letter
-        case does not matter.
+    path: shell pattern (``*``, ``?``, ``[...]``; ``*`` crosses folders): with ``/`` against a path
+        from any folder on (``sub/*``), or the whole of it if it begins with ``/``; without, against
+        the file's name. A plain word is looked for in the whole path. Letter case does not matter.
     after, before: the file's modification time, seconds since 1970; ``after`` is included.
     min_duration, max_duration: of the whole file, seconds, both included.
     tags: every one must be on the file; letter case does not matter.
@@ -53,39 +54,76 @@ class Filters:
     def allowed(self, files: FileTable) -> NDArray[np.bool_]:
         """Mask over files."""
         allowed = np.ones(len(files.paths), dtype=bool)
+        for _, mask in self._conditions(files):
+            allowed &= mask
+        return allowed
+
+    def why_empty(self, files: FileTable) -> str:
+        """Which condition no file meets, in words; empty where some file meets them all."""
+        conditions = list(self._conditions(files))
+        if not conditions or bool(self.allowed(files).any()):
+            return ""
+        unmet = [title for title, mask in conditions if not mask.any()]
+        if unmet:
+            return f"none of the {len(files)} files has {' or '.join(unmet)}"
+        counts = [f"{title} ({int(mask.sum())})" for title, mask in conditions]
+        return f"of the {len(files)} files some have {', some '.join(counts)}, but none has all"
+
+    def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """What is asked for, in words, and a mask over files; for each condition that is given."""
         if self.after is not None:
-            allowed &= files.modified >= self.after
+            yield f"a date since {_date(self.after)}", files.modified >= self.after
         if self.before is not None:
-            allowed &= files.modified < self.before
+            yield f"a date before {_date(self.before)}", files.modified < self.before
         if self.min_duration is not None:
-            allowed &= files.durations >= self.min_duration
+            yield f"at least {self.min_duration:g} s", files.durations >= self.min_duration
         if self.max_duration is not None:
-            allowed &= files.durations <= self.max_duration
+            yield f"at most {self.max_duration:g} s", files.durations <= self.max_duration
         if self.path:
             matches = path_matcher(self.path)
-            allowed &= np.fromiter(
-                (any(map(matches, paths)) for paths in files.paths), bool, len(files.paths)
-            )
-        if self.tags:
-            wanted = {tag.casefold() for tag in self.tags}
-            allowed &= np.fromiter(
-                (wanted <= {tag.casefold() for tag in tags} for tags in files.tags),
-                bool,
-                len(files.tags),
-            )
-        return allowed
+            found = (any(map(matches, paths)) for paths in files.paths)
+            yield f"a path like {self.path!r}", np.fromiter(found, bool, len(files.paths))
+        for tag in self.tags:
+            wanted = tag.casefold()
+            found = (wanted in {each.casefold() for each in tags} for tags in files.tags)
+            yield f"the tag {tag!r}", np.fromiter(found, bool, len(files.tags))
 
 
 def path_matcher(pattern: str | None) -> Callable[[str], bool]:
     """Whether a path is as ``Filters.path`` asks."""
-    pattern = (pattern or "").lower()
-    if not any(sign in pattern for sign in "*?["):
-        return lambda path: pattern in path.lower()
+    wanted = (pattern or "").lower()
+    if not any(sign in wanted for sign in "*?["):
+        return lambda path: wanted in path.lower()
+    # "sub/*" is a folder of that name wherever it lies, not only at the top of the disk.
+    anywhere = "*/" if "/" in wanted and not wanted.startswith(("/", "*")) else ""
     # fnmatch.translate never raises; a broken bracket is taken literally.
-    compiled = re.compile(fnmatch.translate(pattern))
-    if "/" in pattern:
+    compiled = re.compile(fnmatch.translate(anywhere + wanted))
+    if "/" in wanted:
         return lambda path: compiled.match(path.lower()) is not None
     return lambda path: compiled.match(path.rsplit("/", 1)[-1].lower()) is not None
+
+
+def _date(seconds: float) -> str:
+    """As :func:`parse_date` takes it; the number itself where no calendar has such a day."""
+    try:
+        moment = datetime.fromtimestamp(seconds)
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g} s after 1970"
+    return moment.strftime("%Y-%m-%d" if seconds == _midnight(moment) else "%Y-%m-%dT%H:%M")
+
+
+def _midnight(moment: datetime) -> float:
+    return datetime(moment.year, moment.month, moment.day).timestamp()
+
+
+def _typed_path(pattern: str | None) -> str | None:
+    """``~`` and ``.`` at its beginning are folders of the person who types."""
+    if not pattern:
+        return None
+    if pattern.startswith("~"):
+        return os.path.expanduser(pattern)
+    is_here = pattern.startswith(("./", "../"))
+    return os.path.abspath(pattern) if is_here else pattern
 
 
 def parse_date(text: str) -> float:
@@ -113,7 +151,7 @@ def make_filters(
 ) -> Filters:
     """Filters from what a person types; dates as in :func:`parse_date`."""
     return Filters(
-        path=path or None,
+        path=_typed_path(path),
         after=parse_date(after) if after else None,
         before=parse_date(before) if before else None,
         min_duration=min_duration,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor
 from eaglenet.errors import StoreError
 from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
+from eaglenet.search.choosing import Candidates, choose, choose_words
 from eaglenet.search.filters import path_matcher
 from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.queries import Query, clean_queries, encode_sentences
-from eaglenet.search.shortlist import Shortlist
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.words.fusion import fused_scores
@@ -57,17 +57,6 @@ class Explanation:
     """Seconds in the file and score of each real frame, in order of time."""
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """A shortlist and the stored features of its clips, in the same order."""
-
-    snapshot: Snapshot
-    found: Shortlist
-    clips: StoredClips
-    words: Mapping[int, ClipWords] = field(default_factory=dict)
-    """By row, best first: words that were found in clips, which all are on the shortlist."""
-
-
 @torch.no_grad()
 def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptions) -> list[Hit]:
     """The k best candidates. Of a file's places one that matches the filter is shown.
@@ -92,15 +81,12 @@ def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptio
         fused = fused_scores([int(found.rows[number]) for number in order], strengths)
         ranked = [fused[int(row)] for row in found.rows]
         order.sort(key=lambda number: -ranked[number])
-    chosen, more = _group(candidates, order, k, options.group_files)
-    frames = query.frame_scores(replace(clips, prepared={})[chosen]).cpu()
-    seconds = clips.seconds.cpu()
     hits = []
-    for rank, (number, frame_scores) in enumerate(zip(chosen, frames, strict=True), 1):
+    for rank, chosen in enumerate(choose(candidates, query, order, k, options), 1):
+        number = chosen.number
         row = int(found.rows[number])
-        others = [int(found.rows[other]) for other in more.get(number, [])]
-        moment = find_moment(frame_scores, seconds[number], *snapshot.span(row))
-        hit = _hit(snapshot, row, options, rank, ranked[number], moment, others)
+        more, copies = (found.rows[others].tolist() for others in (chosen.more, chosen.copies))
+        hit = _hit(snapshot, row, options, rank, ranked[number], chosen.moment, more, copies)
         hit = replace(hit, coarse_score=float(found.cosines[number]))
         if candidates.words:
             exact = {"picture_score": float(scores[number])}
@@ -115,16 +101,9 @@ def word_hits(
     snapshot: Snapshot, clips: Sequence[ClipWords], k: int, options: SearchOptions
 ) -> list[Hit]:
     """The k best clips by their words alone; ``coarse_score`` is 0, for nothing was looked at."""
-    files = snapshot.columns["file_number"]
-    chosen: dict[int, list[ClipWords]] = {}
-    for clip in clips:
-        key = int(files[clip.row]) if options.group_files else clip.row
-        chosen.setdefault(key, []).append(clip)
     hits = []
-    for rank, (best, *others) in enumerate(list(chosen.values())[:k], 1):
-        moment = best.moment(float(snapshot.files.durations[files[best.row]]))
-        rows = [other.row for other in others]
-        hit = _hit(snapshot, best.row, options, rank, best.strength, moment, rows)
+    for rank, (best, moment, more) in enumerate(choose_words(snapshot, clips, k, options), 1):
+        hit = _hit(snapshot, best.row, options, rank, best.strength, moment, more)
         hits.append(_with_words(hit, best, is_seen=False))
     return hits
 
@@ -136,8 +115,10 @@ def _hit(
     rank: int,
     score: float,
     moment: Moment,
-    others: list[int],
+    more: Sequence[int],
+    copies: Sequence[int] = (),
 ) -> Hit:
+    """``more`` and ``copies``: rows of clips that it stands for."""
     file = int(snapshot.columns["file_number"][row])
     matches = path_matcher(options.filters.path)
     shown = first_existing([path for path in snapshot.files.paths[file] if matches(path)])
@@ -149,16 +130,15 @@ def _hit(
         coarse_score=0.0,
         moment=moment,
         duration=float(snapshot.files.durations[file]),
-        metadata=_metadata(snapshot, row, file, others, shown),
+        metadata=_metadata(snapshot, row, more, copies, shown),
     )
 
 
 def _with_words(hit: Hit, found: ClipWords, *, is_seen: bool) -> Hit:
-    """With its lines, and the moment of the best of them."""
+    """With its lines."""
     seen: tuple[Part, ...] = ("pictures",) if is_seen else ()
     return replace(
         hit,
-        moment=found.moment(hit.duration),
         found_by=(*found.parts, *seen),
         words=found.lines,
         metadata={**hit.metadata, "word_score": found.strength},
@@ -173,9 +153,10 @@ def first_existing(paths: Sequence[str]) -> str:
 
 
 def _metadata(
-    snapshot: Snapshot, row: int, file: int, others: list[int], shown: str
+    snapshot: Snapshot, row: int, more: Sequence[int], copies: Sequence[int], shown: str
 ) -> dict[str, Any]:
-    files = snapshot.files
+    numbers, files = snapshot.columns["file_number"], snapshot.files
+    file = int(numbers[row])
     start, end = snapshot.span(row)
     metadata: dict[str, Any] = {
         "clip_start": start,
@@ -187,27 +168,12 @@ def _metadata(
     }
     if len(files.paths[file]) > 1:
         metadata["also_at"] = [path for path in files.paths[file] if path != shown]
-    if others:
-        metadata["more"] = [snapshot.clip_id(other) for other in others]
+    if more:
+        metadata["more"] = [snapshot.clip_id(other) for other in more]
+    if copies:
+        places = (first_existing(files.paths[int(numbers[other])]) for other in copies)
+        metadata["copies"] = list(dict.fromkeys(places))
     return metadata
-
-
-def _group(
-    candidates: Candidates, order: list[int], k: int, group_files: bool
-) -> tuple[list[int], dict[int, list[int]]]:
-    """The first k of ``order``; grouped: the best of each file, and what it stands for."""
-    if not group_files:
-        return order[:k], {}
-    files = candidates.snapshot.columns["file_number"][candidates.found.rows].tolist()
-    leader: dict[int, int] = {}
-    more: dict[int, list[int]] = {}
-    for number in order:
-        file = files[number]
-        if file in leader:
-            more.setdefault(leader[file], []).append(number)
-        else:
-            leader[file] = number
-    return list(leader.values())[:k], more
 
 
 @torch.no_grad()

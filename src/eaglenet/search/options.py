@@ -26,6 +26,8 @@ class SearchOptions:
     shortlist: clips that are ranked with the exact score; at least as many as are asked for are.
     rerank: False ranks by the coarse vector alone.
     parts: of a video, to search in: pictures, speech, text; as text, with commas between them.
+    fold: a moment is shown once although clips overlap, and of near copies of a file the best; the
+        paths of the others are in ``metadata["copies"]``.
     """
 
     filters: Filters = field(default_factory=Filters)
@@ -34,6 +36,7 @@ class SearchOptions:
     shortlist: int = 100
     rerank: bool = True
     parts: tuple[Part, ...] = PARTS
+    fold: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "filters", self.filters or Filters())
@@ -72,7 +75,8 @@ class SearchOptions:
 
     def width(self, k: int) -> int:
         """Clips that are ranked for ``k`` results."""
-        return max(k, min(self.shortlist, MAX_RESULTS))
+        # A clip shares its moments with one neighbour at most, so half of them are left.
+        return max(2 * k if self.fold else k, min(self.shortlist, MAX_RESULTS))
 
 
 def parse_parts(parts: str | Sequence[str]) -> tuple[Part, ...]:

@@ -54,8 +54,7 @@ async def search(request: Request, asked: Annotated[QueryParameters, Query()]) -
     state = state_of(request)
     results, shortlist = await _search(state, [asked.q], asked.negative, asked)
     return SearchBody(
-        query=asked.q,
-        hits=results[0].hits,
+        **dict(results[0]),
         shortlist=shortlist,
         missing=list(state.engine.missing),
         milliseconds=since(begun),
@@ -224,10 +223,12 @@ async def _search(
     if visible:
         found = await state.batcher.search(visible, asked.k, options)
     lists = iter(found.hits)
+    note = "" if any(found.hits) else await run_in_threadpool(state.engine.why_empty, options)
     results = [
         HitsBody(
             query=sentence,
             hits=[hit_body(state, hit) for hit in (next(lists) if clean else ())],
+            note=note,
         )
         for sentence, clean in zip(sentences, cleaned, strict=True)
     ]
@@ -263,6 +264,7 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         duration=hit.duration,
         tags=list(hit.metadata.get("tags", ())),
         more=list(hit.metadata.get("more", ())),
+        copies=[shown_path(state, path) for path in hit.metadata.get("copies", ())],
         found_by=list(hit.found_by),
         words=[WordsBody(**vars(line)) for line in hit.words],
         video=f"/api/clips/{hit.clip_id}/video",

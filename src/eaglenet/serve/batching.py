@@ -90,9 +90,8 @@ class Batcher:
         """Search for sentences that have been cleaned."""
         if self._closed:
             raise RuntimeError("the service is shutting down")
-        # The shortlist is at least k wide; queries of one width give what they would alone.
-        width = max(k, options.shortlist)
-        options = replace(options, shortlist=width)
+        # The shortlist is as wide as k needs; queries of one width give what they would alone.
+        options = replace(options, shortlist=options.width(k))
         answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
         self.waiting.append(_Asked(tuple(queries), k, options, answer))
         self._filled.set()

@@ -70,6 +70,9 @@ class SearchParameters(BaseModel):
         default_factory=list, max_length=MAX_TAGS, description="Only files with all these tags"
     )
     group: bool = Field(False, description="One result a file; its other clips are in 'more'")
+    fold: bool = Field(
+        True, description="No moment twice, and of near copies of a file the best; see 'copies'"
+    )
 
     def options(self, negatives: Sequence[str] = ()) -> SearchOptions:
         filters = Filters(
@@ -80,7 +83,7 @@ class SearchParameters(BaseModel):
             max_duration=self.max_duration,
             tags=tuple(self.tag),
         )
-        return SearchOptions(filters, tuple(negatives), self.group, SHORTLIST)
+        return SearchOptions(filters, tuple(negatives), self.group, SHORTLIST, fold=self.fold)
 
 
 class TextParameters(SearchParameters):
@@ -113,6 +116,7 @@ class SeveralQueries(TextParameters):
     min_duration: Annotated[Seconds, Strict()] | None = Field(None, description="Seconds")
     max_duration: Annotated[Seconds, Strict()] | None = Field(None, description="Seconds")
     group: Annotated[bool, Strict()] = Field(False, description="One result a file")
+    fold: Annotated[bool, Strict()] = Field(True, description="No moment and no film twice")
 
 
 class StreamParameters(BaseModel):
@@ -156,6 +160,7 @@ class HitBody(BaseModel):
     duration: float = Field(description="Of the whole file, seconds")
     tags: list[str]
     more: list[str] = Field(description="Where grouped: ids of the file's other clips")
+    copies: list[str] = Field(description="Paths of near copies that are folded into this one")
     found_by: list[Part] = Field(description="What was found: the part that counted most first")
     words: list[WordsBody] = Field(description="Lines that were found, the best first")
     video: str = Field(description="Address of the file, without host")
@@ -165,6 +170,7 @@ class HitBody(BaseModel):
 class HitsBody(BaseModel):
     query: str
     hits: list[HitBody]
+    note: str = Field(default="", description="Where filters leave no clip: which of them does")
 
 
 ExactCount = Annotated[
