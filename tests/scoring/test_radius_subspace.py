@@ -62,7 +62,8 @@ def test_the_projection_is_that_of_the_candidates() -> None:
         assert made is not None
         expected = project_texts(plan.graph.layers[0], candidates(plan, sentence, spread))
         assert made.shape == expected.shape
-        torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+        # The part that is left out is 1e-3 of a radius at most.
+        assert (made - expected).norm() <= 1e-3 * expected.norm()
     size = space.size
     space.project(sentence, spread)
     assert space.size == size, "radii that were met need no new vectors"

@@ -262,6 +262,7 @@ She sells sea shells
 """
 
 
+@pytest.mark.slow
 def test_what_is_said_is_found_and_can_be_all_that_is_searched(
     browser: object, own_demo: DemoStore, tmp_path: Path
 ) -> None:
@@ -288,6 +289,7 @@ def test_what_is_said_is_found_and_can_be_all_that_is_searched(
         tab.context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_wide_and_on_a_phone(
     browser: object, address: str, tmp_path: Path, scheme: str
