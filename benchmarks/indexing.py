@@ -213,6 +213,7 @@ def measure(every: dict[str, Way], path: Path, seconds: int, options: Any) -> di
     for _ in range(options.rounds):
         for name, way in every.items():
             torch.set_num_threads(1)
+            way.encode(way.decode(path, PIECE, 1)[:2])  # memory and caches are warm after this
             marks = [time.perf_counter()]
             frames = way.decode(path, seconds, 1)
             marks.append(time.perf_counter())

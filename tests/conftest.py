@@ -1,6 +1,7 @@
 """Shapes in signatures are checked in every test; tests are single-threaded and offline."""
 
 import os
+import shutil
 from importlib.util import find_spec
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -9,6 +10,11 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import torch
 from jaxtyping import install_import_hook
+
+# Stores sync all that they write, and a busy disk makes a test of seconds one of a minute.
+IN_MEMORY = "/dev/shm"
+if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
 
 # Triton reads the source of its kernels, so scoring stays unwrapped.
 CHECKED = [

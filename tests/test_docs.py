@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,15 @@ def commands(page: Path) -> Iterator[list[str]]:
             continue
 
 
+@cache
+def all_commands() -> Any:
+    """Of the program; made once, which takes some tenths of a second."""
+    return get_command(app)
+
+
 def find(words: list[str]) -> tuple[Any, list[str]]:
     """The command that the first words name, and what is left of them."""
-    found: Any = get_command(app)
+    found = all_commands()
     rest = list(words)
     while hasattr(found, "commands") and rest and not rest[0].startswith("-"):
         name = rest.pop(0)

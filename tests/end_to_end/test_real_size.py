@@ -12,12 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.main import app
-from real_size import save_hub_clip, save_openai_clip, write_films
+from golden_checkpoint import GOLDEN_NAMES, golden_weights
+from real_size import clip_tokenizer, save_hub_clip, save_openai_clip, write_films
 from stand_in_hub import COMMIT, serve_hub
 
 MODELS = ("small", "hub-b32", "hub-b16", "openai-b32")
@@ -92,6 +94,29 @@ def test_it_is_evaluated_and_its_features_are_written(
     command("data", "features", model, "folder", "--root", films, "--split", "test", "--output",
             features)  # fmt: skip
     command("data", "check", "features", "--root", features)
+
+
+def test_a_converted_checkpoint_indexes_and_searches(films: Path, tmp_path: Path) -> None:
+    """A checkpoint of the authors' code with towers of 224 pixels and CLIP's own vocabulary."""
+    weights = golden_weights(GOLDEN_NAMES[0])
+    patch = weights["clip.visual.conv1.weight"].shape[-1]
+    generator = torch.Generator().manual_seed(0)
+    for name, rows in (
+        ("clip.visual.positional_embedding", (224 // patch) ** 2 + 1),
+        ("clip.token_embedding.weight", 49408),
+    ):
+        width = weights[name].shape[1]
+        weights[name] = torch.randn(rows, width, generator=generator) / 20
+    torch.save(weights, tmp_path / "released.bin")
+    clip_tokenizer().save(tmp_path / "vocabulary")
+    command("convert", tmp_path / "released.bin", tmp_path / "model", "--tokenizer",
+            tmp_path / "vocabulary")  # fmt: skip
+    assert eaglenet.load(tmp_path / "model").frame_spec.size == 224
+    command("index", films, "--store", tmp_path / "store", "--model", tmp_path / "model",
+            "--workers", "0")  # fmt: skip
+    found = json.loads(command("search", "a red picture", "--store", tmp_path / "store", "--json"))
+    hits = found["hits"] if isinstance(found, dict) else found[0]["hits"]
+    assert {Path(hit["path"]).name for hit in hits} == {"wide film.mp4", "tall.mp4"}
 
 
 def run_index(films: Path, store: Path, hub: str, home: Path) -> subprocess.CompletedProcess[str]:

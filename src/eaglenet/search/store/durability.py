@@ -20,7 +20,7 @@ from pathlib import Path
 
 from eaglenet import foreign
 from eaglenet.errors import StoreError
-from eaglenet.files import sync, write_bytes
+from eaglenet.files import start_writing, sync, write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -59,28 +59,34 @@ class TableSync:
         }
         if found == self._marked:
             return
-        is_new = False
+        files: list[Path] = []
+        folders: list[Path] = []
         for name in found:
-            is_new |= self._sync_tree(self.folder / name)
-        if is_new:
+            self._find_new(self.folder / name, files, folders)
+        for path in files:
+            start_writing(path)
+        for path in (*files, *folders):
+            sync(path)
+        if folders:
             sync(self.folder)
         write_bytes(self.folder / MARK, json.dumps(found).encode())
         self._marked = found
 
-    def _sync_tree(self, folder: Path) -> bool:
+    def _find_new(self, folder: Path, files: list[Path], folders: list[Path]) -> bool:
+        """Add what is not on the disk yet, each folder after all that is in it."""
         is_new = False
         for entry in _entries(folder):
             if entry.is_dir(follow_symlinks=False):
-                is_new |= self._sync_tree(Path(entry.path))
+                is_new |= self._find_new(Path(entry.path), files, folders)
                 continue
             status = entry.stat(follow_symlinks=False)
             key = (status.st_ino, status.st_mtime_ns)
             if key not in self._synced:
-                sync(Path(entry.path))
+                files.append(Path(entry.path))
                 self._synced.add(key)
                 is_new = True
         if is_new:
-            sync(folder)
+            folders.append(folder)
         return is_new
 
 
