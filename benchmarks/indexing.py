@@ -32,7 +32,7 @@ from common import save_result
 from decoding import FPS, Film, make_file
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.config import ClipConfig
-from eaglenet.hardware import encoding_in
+from eaglenet.hardware import choose_precision, encoding_in
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.folder import load
 from eaglenet.search.indexing.clips import fixed_windows
@@ -264,6 +264,7 @@ def main() -> None:
         "seconds": options.seconds,
         "rounds": options.rounds,
         "cores": options.cores,
+        "precision": choose_precision("cpu"),  # int8 only where its frames are as good
         "load_average": [round(load, 1) for load in os.getloadavg()],  # 1 a core is this run itself
         "files": results,
     }
