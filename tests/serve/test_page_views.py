@@ -124,6 +124,7 @@ def test_a_picture_is_searched_with_by_choosing_dropping_and_pasting(
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_similar_moments_show_the_chosen_one(browser: object, address: str, tmp_path: Path) -> None:
     tab = Watched(browser, address, **WIDE)
     page = tab.page
@@ -187,6 +188,7 @@ def test_a_link_leads_to_a_moment_and_the_timeline_through_the_file(
     other.context.close()
 
 
+@pytest.mark.slow
 def test_the_keys_are_told(browser: object, address: str, tmp_path: Path) -> None:
     tab = Watched(browser, address, **WIDE)
     page = tab.page
@@ -225,6 +227,7 @@ LINES = [
 ]
 
 
+@pytest.mark.slow
 def test_words_that_were_found_are_shown_and_lead_to_their_moment(
     browser: object, address: str, tmp_path: Path
 ) -> None:
@@ -342,11 +345,11 @@ def test_files_that_a_browser_cannot_play_are_played(
         tab = Watched(browser, address, **WIDE)
         page = tab.page
         for name in ("old.avi", "phone.mp4"):
-            page.goto("/?q=bar")
-            page.wait_for_selector("button.card")
+            page.goto("/")
+            page.wait_for_selector("button.tile")
             clip = page.evaluate(
-                "name => fetch('/api/search?q=bar').then(r => r.json())"
-                ".then(b => b.hits.find(h => h.name === name).clip_id)",
+                "name => fetch('/api/files').then(r => r.json())"
+                ".then(b => b.files.find(f => f.name === name).clip_id)",
                 name,
             )
             page.goto(f"/?clip={clip}&t=2.0")

@@ -49,8 +49,8 @@ def odd_client(odd_engine: Engine) -> Iterator[TestClient]:
 
 
 def address_of(client: TestClient, name: str) -> str:
-    hits = client.get("/api/search?q=bar").json()["hits"]
-    clip = next(hit["clip_id"] for hit in hits if hit["name"] == name)
+    files = client.get("/api/files").json()["files"]
+    clip = next(file["clip_id"] for file in files if file["name"] == name)
     return f"/api/clips/{clip}/stream"
 
 
@@ -161,7 +161,7 @@ def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_pa
         # There is room again, and closing ends what is left.
         second = await streams.begin(opened(path), 1.0)
         await streams.close()
-        assert second.process.returncode == -9
+        assert second.process.returncode is not None
 
     asyncio.run(scenario())
 
