@@ -120,6 +120,10 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
         "default": {"hidden_dim": 20, "vocabulary_size": 100, "decoder_layers": 1},
         "words": {"hidden_dim": 12, "vocabulary_size": 100, "text_layers": 1, "support": "full"},
     },
+    "wordframe": {
+        "default": {},
+        "interaction": {"coarse": False, "num_layers": 0, "weighted": False},
+    },
     "eaglenet": {
         "paper": {"langevin_steps": 2},
         "recipe": {"langevin_steps": 2, "support": "elementwise"},
@@ -127,7 +131,7 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 """A method that is not named here is tried with its default configuration."""
-ASLEEP = {"frozen": "space_time.time."}
+ASLEEP = {"frozen": "space_time.time.", "wordframe": ("temporal.", "word_", "frame_weights.")}
 """Method -> weights that a zero after them keeps from learning in the very first step."""
 
 

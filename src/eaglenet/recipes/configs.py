@@ -17,6 +17,16 @@ HEADS: Mapping[str, str] = {
 """CLIP4Clip's seqLSTM, seqTransf and tightTransf under names of their own, for comparisons."""
 
 
+VARIANTS: Mapping[str, tuple[str, str]] = {
+    **{name: ("clip4clip", f"head={head}") for name, head in HEADS.items()},
+    "wordframe-interaction": ("wordframe", "coarse=false"),
+    "wordframe-alike": ("wordframe", "weighted=false"),
+    "wordframe-still": ("wordframe", "num_layers=0"),
+    "wordframe-deep": ("wordframe", "num_layers=4"),
+}
+"""Name -> method and what is changed of it: CLIP4Clip's heads, and the ablation of WordFrame."""
+
+
 def approximate_note(method: str) -> str:
     """What the description of a recipe adds where its method is read from an abstract."""
     return " Approximate: from the abstract." if METHODS[method].is_approximate else ""
@@ -34,3 +44,9 @@ def method_config(method: str, *, dim: int, num_frames: int, **changes: Any) -> 
 def with_head(clip4clip: Callable[[], Experiment], head: str) -> Experiment:
     """CLIP4Clip with one of its trained heads, which its authors train alike."""
     return clip4clip().override([f"method_config.head={head}"])
+
+
+def variant(build: Callable[[str], Experiment], name: str) -> Experiment:
+    """A row of :data:`VARIANTS` on what ``build`` makes of its method."""
+    method, change = VARIANTS[name]
+    return build(method).override([f"method_config.{change}"])

@@ -12,7 +12,7 @@ from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.benchmarks import LITERAL
-from eaglenet.recipes.configs import HEADS, approximate_note, method_config, with_head
+from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
 from eaglenet.recipes.features import NEED_EXPERTS
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
@@ -68,6 +68,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
         "initial_temperature": 2.66,
         "initial_bias": -6.0,
     },
+    "wordframe": {"token_shift": True},
     "xpool": {"dropout": 0.1},
     "tmass": {"num_candidates": 4, "dropout": 0.1},
     "ce": {"text_centres": 8, "margin": 0.2},
@@ -117,9 +118,8 @@ def register() -> None:
         if method not in NEED_EXPERTS:
             note = approximate_note(method)
             add_recipe(f"demo/{method}", partial(demo_experiment, method), source + note)
-    for name, head in HEADS.items():
-        base = partial(demo_experiment, "clip4clip")
-        add_recipe(f"demo/{name}", partial(with_head, base, head), source)
+    for name in VARIANTS:
+        add_recipe(f"demo/{name}", partial(variant, demo_experiment, name), source)
     add_recipe(
         "demo/mean",
         partial(demo_experiment, "clip4clip"),

@@ -20,7 +20,7 @@ from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.benchmarks import LITERAL
-from eaglenet.recipes.configs import HEADS, approximate_note, method_config, with_head
+from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
@@ -134,8 +134,7 @@ def register() -> None:
         note = " Cannot run: needs token ids." if method in NEED_IDS else note
         note = approximate_note(method) + note
         add_recipe(f"features/{method}", partial(feature_experiment, method), source + note)
-    for name, head in HEADS.items():
-        base = partial(feature_experiment, "clip4clip")
-        add_recipe(f"features/{name}", partial(with_head, base, head), source)
+    for name in VARIANTS:
+        add_recipe(f"features/{name}", partial(variant, feature_experiment, name), source)
     add_recipe("features/literal", literal, f"{source} {LITERAL}")
     register_tables("features/", feature_experiment, "stored features")

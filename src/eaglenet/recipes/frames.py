@@ -22,7 +22,7 @@ from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.experiments.feature_writing import FRAMES as FRAMES_EXPERT
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
-from eaglenet.recipes.configs import HEADS, approximate_note, method_config, with_head
+from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
 from eaglenet.recipes.features import NEED_EXPERTS, NEED_TOWERS
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
@@ -111,9 +111,7 @@ def register() -> None:
                 continue  # graphs of sentences are made with features alone
             note = approximate_note(method)
             add_recipe(f"{family}/{method}", partial(build, method), source + note)
-        for name, head in HEADS.items():
-            add_recipe(
-                f"{family}/{name}", partial(with_head, partial(build, "clip4clip"), head), source
-            )
+        for name in VARIANTS:
+            add_recipe(f"{family}/{name}", partial(variant, build, name), source)
         register_tables(f"{family}/", build, "frames with captions")
     add_recipe("frames/adapted", adapted, "Mean pooling with a linear map a side on frozen towers.")

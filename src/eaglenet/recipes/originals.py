@@ -118,6 +118,8 @@ ORIGINALS: dict[str, Original] = {
     "tfvl": Original({"batch_size": 128, **ADAPTERS}, datasets=("msrvtt",)),
     "shenet": Original(FIELD_TRAINING, datasets=("msrvtt", "didemo", "msvd"), frames=FIELD_FRAMES),
     "drl": Original(FIELD_TRAINING, datasets=("msrvtt", "didemo", "msvd"), frames=FIELD_FRAMES),
+    # This project's own: under the paper's protocol alone.
+    "wordframe": Original(FIELD_TRAINING, datasets=()),
 }
 
 PAPER_CHANGES: dict[str, Change] = {

@@ -15,6 +15,7 @@ from torch import Tensor
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.hardware import AUTO
 from eaglenet.methods.base import Method
+from eaglenet.methods.head import head_folder, with_head
 from eaglenet.places import default_store
 from eaglenet.search.approximate import Scan
 from eaglenet.search.choosing import Candidates
@@ -159,6 +160,10 @@ class Engine:
                 "new store"
             )
         method.eval()
+        # A head beside the model ranks shortlists; the store's vectors are those of its towers.
+        place = None if isinstance(given, Method) else head_folder(str(given))
+        if place is not None:
+            method = with_head(method, place)
         if self._device != AUTO or not isinstance(given, Method):
             method = put_on(method, self._device)
         if not isinstance(given, Method):

@@ -1,0 +1,190 @@
+"""WordFrame, a method of this project: mean pooling, and words that look for their frames."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from eaglenet.errors import ConfigError
+from eaglenet.layers.late_interaction import (
+    TokenWeights,
+    weighted_token_interaction,
+    words_or_sentence,
+)
+from eaglenet.layers.masking import frame_weights
+from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.temporal_transformer import (
+    TemporalTransformer,
+    copy_text_tower,
+    default_heads,
+)
+from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.methods.base import (
+    METHODS,
+    Method,
+    MethodSpec,
+    adopt_logit_scale,
+    frame_spec_for,
+)
+from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+
+GAIN = 10.0
+"""The share of the interaction learns this much faster than its parameter: it has to come from 0
+within a few hundred steps of a small rate."""
+
+
+@dataclass(frozen=True)
+class WordFrameConfig:
+    """Settings of WordFrame; the switches are its ablation.
+
+    coarse: the cosine of sentence and mean frame is a part of the score, and the rest starts at 0.
+        Off: the interaction alone, from the start.
+    num_layers: blocks in which frames look at each other before words meet them; 0: none.
+    weighted: words and frames count as much as a small network says; off: all alike.
+    token_shift: the last two visual blocks of a CLIP tower exchange tokens with neighbour frames.
+    """
+
+    num_frames: int = 12
+    coarse: bool = True
+    num_layers: int = 1
+    num_heads: int | None = None
+    num_positions: int = 77
+    weighted: bool = True
+    token_shift: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_layers < 0:
+            raise ConfigError(f"num_layers is {self.num_layers}; it must be 0 or more")
+
+
+class WordFrame(Method):
+    r"""The towers' own score, and what every word finds in its best frame.
+
+    .. math:: s = \cos(t, \bar v) + \frac{\lambda}{2} \Big[ \sum_i \alpha_i \max_m C_{im}
+        + \sum_m \beta_m \max_i C_{im} \Big], \quad C_{im} = \hat w_i \cdot \hat g_m, \quad
+        g = T(f + PE) + f
+
+    with words w, frames f, their unit mean v, weights that sum to 1 over the words of a text and
+    over the frames of a video, and lambda = 0 at the start: training begins with exactly what the
+    towers know. The interaction is DRL's, without its decorrelation loss and with one block instead
+    of four. ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that
+    hold no words, the sentence is the only word.
+    """
+
+    name = "wordframe"
+    config: WordFrameConfig
+
+    def __init__(self, encoder: Encoder, config: WordFrameConfig) -> None:
+        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
+        self.config = config
+        self.temporal = (
+            TemporalTransformer(
+                encoder.dim,
+                num_layers=config.num_layers,
+                num_heads=config.num_heads or default_heads(encoder),
+                num_positions=config.num_positions,
+            )
+            if config.num_layers
+            else None
+        )
+        self.word_weights = TokenWeights(encoder.dim) if config.weighted else None
+        self.frame_weights = TokenWeights(encoder.dim) if config.weighted else None
+        self.gate = nn.Parameter(torch.zeros(())) if config.coarse else None
+        self.loss = SoftmaxLoss()
+
+    def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
+        """Sentences and, where the input has any, words."""
+        has_words = isinstance(texts, Tokens) or texts.words is not None
+        return self.encoder.encode_text(texts, words=has_words and self.encoder.abilities.words)
+
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        features = dataclasses.replace(super()._encode_video(videos), tokens=None)
+        return dataclasses.replace(
+            features, tokens=self.frame_tokens(features), tokens_mask=features.mask
+        )
+
+    def frame_tokens(self, video: VideoFeatures) -> Float[Tensor, "videos frames dim"]:
+        """Frames that have looked at each other, as stored or made here."""
+        if video.tokens is not None:
+            return video.tokens
+        if self.temporal is None:
+            return video.frames
+        return self.temporal(video.frames, video.mask)  # type: ignore[no-any-return]
+
+    def share(self) -> Tensor | None:
+        """Lambda, the weight of the interaction; None where it is all there is."""
+        return None if self.gate is None else GAIN * self.gate
+
+    def weights_of_words(
+        self, words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
+    ) -> Float[Tensor, "texts words"]:
+        """Alpha."""
+        if self.word_weights is None:
+            return frame_weights(mask, words.dtype)
+        return self.word_weights(words, mask)  # type: ignore[no-any-return]
+
+    def weights_of_frames(
+        self, tokens: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
+    ) -> Float[Tensor, "videos frames"]:
+        """Beta."""
+        if self.frame_weights is None:
+            return frame_weights(mask, tokens.dtype)
+        return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
+
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (256, 64) if self.device.type == "cuda" else (64, 64)
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        words, words_mask = words_or_sentence(text)
+        tokens = self.frame_tokens(video)
+        found = weighted_token_interaction(
+            words,
+            self.weights_of_words(words, words_mask),
+            words_mask,
+            tokens,
+            self.weights_of_frames(tokens, video.mask),
+            video.mask,
+        )
+        share = self.share()
+        if share is None:
+            return found
+        coarse = F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
+        return coarse + share * found
+
+    def losses(
+        self,
+        text: TextFeatures,
+        video: VideoFeatures,
+        positives: Bool[Tensor, "texts videos"],
+    ) -> Losses:
+        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
+
+
+def build(config: WordFrameConfig, encoder: Encoder) -> WordFrame:
+    """WordFrame on any encoder; frames start from CLIP's text blocks where widths fit."""
+    if config.token_shift:
+        last = encoder.num_blocks
+        encoder.set_token_shift((last - 2, last - 1))
+    method = WordFrame(encoder, config)
+    adopt_logit_scale(encoder, method.loss)
+    if method.temporal is not None:
+        copy_text_tower(encoder, method.temporal.stack)
+    return method
+
+
+METHODS.add(
+    "wordframe",
+    MethodSpec(
+        name="wordframe",
+        config_class=WordFrameConfig,
+        build=build,
+        paper="this project's own; its interaction is that of DRL (Wang et al., 2022)",
+        checked="reference loop",
+    ),
+)

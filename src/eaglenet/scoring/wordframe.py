@@ -1,0 +1,86 @@
+"""WordFrame's scores with what belongs to a video made once, and padded words left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eaglenet.layers.late_interaction import masked_max, words_or_sentence
+from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.methods.wordframe import WordFrame
+from eaglenet.scoring.fast import FAST_FORMS
+from eaglenet.scoring.scorer import Precision, Scorer
+from eaglenet.types import TextFeatures, VideoFeatures
+
+Prepared = dict[str, Tensor]
+"""Of every video: unit ``tokens`` [videos, frames, dim] that have looked at each other, their
+``weights``, their ``mask``, and the unit ``mean`` frame."""
+
+
+class FactorisedScorer(Scorer):
+    """One matrix product of all real words with all frames of a tile, then two maxima."""
+
+    def __init__(self, method: WordFrame, device: torch.device, precision: Precision) -> None:
+        self.method = method
+        self.precision = precision
+        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.tile_texts = 256 if device.type == "cuda" else 32
+        self.tile_videos = 256 if device.type == "cuda" else 128
+
+    def _prepare(self, video: VideoFeatures) -> Prepared:
+        full = video.to(video.frames.device, torch.float32)
+        tokens = self.method.frame_tokens(full)
+        return {
+            "tokens": F.normalize(tokens, dim=-1).to(self.dtype),
+            "weights": self.method.weights_of_frames(tokens, full.mask),
+            "mask": full.mask,
+            "mean": mean_pooling(full.frames, full.mask),
+        }
+
+    def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
+        words, mask = words_or_sentence(text.to(text.sentence.device, torch.float32))
+        longest = max(int(mask.any(dim=0).sum()), 1)
+        words, mask = words[:, :longest], mask[:, :longest]
+        weights = self.method.weights_of_words(words, mask)
+        unit = F.normalize(words, dim=-1).to(self.dtype)
+        videos, frames, dim = prepared["tokens"].shape
+        cosines = unit.reshape(-1, dim) @ prepared["tokens"].reshape(-1, dim).T
+        cosines = cosines.float().view(len(words), longest, videos, frames)
+        # Padded frames of a video are never its best; a padded word is never a frame's best.
+        best_frame = masked_max(cosines, prepared["mask"][None, None], dim=-1)
+        best_word = masked_max(cosines, mask[:, :, None, None], dim=1)
+        by_words = torch.einsum("twv,tw->tv", best_frame, weights)
+        by_frames = torch.einsum("tvf,vf->tv", best_word, prepared["weights"])
+        found = (by_words + by_frames) / 2
+        share = self.method.share()
+        if share is None:
+            return found
+        return F.normalize(text.sentence.float(), dim=-1) @ prepared["mean"].T + share * found
+
+
+@dataclass(frozen=True)
+class WordFrameForm:
+    """See :class:`eaglenet.scoring.fast.FastForm`."""
+
+    method: WordFrame
+    device: torch.device
+
+    def factorised(self, precision: Precision) -> Scorer:
+        return FactorisedScorer(self.method, self.device, precision)
+
+    def kernel(self, precision: Precision) -> Scorer:
+        return self.factorised(precision)
+
+    def why_no_kernel(self, video: VideoFeatures) -> str | None:
+        return "wordframe is one matrix product and two maxima: it has no kernel of its own"
+
+
+def arrange(method: WordFrame, device: torch.device) -> WordFrameForm:
+    """Every WordFrame has this form."""
+    return WordFrameForm(method, device)
+
+
+FAST_FORMS.add(WordFrame.name, arrange)

@@ -1,0 +1,63 @@
+"""A head beside a model: trained on features, used on the towers that made them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import eaglenet
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.errors import CheckpointError, UsageError
+from eaglenet.methods import METHODS, Method
+from eaglenet.methods.head import head_folder, save_head, with_head
+from eaglenet.methods.wordframe import WordFrameConfig
+from eaglenet.types import TextFeatures, VideoFeatures
+
+DIM = 64
+
+
+def trained(identity: bool = True) -> Method:
+    """As training on features leaves it."""
+    torch.manual_seed(1)
+    encoder = FeatureEncoder(FeatureConfig(DIM, DIM, DIM, identity=identity))
+    method = METHODS["wordframe"].build(WordFrameConfig(num_frames=8), encoder).eval()
+    with torch.no_grad():
+        method.gate.fill_(0.07)  # type: ignore[operator,union-attr]
+    return method
+
+
+@torch.no_grad()
+def test_the_head_scores_the_towers_features_as_it_did_stored_ones(tmp_path: Path) -> None:
+    head = trained()
+    save_head(head, tmp_path / "head")
+    assert head_folder(tmp_path) == tmp_path / "head"
+    model = eaglenet.load("demo")
+    joined = with_head(model, tmp_path / "head")
+    generator = torch.Generator().manual_seed(0)
+    text = TextFeatures(torch.randn(3, DIM, generator=generator))
+    mask = torch.ones(5, 4, dtype=torch.bool)
+    video = VideoFeatures(torch.randn(5, 4, DIM, generator=generator), mask)
+    assert torch.equal(joined.score(text, video), head.score(text, video))
+    sentences = joined.encode_text(["a red circle moves"])
+    assert sentences.words is not None
+    plain = model.encoder.encode_text(model.tokenize(["a red circle moves"]))
+    torch.testing.assert_close(sentences.sentence, plain.sentence)
+
+
+def test_a_head_with_adapters_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="identity=true"):
+        save_head(trained(identity=False), tmp_path / "head")
+
+
+def test_a_head_of_another_model_is_refused(tmp_path: Path) -> None:
+    save_head(trained(), tmp_path / "head")
+    path = tmp_path / "head" / "config.json"
+    path.write_text(path.read_text().replace('"dim": 64', '"dim": 65'))
+    with pytest.raises(CheckpointError, match="belongs to another model"):
+        with_head(eaglenet.load("demo"), tmp_path / "head")
+    (tmp_path / "head" / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        with_head(eaglenet.load("demo"), tmp_path / "head")
+    assert head_folder(tmp_path / "head") is None

@@ -1,0 +1,95 @@
+"""WordFrame: loops, its start as mean pooling, its switches, and its fast form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from double_precision import EXACT, build, frames_of, matrix, sentences_of, texts, videos, words_of
+
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.errors import ConfigError
+from eaglenet.methods import METHODS
+from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
+from eaglenet.scoring import score_all
+from eaglenet.types import TextFeatures
+from reference import wordframe as reference
+from reference.arithmetic import part, temporal, weights_of
+
+SHAPE = {"num_heads": 2, "num_layers": 2}
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("layers", [0, 2])
+@torch.no_grad()
+def test_the_score_equals_the_loops(weighted: bool, layers: int) -> None:
+    method = build("wordframe", num_heads=2, num_layers=layers, weighted=weighted)
+    text, video = texts(), videos()
+    weights = weights_of(method)
+    tokens = frames_of(video)
+    if layers:
+        stack = part(weights, "temporal.stack")
+        tokens = [temporal(frames, stack, **SHAPE) for frames in tokens]  # type: ignore[arg-type]
+    expected = [
+        [
+            reference.similarity(sentence, words, frames, seen, weights)
+            for frames, seen in zip(frames_of(video), tokens, strict=True)
+        ]
+        for sentence, words in zip(sentences_of(text), words_of(text), strict=True)
+    ]
+    torch.testing.assert_close(method.score(text, video), matrix(expected), **EXACT)
+
+
+@torch.no_grad()
+def test_it_begins_as_mean_pooling_to_the_bit() -> None:
+    """Whatever the towers know is not lost at the start."""
+    encoder = FeatureEncoder(FeatureConfig(8, 8, 8, identity=True))
+    text, video = texts().to("cpu", torch.float32), videos().to("cpu", torch.float32)
+    ours = METHODS["wordframe"].build(WordFrameConfig(), encoder).eval()
+    mean = METHODS["clip4clip"].build(METHODS["clip4clip"].config_class(), encoder).eval()
+    assert torch.equal(ours.score(text, video), mean.score(text, video))
+    assert isinstance(ours, WordFrame)
+    assert ours.gate is not None
+    ours.gate += 0.01
+    assert not torch.equal(ours.score(text, video), mean.score(text, video))
+
+
+@torch.no_grad()
+def test_without_the_coarse_part_it_is_the_interaction_alone() -> None:
+    method = build("wordframe", coarse=False, num_layers=0)
+    text, video = texts(), videos()
+    expected = [
+        [reference.interaction(words, frames, weights_of(method)) for frames in frames_of(video)]
+        for words in words_of(text)
+    ]
+    torch.testing.assert_close(method.score(text, video), matrix(expected), **EXACT)
+
+
+@torch.no_grad()
+def test_a_sentence_without_words_is_its_only_word() -> None:
+    method = build("wordframe", **SHAPE)
+    text, video = texts(), videos()
+    mask = torch.ones(len(text), 1, dtype=torch.bool)
+    as_word = TextFeatures(text.sentence, text.sentence[:, None], mask)
+    lone = TextFeatures(text.sentence)
+    torch.testing.assert_close(method.score(lone, video), method.score(as_word, video), **EXACT)
+
+
+@pytest.mark.parametrize("changes", [{}, {"coarse": False}, {"weighted": False}])
+@pytest.mark.parametrize("has_words", [True, False])
+@torch.no_grad()
+def test_the_fast_form_gives_the_same_scores(changes: dict[str, bool], has_words: bool) -> None:
+    """Tiles that do not divide the texts, and words cut to the longest of a tile."""
+    method = build("wordframe", **SHAPE, **changes).float()
+    text, video = texts(7).to("cpu", torch.float32), videos(5).to("cpu", torch.float32)
+    if not has_words:
+        text = TextFeatures(text.sentence)
+    plain = score_all(method, text, video, backend="reference")
+    fast = score_all(method, text, video, backend="factorised", tile_texts=3, tile_videos=2)
+    torch.testing.assert_close(fast, plain, rtol=0, atol=1e-5)
+    rough = score_all(method, text, video, backend="factorised", precision="bf16")
+    torch.testing.assert_close(rough, plain, rtol=0, atol=0.2)
+
+
+def test_a_negative_number_of_layers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="0 or more"):
+        WordFrameConfig(num_layers=-1)

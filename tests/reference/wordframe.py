@@ -1,0 +1,33 @@
+"""WordFrame as loops; its interaction is DRL's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from reference import drl
+from reference.arithmetic import Vector, Weights, cosine, unit
+
+
+def similarity(
+    sentence: Vector,
+    words: Sequence[Vector],
+    frames: Sequence[Vector],
+    tokens: Sequence[Vector],
+    weights: Weights,
+) -> float:
+    """cos(t, mean of unit frames) + 10 gate (what words and frames find in each other)."""
+    mean = np.mean([unit(frame) for frame in frames], axis=0)
+    return cosine(sentence, mean) + 10 * float(weights["gate"]) * interaction(
+        words, tokens, weights
+    )
+
+
+def interaction(words: Sequence[Vector], tokens: Sequence[Vector], weights: Weights) -> float:
+    """Weighted token-wise interaction where there are networks, else plain means."""
+    if any(name.startswith("word_weights") for name in weights):
+        return drl.similarity(words, tokens, weights)
+    by_words = np.mean([max(cosine(word, token) for token in tokens) for word in words])
+    by_tokens = np.mean([max(cosine(word, token) for word in words) for token in tokens])
+    return float(by_words + by_tokens) / 2
