@@ -108,6 +108,7 @@ def test_filters_empty_results_and_errors_are_told(
     page.fill("[name=path]", "nowhere")
     page.press("[name=path]", "Tab")
     wait_until(page, "document.querySelector('#status').textContent.includes('No moment')")
+    assert "nowhere" in page.text_content("#status")  # which filter left nothing
     page.click("#clear")
     page.wait_for_selector("button.card")
     assert tab.problems == []

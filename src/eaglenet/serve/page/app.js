@@ -179,7 +179,8 @@ const search = async ({ isNew = true } = {}) => {
     show(body.hits);
     const count = `${body.hits.length} ${body.hits.length === 1 ? "moment" : "moments"}`;
     const what = similarTo ? "similar to this one" : `in ${Math.round(body.milliseconds)} ms`;
-    say(body.hits.length ? `${count} ${what}` : nothing());
+    const missing = body.missing?.length ? `; without ${body.missing.join(", ")}, which cannot be reached` : "";
+    say((body.hits.length ? `${count} ${what}` : nothing(body.note)) + missing);
     more.hidden = body.hits.length < wanted || wanted >= MOST;
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -194,9 +195,12 @@ const search = async ({ isNew = true } = {}) => {
   }
 };
 
-const nothing = () => [...filled().keys()].length
-  ? "No moment fits. Try fewer filters."
-  : "No moment fits. Is anything indexed?";
+const nothing = (note) => {
+  if (note) return `No moment fits: ${note}`;
+  return [...filled().keys()].length
+    ? "No moment fits. Try fewer filters."
+    : "No moment fits. Is anything indexed?";
+};
 
 const findSimilar = (hit) => {
   forget();
