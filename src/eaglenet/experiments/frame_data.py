@@ -24,7 +24,7 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.experiments.feature_data import feature_source, read_features
 from eaglenet.experiments.feature_writing import write_features
 from eaglenet.locking import hold_lock
-from eaglenet.methods.folder import load
+from eaglenet.methods.folder import PACKAGED, WEIGHTS, is_packaged, load
 
 TOWERS = "small"
 
@@ -81,8 +81,18 @@ def feature_folder(data: DataChoice, split: str, cache: Path) -> Path:
     root = data.options.get("test_root") if split == "test" else None
     place = data.folder(str(root) if root else None).resolve()
     kind = data.options.get("captions", "")
-    key = f"{place} {towers} {kind} {data.frames.num_frames}".encode()
+    key = f"{place} {weights_of(towers)} {kind} {data.frames.num_frames}".encode()
     return base / f"{place.name}-{hashlib.sha256(key).hexdigest()[:8]}" / split
+
+
+def weights_of(towers: str) -> str:
+    """A hash of the weights of a model folder: features of other weights are not found again."""
+    folder = PACKAGED / towers if is_packaged(towers) else Path(towers).expanduser()
+    for path in (folder / WEIGHTS, folder / "model" / WEIGHTS):
+        if path.is_file():
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+    return towers
 
 
 def choose_on_validation(data: DataChoice) -> str:

@@ -48,6 +48,11 @@ def save_head(method: Method, folder: Path | str) -> None:
             f"the method has adapters of its features ({', '.join(sorted(own)[:3])}): a head "
             "beside a model reads the towers' own; train it with encoder.config.identity=true"
         )
+    if getattr(method.encoder.config, "scaling", "none") != "none":
+        raise UsageError(
+            "the method was trained on scaled features, and a head beside a model reads the "
+            "towers' own; train it with encoder.config.scaling=none"
+        )
     weights = {
         name: value.detach().cpu().contiguous().clone()
         for name, value in method.state_dict().items()
