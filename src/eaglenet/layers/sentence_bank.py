@@ -1,0 +1,49 @@
+"""A bank of typical sentences, against which videos that answer everything are levelled."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class SentenceBank(nn.Module):
+    r"""What a video's score owes to being near to all sentences rather than to this one.
+
+    .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, \hat b_k \cdot \hat v)
+
+    over the K unit sentences b of the bank, with the temperature a of the towers. A score minus
+    h(v) is the logarithm of a softmax over texts up to constants (w = 1): inverted softmax (Smith
+    et al., 2017) with sentences that are at hand when a video is indexed. The bank is filled in
+    training, first in first out, and is saved with the model: vectors, not sentences.
+    """
+
+    vectors: Tensor
+    count: Tensor
+
+    def __init__(self, size: int, dim: int, weight: float) -> None:
+        super().__init__()
+        self.size, self.weight = size, weight
+        self.register_buffer("vectors", torch.zeros(size, dim))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def add(self, sentences: Float[Tensor, "texts dim"]) -> None:
+        """Keep these sentences, the oldest ones give way."""
+        unit = F.normalize(sentences.detach().float(), dim=-1)[-self.size :]
+        rows = (self.count + torch.arange(len(unit), device=unit.device)) % self.size
+        self.vectors[rows] = unit.to(self.vectors.dtype)
+        self.count += len(unit)
+
+    def forward(
+        self, videos: Float[Tensor, "videos dim"], scale: Float[Tensor, ""]
+    ) -> Float[Tensor, "videos"]:
+        """h of unit videos; zeros while the bank is empty."""
+        held = min(int(self.count), self.size)
+        if not held:
+            return videos.new_zeros(len(videos))
+        scale = scale.detach().float()
+        cosines = videos.float() @ self.vectors[:held].float().T
+        level = torch.logsumexp(scale * cosines, dim=-1) - torch.log(scale.new_tensor(held))
+        return (self.weight / scale * level).to(videos.dtype)
