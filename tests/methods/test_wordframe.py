@@ -23,6 +23,9 @@ SHAPE = {"num_heads": 2, "num_layers": 2}
 @torch.no_grad()
 def test_the_score_equals_the_loops(weighted: bool, layers: int) -> None:
     method = build("wordframe", num_heads=2, num_layers=layers, weighted=weighted)
+    assert isinstance(method, WordFrame)
+    assert method.bank is not None
+    method.bank.double().add(torch.randn(9, method.encoder.dim))
     text, video = texts(), videos()
     weights = weights_of(method)
     tokens = frames_of(video)
@@ -74,12 +77,17 @@ def test_a_sentence_without_words_is_its_only_word() -> None:
     torch.testing.assert_close(method.score(lone, video), method.score(as_word, video), **EXACT)
 
 
-@pytest.mark.parametrize("changes", [{}, {"coarse": False}, {"weighted": False}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"coarse": False}, {"weighted": False}, {"interaction": False}]
+)
 @pytest.mark.parametrize("has_words", [True, False])
 @torch.no_grad()
 def test_the_fast_form_gives_the_same_scores(changes: dict[str, bool], has_words: bool) -> None:
     """Tiles that do not divide the texts, and words cut to the longest of a tile."""
     method = build("wordframe", **SHAPE, **changes).float()
+    assert isinstance(method, WordFrame)
+    assert method.bank is not None
+    method.bank.add(torch.randn(9, method.encoder.dim))
     text, video = texts(7).to("cpu", torch.float32), videos(5).to("cpu", torch.float32)
     if not has_words:
         text = TextFeatures(text.sentence)
@@ -90,6 +98,26 @@ def test_the_fast_form_gives_the_same_scores(changes: dict[str, bool], has_words
     torch.testing.assert_close(rough, plain, rtol=0, atol=0.2)
 
 
-def test_a_negative_number_of_layers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="0 or more"):
-        WordFrameConfig(num_layers=-1)
+def test_training_fills_the_bank_and_does_not_see_it() -> None:
+    method = build("wordframe", num_layers=0, bank=5)
+    assert isinstance(method, WordFrame)
+    assert method.bank is not None
+    text, video = texts(3), videos(3)
+    positives = torch.eye(3, dtype=torch.bool)
+    method.eval()
+    before = method.losses(text, video, positives).total
+    assert int(method.bank.count) == 0
+    method.train()
+    method.losses(text, video, positives)
+    assert int(method.bank.count) == 3
+    method.eval()
+    torch.testing.assert_close(method.losses(text, video, positives).total, before)
+    assert bool((method.score(text, video) != method.match(text, video)).all())
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_layers": -1}, {"bank": -1}, {"coarse": False, "interaction": False}]
+)
+def test_impossible_settings_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        WordFrameConfig(**change)

@@ -17,11 +17,20 @@ def similarity(
     tokens: Sequence[Vector],
     weights: Weights,
 ) -> float:
-    """cos(t, mean of unit frames) + 10 gate (what words and frames find in each other)."""
+    """cos(t, mean of unit frames) + 10 gate (what words and frames find in each other) - level."""
     mean = np.mean([unit(frame) for frame in frames], axis=0)
-    return cosine(sentence, mean) + 10 * float(weights["gate"]) * interaction(
-        words, tokens, weights
-    )
+    found = 10 * float(weights["gate"]) * interaction(words, tokens, weights)
+    return cosine(sentence, mean) + found - level(mean, weights)
+
+
+def level(mean: Vector, weights: Weights) -> float:
+    """0.75 / a log mean over the bank of exp(a cos(b, v)); 0 for an empty bank."""
+    held = min(int(weights["bank.count"]), len(weights["bank.vectors"]))
+    if not held:
+        return 0.0
+    scale = float(np.exp(weights["loss.logit_scale"]))
+    near = [np.exp(scale * cosine(one, mean)) for one in weights["bank.vectors"][:held]]
+    return 0.75 / scale * float(np.log(np.mean(near)))
 
 
 def interaction(words: Sequence[Vector], tokens: Sequence[Vector], weights: Weights) -> float:

@@ -31,9 +31,9 @@ class SentenceBank(nn.Module):
     @torch.no_grad()
     def add(self, sentences: Float[Tensor, "texts dim"]) -> None:
         """Keep these sentences, the oldest ones give way."""
-        unit = F.normalize(sentences.detach().float(), dim=-1)[-self.size :]
+        unit = F.normalize(sentences.detach().to(self.vectors.dtype), dim=-1)[-self.size :]
         rows = (self.count + torch.arange(len(unit), device=unit.device)) % self.size
-        self.vectors[rows] = unit.to(self.vectors.dtype)
+        self.vectors[rows] = unit
         self.count += len(unit)
 
     def forward(
@@ -43,7 +43,8 @@ class SentenceBank(nn.Module):
         held = min(int(self.count), self.size)
         if not held:
             return videos.new_zeros(len(videos))
-        scale = scale.detach().float()
-        cosines = videos.float() @ self.vectors[:held].float().T
+        wide = torch.promote_types(videos.dtype, torch.float32)
+        scale = scale.detach().to(wide)
+        cosines = videos.to(wide) @ self.vectors[:held].to(wide).T
         level = torch.logsumexp(scale * cosines, dim=-1) - torch.log(scale.new_tensor(held))
         return (self.weight / scale * level).to(videos.dtype)

@@ -1,4 +1,4 @@
-"""WordFrame, a method of this project: mean pooling, and words that look for their frames."""
+"""WordFrame, a method of this project: mean pooling, words that look for their frames, a bank."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from eaglenet.layers.late_interaction import (
 )
 from eaglenet.layers.masking import frame_weights
 from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.layers.temporal_transformer import (
     TemporalTransformer,
     copy_text_tower,
@@ -46,6 +47,8 @@ class WordFrameConfig:
         Off: the interaction alone, from the start.
     num_layers: blocks in which frames look at each other before words meet them; 0: none.
     weighted: words and frames count as much as a small network says; off: all alike.
+    interaction: words meet frames; off: the coarse part and the bank alone.
+    bank, bank_weight: how many sentences of training level the videos (0: none), and by how much.
     token_shift: the last two visual blocks of a CLIP tower exchange tokens with neighbour frames.
     """
 
@@ -55,25 +58,37 @@ class WordFrameConfig:
     num_heads: int | None = None
     num_positions: int = 77
     weighted: bool = True
+    interaction: bool = True
+    bank: int = 1024
+    bank_weight: float = 0.75
     token_shift: bool = False
 
     def __post_init__(self) -> None:
         if self.num_layers < 0:
             raise ConfigError(f"num_layers is {self.num_layers}; it must be 0 or more")
+        if self.bank < 0 or self.bank_weight < 0:
+            raise ConfigError(
+                f"bank is {self.bank}, bank_weight {self.bank_weight}; both must be 0 or more"
+            )
+        if not self.interaction and not self.coarse:
+            raise ConfigError("interaction and coarse are both off: nothing is left of the score")
 
 
 class WordFrame(Method):
-    r"""The towers' own score, and what every word finds in its best frame.
+    r"""The towers' own score, what every word finds in its best frame, minus what any text finds.
 
     .. math:: s = \cos(t, \bar v) + \frac{\lambda}{2} \Big[ \sum_i \alpha_i \max_m C_{im}
-        + \sum_m \beta_m \max_i C_{im} \Big], \quad C_{im} = \hat w_i \cdot \hat g_m, \quad
-        g = T(f + PE) + f
+        + \sum_m \beta_m \max_i C_{im} \Big] - h(\bar v), \quad C_{im} = \hat w_i \cdot \hat g_m,
+        \quad g = T(f + PE) + f
 
     with words w, frames f, their unit mean v, weights that sum to 1 over the words of a text and
     over the frames of a video, and lambda = 0 at the start: training begins with exactly what the
-    towers know. The interaction is DRL's, without its decorrelation loss and with one block instead
-    of four. ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that
-    hold no words, the sentence is the only word.
+    towers know. h is the level of a video against a bank of training sentences
+    (:class:`eaglenet.layers.sentence_bank.SentenceBank`); the loss does not see it, so that towers
+    cannot learn to undo it, and it leaves the order of texts for a video as it is. The interaction
+    is DRL's, without its decorrelation loss and with one block instead of four. ``encode_video``
+    stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no words, the
+    sentence is the only word.
     """
 
     name = "wordframe"
@@ -89,21 +104,29 @@ class WordFrame(Method):
                 num_heads=config.num_heads or default_heads(encoder),
                 num_positions=config.num_positions,
             )
-            if config.num_layers
+            if config.num_layers and config.interaction
             else None
         )
-        self.word_weights = TokenWeights(encoder.dim) if config.weighted else None
-        self.frame_weights = TokenWeights(encoder.dim) if config.weighted else None
-        self.gate = nn.Parameter(torch.zeros(())) if config.coarse else None
+        is_weighted = config.weighted and config.interaction
+        self.word_weights = TokenWeights(encoder.dim) if is_weighted else None
+        self.frame_weights = TokenWeights(encoder.dim) if is_weighted else None
+        has_gate = config.coarse and config.interaction
+        self.gate = nn.Parameter(torch.zeros(())) if has_gate else None
+        self.bank = (
+            SentenceBank(config.bank, encoder.dim, config.bank_weight) if config.bank else None
+        )
         self.loss = SoftmaxLoss()
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """Sentences and, where the input has any, words."""
         has_words = isinstance(texts, Tokens) or texts.words is not None
-        return self.encoder.encode_text(texts, words=has_words and self.encoder.abilities.words)
+        wanted = self.config.interaction and has_words and self.encoder.abilities.words
+        return self.encoder.encode_text(texts, words=wanted)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
+        if not self.config.interaction:
+            return features
         return dataclasses.replace(
             features, tokens=self.frame_tokens(features), tokens_mask=features.mask
         )
@@ -141,6 +164,19 @@ class WordFrame(Method):
         return (256, 64) if self.device.type == "cuda" else (64, 64)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        level = self.level(mean_pooling(video.frames, video.mask))
+        return self.match(text, video) - level[None, :]
+
+    def level(self, videos: Float[Tensor, "videos dim"]) -> Float[Tensor, "videos"]:
+        """h: what is taken off a video's scores for being near to every sentence."""
+        if self.bank is None:
+            return videos.new_zeros(len(videos))
+        return self.bank(videos, self.loss.scale())  # type: ignore[no-any-return]
+
+    def match(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        """The score before videos are levelled, which is what training sees."""
+        if not self.config.interaction:
+            return F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
         words, words_mask = words_or_sentence(text)
         tokens = self.frame_tokens(video)
         found = weighted_token_interaction(
@@ -163,7 +199,9 @@ class WordFrame(Method):
         video: VideoFeatures,
         positives: Bool[Tensor, "texts videos"],
     ) -> Losses:
-        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
+        if self.bank is not None and self.training:
+            self.bank.add(text.sentence)
+        return Losses({"contrastive": self.loss(self.match(text, video), positives)})
 
 
 def build(config: WordFrameConfig, encoder: Encoder) -> WordFrame:

@@ -23,6 +23,8 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "wordframe-alike": ("wordframe", "weighted=false"),
     "wordframe-still": ("wordframe", "num_layers=0"),
     "wordframe-deep": ("wordframe", "num_layers=4"),
+    "wordframe-bankless": ("wordframe", "bank=0"),
+    "wordframe-levelled": ("wordframe", "interaction=false"),
 }
 """Name -> method and what is changed of it: CLIP4Clip's heads, and the ablation of WordFrame."""
 

@@ -17,7 +17,7 @@ from eaglenet.types import TextFeatures, VideoFeatures
 
 Prepared = dict[str, Tensor]
 """Of every video: unit ``tokens`` [videos, frames, dim] that have looked at each other, their
-``weights``, their ``mask``, and the unit ``mean`` frame."""
+``weights``, their ``mask``, the unit ``mean`` frame, and the ``level`` taken off its scores."""
 
 
 class FactorisedScorer(Scorer):
@@ -33,14 +33,22 @@ class FactorisedScorer(Scorer):
     def _prepare(self, video: VideoFeatures) -> Prepared:
         full = video.to(video.frames.device, torch.float32)
         tokens = self.method.frame_tokens(full)
+        mean = mean_pooling(full.frames, full.mask)
         return {
             "tokens": F.normalize(tokens, dim=-1).to(self.dtype),
             "weights": self.method.weights_of_frames(tokens, full.mask),
             "mask": full.mask,
-            "mean": mean_pooling(full.frames, full.mask),
+            "mean": mean,
+            "level": self.method.level(mean),
         }
 
     def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
+        config = self.method.config
+        rest = -prepared["level"][None, :]
+        if config.coarse:
+            rest = F.normalize(text.sentence.float(), dim=-1) @ prepared["mean"].T + rest
+        if not config.interaction:
+            return rest
         words, mask = words_or_sentence(text.to(text.sentence.device, torch.float32))
         longest = max(int(mask.any(dim=0).sum()), 1)
         words, mask = words[:, :longest], mask[:, :longest]
@@ -56,9 +64,7 @@ class FactorisedScorer(Scorer):
         by_frames = torch.einsum("tvf,vf->tv", best_word, prepared["weights"])
         found = (by_words + by_frames) / 2
         share = self.method.share()
-        if share is None:
-            return found
-        return F.normalize(text.sentence.float(), dim=-1) @ prepared["mean"].T + share * found
+        return rest + (found if share is None else share * found)
 
 
 @dataclass(frozen=True)
