@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+
+def level_of_videos(
+    cosines: Float[Tensor, "bank videos"], scale: Float[Tensor, ""] | float
+) -> Float[Tensor, "videos"]:
+    r"""How near a video is to the sentences of a bank: a soft maximum.
+
+    .. math:: \frac{1}{a} \log \frac{1}{K} \sum_k \exp(a \, c_{kv})
+    """
+    return (torch.logsumexp(scale * cosines, dim=0) - math.log(len(cosines))) / scale
 
 
 class SentenceBank(nn.Module):
@@ -45,6 +57,5 @@ class SentenceBank(nn.Module):
             return videos.new_zeros(len(videos))
         wide = torch.promote_types(videos.dtype, torch.float32)
         scale = scale.detach().to(wide)
-        cosines = videos.to(wide) @ self.vectors[:held].to(wide).T
-        level = torch.logsumexp(scale * cosines, dim=-1) - torch.log(scale.new_tensor(held))
-        return (self.weight / scale * level).to(videos.dtype)
+        cosines = self.vectors[:held].to(wide) @ videos.to(wide).T
+        return (self.weight * level_of_videos(cosines, scale)).to(videos.dtype)

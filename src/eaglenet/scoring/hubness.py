@@ -7,11 +7,10 @@ different protocol, only a different score.
 
 from __future__ import annotations
 
-import math
-
-import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from eaglenet.layers.sentence_bank import level_of_videos
 
 TEMPERATURE = 20.0
 """Of QB-norm's inverted softmax, for cosines."""
@@ -44,5 +43,4 @@ def hub_bias(
     QB-norm's inverted softmax (Bogolin et al., CVPR 2022, eq. 2) as a logarithm. The same for every
     text, so the ranking of texts for a video does not change.
     """
-    scaled = temperature * bank.double()
-    return (math.log(len(bank)) - torch.logsumexp(scaled, dim=0)) / temperature
+    return -level_of_videos(bank.double(), temperature)
