@@ -8,6 +8,9 @@ from pathlib import Path
 
 import av
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from eaglenet.video.decoding import write_video
 
 CODECS = {".mkv": "subrip", ".mp4": "mov_text", ".webm": "webvtt"}
 Said = tuple[float, float, str]
@@ -39,4 +42,18 @@ def write_with_subtitles(
             packet.duration = int((end - start) * 1000)
             container.mux(packet)
         container.mux(video.encode(None))
+    return path
+
+
+def write_pages(
+    path: Path, texts: Sequence[str], *, seconds: int, size: tuple[int, int] = (320, 120)
+) -> Path:
+    """Each text in white on blue for some seconds, in H.264."""
+    pages = []
+    for text in texts:
+        page = Image.new("RGB", size, (30, 60, 90))
+        font = ImageFont.load_default(size[1] // 8)
+        ImageDraw.Draw(page).text((size[0] // 10, size[1] // 3), text, font=font, fill="white")
+        pages.append(np.repeat(np.asarray(page)[None], 4 * seconds, axis=0))
+    write_video(path, np.concatenate(pages), 4)
     return path

@@ -51,8 +51,7 @@ class Shortlist:
         more = np.array([row for row in rows if row not in known], np.int64)
         if not len(more):
             return self
-        slots = torch.from_numpy(snapshot.columns["slot"][more])
-        cosines = (snapshot.vectors[slots] @ query.to("cpu", torch.float32)).numpy()
+        cosines = (snapshot.vectors_of(more) @ query.to("cpu", torch.float32)).numpy()
         all_cosines = np.concatenate([self.cosines, cosines])
         order = np.argsort(-all_cosines, kind="stable")
         return Shortlist(np.concatenate([self.rows, more])[order], all_cosines[order])

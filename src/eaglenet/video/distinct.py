@@ -66,11 +66,12 @@ def _distinct(source: VideoSource, start: float, end: float) -> list[DistinctFra
 
 
 def _blocks(pixels: Pixels) -> NDArray[np.float32]:
-    grey = pixels.astype(np.float32).mean(axis=0)
-    height, width = (max(BLOCK, side - side % BLOCK) for side in grey.shape)
-    grey = np.pad(grey, [(0, max(0, height - grey.shape[0])), (0, max(0, width - grey.shape[1]))])
-    parts = grey[:height, :width].reshape(height // BLOCK, BLOCK, width // BLOCK, BLOCK)
-    means: NDArray[np.float32] = parts.mean(axis=(1, 3))
+    """Means ``[3, rows, columns]``: colours may change where the brightness does not."""
+    height, width = (max(BLOCK, side - side % BLOCK) for side in pixels.shape[1:])
+    missing = [(0, 0), (0, max(0, height - pixels.shape[1])), (0, max(0, width - pixels.shape[2]))]
+    whole = np.pad(pixels, missing)[:, :height, :width].astype(np.float32)
+    parts = whole.reshape(3, height // BLOCK, BLOCK, width // BLOCK, BLOCK)
+    means: NDArray[np.float32] = parts.mean(axis=(2, 4))
     return means
 
 

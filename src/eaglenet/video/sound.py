@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from eaglenet.video.source import open_container
 
 RATE = 16_000
 """Samples a second."""
+EARLY = (0.5, 10.0, 60.0)
+"""Seconds to jump to before the wanted one, one after the other."""
 Samples = NDArray[np.float32]
 
 
@@ -24,23 +27,30 @@ def decode_sound(path: str | Path, start: float, end: float) -> Samples | None:
 
     None where the file has no sound at all. Shorter than asked where the file ends.
     """
-    with contextlib.closing(open_container(Path(path))) as container:
-        streams = list(container.streams.audio)
-        if not streams or streams[0].codec_context is None:
-            return None
-        return _decode(container, streams[0], start, end)
+    # After a jump the sound may go on later than it should; then from farther back.
+    for early in (*(seconds for seconds in EARLY if seconds < start), None):
+        with contextlib.closing(open_container(Path(path))) as container:
+            streams = list(container.streams.audio)
+            if not streams or streams[0].codec_context is None:
+                return None
+            zero = (container.start_time or 0) / 1e6
+            if early is not None:
+                with contextlib.suppress(pyav().FFmpegError):
+                    container.seek(int((start + zero - early) * 1e6))
+            pieces = _frames(container, streams[0])
+            first = next(pieces, None)
+            if early is None or (first is not None and first[0] - zero <= start):
+                found = itertools.chain([first] if first is not None else (), pieces)
+                return _placed(((seconds - zero, values) for seconds, values in found), start, end)
+    return None
 
 
-def _decode(container: Any, stream: Any, start: float, end: float) -> Samples:
-    zero = (container.start_time or 0) / 1e6
-    if start > 0:
-        with contextlib.suppress(pyav().FFmpegError):
-            # A little early: packets refer to those before them.
-            container.seek(max(0, int((start - 0.5 + zero) * 1e6)))
+def _placed(pieces: Iterable[tuple[float, Samples]], start: float, end: float) -> Samples:
+    """Pieces where they belong in ``[start, end)``."""
     samples = np.zeros(round((end - start) * RATE), np.float32)
     reached = 0
-    for seconds, values in _frames(container, stream):
-        first = round((seconds - zero - start) * RATE)
+    for seconds, values in pieces:
+        first = round((seconds - start) * RATE)
         if first >= len(samples):
             break
         begin, skip = max(first, 0), max(-first, 0)

@@ -27,8 +27,9 @@ class Listener:
                 "pip install 'eaglenet[speech]'"
             ) from error
         self.name = f"whisper {model}"
+        kind = device.partition(":")[0]
         try:
-            self._model: Any = faster_whisper.WhisperModel(model, device=device)
+            self._model: Any = faster_whisper.WhisperModel(model, device=kind)
         except (ValueError, RuntimeError, OSError) as error:
             text = (str(error).splitlines() or [type(error).__name__])[0][:300]
             raise ModelNotFoundError(
@@ -37,14 +38,16 @@ class Listener:
                 "hub id in CTranslate2's form (ct2-transformers-converter makes one)"
             ) from error
 
-    def listen(self, samples: Samples, start: float = 0.0) -> list[Line]:
-        """Lines of what is said, in the language that is heard; ``start``: of the samples."""
+    def listen(self, samples: Samples, start: float = 0.0, *, vad: bool = True) -> list[Line]:
+        """Lines of what is said, in the language that is heard; ``start``: of the samples.
+
+        ``vad``: leave silence out first, in which the model makes up words.
+        """
         if not len(samples) or float(np.abs(samples).max()) < 1e-4:
             return []
         segments, heard = self._model.transcribe(
             samples,
-            # Silence makes the model repeat what it once learnt to end films with.
-            vad_filter=True,
+            vad_filter=vad,
             condition_on_previous_text=False,
         )
         length = len(samples) / RATE

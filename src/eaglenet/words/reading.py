@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,7 +19,7 @@ from eaglenet.words.terms import analyse
 LEAST_SCORE = 0.6
 """Below it RapidOCR guesses."""
 LEAST_SIGNS = 2
-SAME = 0.8
+SAME = 0.87
 """Share of signs in common (difflib) from which on two readings are of one text."""
 GAP = 2.5
 """Seconds for which a text may be lost and still be the same: a reading that failed."""
@@ -45,7 +46,10 @@ class TextReader:
                 "pip install 'eaglenet[ocr]'"
             ) from error
         self.name = f"rapidocr {version('rapidocr')}"
-        self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error"})
+        # One picture at a time: threads that wait for each other only burn cores.
+        threads = {"intra_op_num_threads": os.cpu_count() or 1, "inter_op_num_threads": 1}
+        engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
+        self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine})
 
     def read(self, frame: DistinctFrame) -> list[ReadText]:
         """The texts of a frame, from top to bottom."""

@@ -59,8 +59,8 @@ def inner_subtitles(path: str) -> InnerSubtitles:
     """Subtitles that cannot be read do not keep a video out of the store."""
     try:
         return InnerSubtitles(tuple(read_inner_subtitles(path)))
-    except VideoDecodeError as error:
-        return InnerSubtitles(problem=f"its subtitles: {error.cause}")
+    except VideoDecodeError:
+        return InnerSubtitles()  # Shown all the same, so it is no container: nothing is inside.
     except (OSError, ValueError) as error:
         return InnerSubtitles(problem=f"its subtitles: {error}")
 

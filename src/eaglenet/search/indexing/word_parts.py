@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from eaglenet.errors import VideoDecodeError
 from eaglenet.search.indexing.words import WordsRun
 from eaglenet.search.store.tables import FileRow
 from eaglenet.search.store.words import SourceRow, source_key
@@ -145,7 +146,10 @@ def decode_speech(request: PartRequest) -> SoundPart | None:
     """
     first = max(request.start - QUIET_SECONDS, 0.0)
     last = request.end + (1.0 if request.is_last else QUIET_SECONDS)
-    samples = decode_sound(request.path, first, last)
+    try:
+        samples = decode_sound(request.path, first, last)
+    except VideoDecodeError:
+        return None  # Shown all the same, so it is a photograph.
     if samples is None:
         return None
     begin = quietest(samples, 2 * QUIET_SECONDS) if request.start else 0

@@ -146,6 +146,13 @@ class Snapshot:
             _CHECKED_PARTS.add(key)
         return torch.from_numpy(self._vectors[first:end])
 
+    def vectors_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """``[rows, dim]`` of a few clips, compared with their checksums; reads no other."""
+        vectors = np.array(self._vectors[self.columns["slot"][rows]])
+        if not np.array_equal(checks_of(vectors), self.columns["vector_check"][rows]):
+            raise damaged(f"vectors-{self.generation}.f32", self.location)
+        return torch.from_numpy(vectors)
+
     def check_vectors(self, first: int = 0, end: int | None = None) -> None:
         """Compare the vectors of all clips from slot ``first`` on, up to ``end``."""
         slots, checks = self.columns["slot"], self.columns["vector_check"]

@@ -1,0 +1,134 @@
+"""Speech and text in frames are read in parts, once, and taken up where a run ended.
+
+The models are stand-ins here; `tests/words` has the real reader and a listener of random weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_videos import colour_video
+from synthetic_store import BagMethod
+
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing import videos as indexing
+from eaglenet.search.indexing.report import IndexReport
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.video.distinct import DistinctFrame
+from eaglenet.video.sound import RATE, Samples
+from eaglenet.words.lines import Line
+from eaglenet.words.reading import ReadText
+
+COLOURS = ("red", "green", "blue")
+
+
+class ColourReader:
+    """Reads the name of a frame's colour; ends the run after ``left`` frames."""
+
+    name = "colours 1"
+    read_at: list[float]
+    left = 1000
+
+    def __init__(self) -> None:
+        self.read_at = type(self).read_at
+
+    def read(self, frame: DistinctFrame) -> list[ReadText]:
+        if type(self).left == 0:
+            raise KeyboardInterrupt
+        type(self).left -= 1
+        self.read_at.append(frame.start)
+        colour = COLOURS[int(frame.pixels.mean(axis=(1, 2)).argmax())]
+        return [ReadText(f"all is {colour}", 0.9), ReadText("CITY NEWS", 0.9)]
+
+
+class LengthListener:
+    """Hears how long the sound is."""
+
+    def __init__(self, model: str, device: str) -> None:
+        self.name = f"length {model}"
+
+    def listen(self, samples: Samples, start: float) -> list[Line]:
+        return [Line(start, start + 1, f"heard {len(samples) / RATE:.0f} seconds", "en")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A film of 50 seconds without sound: three parts of text."""
+    (tmp_path / "v").mkdir()
+    colour_video(tmp_path / "v" / "film.mp4", ["red", "green", "blue", "red", "green"], 10)
+    monkeypatch.setattr(indexing, "TextReader", ColourReader)
+    monkeypatch.setattr(indexing, "Listener", LengthListener)
+    monkeypatch.setattr(ColourReader, "read_at", [], raising=False)
+    monkeypatch.setattr(ColourReader, "left", 1000)
+    return tmp_path
+
+
+def index(folder: Path, method: BagMethod, **options: object) -> IndexReport:
+    changes = IndexOptions(workers=0, **options)  # type: ignore[arg-type]
+    return index_videos([folder / "v"], folder / "store", "bag", method=method, options=changes)
+
+
+def lines_of(folder: Path, method: BagMethod, query: str) -> list[tuple[float, float]]:
+    hits = Engine.open(folder / "store", method).search(query, k=50, parts="text")
+    assert all(hit.found_by == ("text",) for hit in hits)
+    return sorted((line.start, line.end) for hit in hits for line in hit.words)
+
+
+def test_text_is_read_once_and_lasts_as_long_as_it_is_shown(folder: Path, bag: BagMethod) -> None:
+    assert index(folder, bag, read_text=True).lines == 6
+    assert lines_of(folder, bag, '"city news"') == [(0.0, 49.75 + 1)]
+    assert lines_of(folder, bag, '"is green"') == [(10.0, 20.0), (40.0, 50.75)]
+    assert ColourReader.read_at == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert index(folder, bag, read_text=True).lines == 0
+    assert len(ColourReader.read_at) == 5
+
+
+def test_a_run_that_was_interrupted_goes_on_with_the_text_it_had_not_read(
+    folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not over is read again from its beginning; no line is there twice."""
+    plain = ColourReader.read
+
+    def without_news(self: ColourReader, frame: DistinctFrame) -> list[ReadText]:
+        return plain(self, frame)[:1]
+
+    monkeypatch.setattr(ColourReader, "read", without_news)
+    monkeypatch.setattr(ColourReader, "left", 4)
+    with pytest.raises(KeyboardInterrupt):
+        index(folder, bag, read_text=True)
+    assert ColourReader.read_at == [0.0, 10.0, 20.0, 30.0]
+    monkeypatch.setattr(ColourReader, "left", 1000)
+    index(folder, bag, read_text=True)
+    # Blue might have come back when the second part ended: up to it everything was stored.
+    assert ColourReader.read_at[4:] == [20.0, 30.0, 40.0]
+    assert lines_of(folder, bag, "red") == [(0.0, 10.0), (30.0, 40.0)]
+    assert lines_of(folder, bag, "green") == [(10.0, 20.0), (40.0, 50.75)]
+
+
+def test_another_model_reads_everything_again_and_replaces_what_was_read(
+    folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(folder, bag, read_text=True)
+    monkeypatch.setattr(ColourReader, "name", "colours 2")
+    assert index(folder, bag, read_text=True).lines == 6
+    assert len(lines_of(folder, bag, '"city news"')) == 1
+
+
+def test_a_video_without_sound_is_not_listened_to_again(folder: Path, bag: BagMethod) -> None:
+    report = index(folder, bag, listen="tiny")
+    assert (report.lines, report.problems) == (0, ())
+
+
+def test_a_file_that_cannot_be_decoded_is_reported_and_tried_again_with_retry(
+    folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("eaglenet.search.indexing.word_parts.distinct_frames", fail)
+        for _ in range(2):
+            (problem,) = index(folder, bag, read_text=True).problems
+            assert "text in it: ValueError: no luck" in problem.reason
+    assert index(folder, bag, read_text=True, retry=True).lines == 6
