@@ -253,7 +253,7 @@ class Engine:
         first_away = len(sentences)
         rows = list(range(first_away, first_away + len(away)))
         asked = [TextQuery(reranker, features[[number, *rows]]) for number in range(first_away)]
-        sure = [[clip for clip in each if clip.strength >= LEAST] for each in words]
+        sure = [[clip for clip in each if clip.coverage >= LEAST] for each in words]
         return self._find(view, asked, k, options, words=sure)
 
     def search_video(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-LEAST = 0.45
-"""Strength below which words are taken for chance: sentences share common words."""
+LEAST = 0.7
+"""Coverage below which words are taken for chance: sentences share common words."""
 RANKS = 60
 """How slowly the places of a ranking lose weight (Cormack, Clarke and Buettcher 2009)."""
 WORDS = 2.0

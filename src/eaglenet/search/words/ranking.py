@@ -30,9 +30,13 @@ SHORTEST = 1.0
 
 @dataclass(frozen=True)
 class ClipWords:
-    """A clip whose words were found. ``strength`` from 0 to 1: how much of what was asked."""
+    """A clip whose words were found.
+
+    coverage: share of what was asked for that it has. strength: that, times how telling it is.
+    """
 
     row: int
+    coverage: float
     strength: float
     lines: tuple[FoundWords, ...]
     parts: tuple[Part, ...]
@@ -157,7 +161,7 @@ def _clip(
         line, analysis = lines[number]
         if len(shown) < SHOWN_LINES:
             shown.setdefault(line.words.casefold(), _shown(line, analysis, query))
-    return ClipWords(row, strength, tuple(shown.values()), _parts(shown.values()))
+    return ClipWords(row, coverage, strength, tuple(shown.values()), _parts(shown.values()))
 
 
 def _parts(lines: Iterable[FoundWords]) -> tuple[Part, ...]:
