@@ -111,12 +111,18 @@ def options(
             "the line, repeatable.",
         ),
     ] = None,
+    store_endpoint: Annotated[
+        str | None,
+        typer.Option(help="Address of a storage that speaks S3, for s3://; or AWS_ENDPOINT_URL."),
+    ] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit."),
     ] = False,
 ) -> None:
     """Options that stand before any command."""
+    if store_endpoint is not None:
+        os.environ["AWS_ENDPOINT_URL"] = store_endpoint
     if debug:
         os.environ["EAGLENET_DEBUG"] = "1"
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING

@@ -50,7 +50,7 @@ def test_a_snapshot_that_may_not_be_read_says_so(
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(snapshot, "open_for_reading", refuse)
+    monkeypatch.setattr(snapshot, "LocalBytes", refuse)
     with pytest.raises(StoreError, match="Permission denied"):
         Engine.open(tmp_path, bag)
 

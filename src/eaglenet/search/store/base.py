@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, Self
 
+from eaglenet.objects import SCHEMES
 from eaglenet.registry import Registry
+from eaglenet.search.store.bucket import StoreBucket
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
@@ -95,6 +97,8 @@ class Store(Protocol):
 
 STORES: Registry[type[Store]] = Registry("kind of store", is_open=True)
 STORES.add("file", StoreFolder)
+for _scheme in SCHEMES:
+    STORES.add(_scheme, StoreBucket)
 
 
 def kind_of(location: str | Path) -> type[Store]:

@@ -6,7 +6,8 @@ import errno
 import json
 import logging
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -48,10 +49,19 @@ class LanceStore:
     """Clips and files of one store folder.
 
     ``is_searched``: whether clips of it were published, so that its tables cannot be new.
+    On object storage ``folder`` is its address, ``storage`` what reaching it takes, and
+    ``before_writing`` refuses where this process is not the one writer any more.
     """
 
     def __init__(
-        self, folder: Path, layout: FeatureLayout, dim: int, *, is_searched: bool = False
+        self,
+        folder: Path | str,
+        layout: FeatureLayout,
+        dim: int,
+        *,
+        is_searched: bool = False,
+        before_writing: Callable[[], None] | None = None,
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         try:
             import lancedb
@@ -64,11 +74,15 @@ class LanceStore:
         self.layout = layout
         self.dim = dim
         self.is_searched = is_searched
-        self._sync = TableSync(folder, [f"{name}.lance" for name in TABLES])
+        self._before_writing = before_writing or (lambda: None)
+        self._is_remote = not isinstance(folder, Path)
+        self._sync: Callable[[], None] = self._before_writing  # An object is durable once written.
+        if isinstance(folder, Path):
+            self._sync = TableSync(folder, [f"{name}.lance" for name in TABLES])
         names = [name for name in layout.dtype.names or () if name not in OWN_COLUMNS]
         self._extra = np.dtype([(name, layout.dtype[name]) for name in names]) if names else None
         with self._errors():
-            self._database = lancedb.connect(folder)
+            self._database = lancedb.connect(folder, storage_options=dict(storage or {}))
             self._require_both_tables()
             self._clips = self._table(CLIPS, self._clip_schema())
             self._files = self._table(FILES, _file_schema())
@@ -92,6 +106,11 @@ class LanceStore:
                 for words, number in REFUSALS.items():
                     if words in text:
                         raise OSError(number, text.splitlines()[0]) from error
+                if self._is_remote and ("LanceError(IO)" in text or "Generic" in text):
+                    cause = " ".join(text.split())[:400]
+                    raise StoreError(
+                        f"{self.folder}: {cause}; what was reported as done is safe, try again"
+                    ) from error
                 if isinstance(error, OSError):
                     raise
                 # Damage comes as any error, a panic of Rust among them.
@@ -182,8 +201,23 @@ class LanceStore:
             for name, value in columns.items()
             if name in schema.names
         ]
+        self._before_writing()
         with self._errors():
             self._clips.add(pa.Table.from_arrays(arrays, schema=schema))
+        if self._is_remote:
+            self._require_once(rows)
+
+    def _require_once(self, rows: ClipRows) -> None:
+        """Where the answer to a commit got lost, Lance commits once more: one of each is kept."""
+        contents = sorted({content for content, _ in rows.keys})
+        counts = Counter(self.clip_keys(contents))
+        twice = [place for place, key in enumerate(rows.keys) if counts[key] > 1]
+        if twice:
+            logger.warning("%s: %d clips were stored twice; one is kept", self.folder, len(twice))
+            with self._errors():
+                ids = [clip_id_of(rows.keys[place]) for place in twice]
+                self._clips.delete(any_of("clip_id", ids))
+            self.add_clips(rows[twice])
 
     def clip_keys(self, contents: Sequence[str] | None = None) -> list[ClipKey]:
         if contents is None or len(contents) > MANY:
@@ -230,6 +264,7 @@ class LanceStore:
 
     def remove_contents(self, contents: Sequence[str]) -> None:
         for part in _parts(list(contents), MANY):
+            self._before_writing()
             with self._errors():
                 self._clips.delete(any_of("content", part))
 
@@ -258,16 +293,19 @@ class LanceStore:
             plain = {**vars(row), "tags": json.dumps(row.tags)}
             values.append({**plain, "check": _row_check(plain)})
         table = pa.Table.from_pylist(values, schema=self._files.schema)
+        self._before_writing()
         with self._errors():
             merge = self._files.merge_insert("path")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(table)
 
     def remove_files(self, paths: Sequence[str]) -> None:
         for part in _parts(list(paths), MANY):
+            self._before_writing()
             with self._errors():
                 self._files.delete(any_of("path", part))
 
     def optimize(self) -> None:
+        self._before_writing()
         tables = (self._clips, self._files, *self.words().tables())
         with self._errors():
             for table in tables:

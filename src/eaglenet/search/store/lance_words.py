@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,9 @@ class LanceWords:
 class LanceWordIndex:
     """See :class:`eaglenet.search.store.words.WordIndex`; ``version`` is one that is whole."""
 
-    def __init__(self, folder: Path, version: int) -> None:
+    def __init__(
+        self, folder: Path | str, version: int, storage: Mapping[str, str] | None = None
+    ) -> None:
         try:
             import lancedb
         except ImportError as error:
@@ -123,7 +125,8 @@ class LanceWordIndex:
             ) from error
         self.folder = folder
         with self._errors():
-            self._table = lancedb.connect(folder).open_table(WORDS)
+            database = lancedb.connect(folder, storage_options=dict(storage or {}))
+            self._table = database.open_table(WORDS)
             self._table.checkout(version)
 
     def find(

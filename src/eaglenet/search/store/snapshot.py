@@ -20,9 +20,10 @@ from __future__ import annotations
 import io
 import os
 import zlib
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
@@ -61,10 +62,20 @@ _CHECKED_PARTS: set[tuple[tuple[int, int], int, int]] = set()
 class Snapshot:
     """One version of the clips of a store, for reading.
 
-    ``folder`` holds its files; ``location`` is the store's, for messages.
+    ``folder`` holds its files; ``location`` is the store's, for messages. ``source`` reads the
+    records and thumbnails, where they do not lie in the folder.
     """
 
-    def __init__(self, folder: Path, layout: FeatureLayout, dim: int, *, location: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        layout: FeatureLayout,
+        dim: int,
+        *,
+        location: str,
+        source: Callable[[str], ByteSource] | None = None,
+    ) -> None:
+        self._source = source or (lambda name: LocalBytes(folder / name))
         self.folder = folder
         self.layout = layout
         self.dim = dim
@@ -102,8 +113,8 @@ class Snapshot:
             self.columns = {name: columns[name] for name in ROW_COLUMNS}
         self.files = FileTable.from_json(foreign.parse_json(self._part(current, "files")))
         name = f"{self.generation}"
-        self._records = open_for_reading(self.folder / f"records-{name}.bin")
-        self._thumbnails = open_for_reading(self.folder / f"thumbnails-{name}.bin")
+        self._records = self._source(f"records-{name}.bin")
+        self._thumbnails = self._source(f"thumbnails-{name}.bin")
         path = self.folder / f"vectors-{name}.f32"
         if path.stat().st_size < self.num_slots * self.dim * 4:
             raise ValueError(f"{path.name} is shorter than it should be")
@@ -240,24 +251,44 @@ class Snapshot:
         """Records of these rows, read in place: mapping them would count as memory for ever."""
         size = self.layout.dtype.itemsize
         buffer = np.empty(len(rows), self.layout.dtype)
-        view = memoryview(buffer.data).cast("B") if len(rows) else memoryview(b"")
-        for place, slot in enumerate(self.columns["slot"][rows].tolist()):
-            part = view[place * size : (place + 1) * size]
-            if (
-                os.preadv(self._records.fileno(), [part], slot * size) != size
-                or zlib.crc32(part) != self.columns["record_check"][rows[place]]
-            ):
-                raise damaged(f"records-{self.generation}.bin", self.location)
+        if not len(rows):
+            return buffer
+        view = memoryview(buffer.data).cast("B")
+        parts = [view[place * size : (place + 1) * size] for place in range(len(rows))]
+        offsets = (self.columns["slot"][rows] * size).tolist()
+        is_whole = self._records.read_into(list(zip(offsets, parts, strict=True)))
+        checks = self.columns["record_check"][rows].tolist()
+        if not is_whole or [zlib.crc32(part) for part in parts] != checks:
+            raise damaged(f"records-{self.generation}.bin", self.location)
         return buffer
 
     def thumbnail(self, row: int) -> bytes:
-        offset = int(self.columns["thumbnail_offset"][row])
-        size = int(self.columns["thumbnail_size"][row])
-        content = os.pread(self._thumbnails.fileno(), size, offset)
-        if zlib.crc32(content) != self.columns["thumbnail_check"][row]:
+        content = bytearray(int(self.columns["thumbnail_size"][row]))
+        span = (int(self.columns["thumbnail_offset"][row]), memoryview(content))
+        is_whole = self._thumbnails.read_into([span])
+        if not is_whole or zlib.crc32(content) != self.columns["thumbnail_check"][row]:
             raise damaged(f"thumbnails-{self.generation}.bin", self.location)
-        return content
+        return bytes(content)
 
 
-def open_for_reading(path: Path) -> Any:
-    return path.open("rb", buffering=0)
+Span = tuple[int, memoryview]
+"""Where to read, and where to put it."""
+
+
+class ByteSource(Protocol):
+    """Many bytes of which some are wanted."""
+
+    def read_into(self, spans: Sequence[Span]) -> bool:
+        """Fill every buffer from its offset on; False where there are not so many bytes."""
+        ...
+
+
+class LocalBytes:
+    """A file, held open: it can be read although it was removed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+
+    def read_into(self, spans: Sequence[Span]) -> bool:
+        handle = self._file.fileno()
+        return all(os.preadv(handle, [part], offset) == len(part) for offset, part in spans)

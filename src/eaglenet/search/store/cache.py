@@ -1,0 +1,97 @@
+"""Local copies of what is searched of stores on object storage, in a folder of bounded size."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from eaglenet.errors import StoreError, UsageError
+from eaglenet.files import write_bytes
+from eaglenet.locking import hold_lock
+from eaglenet.objects import ObjectFolder
+from eaglenet.places import data_folder
+from eaglenet.search.store.checks import sealed
+from eaglenet.search.store.pieces import Pieces, bring, length_of
+from eaglenet.search.store.snapshot import CURRENT
+
+logger = logging.getLogger(__name__)
+
+FOLDER_VARIABLE, BYTES_VARIABLE = "EAGLENET_CACHE", "EAGLENET_CACHE_BYTES"
+CACHE_BYTES = 20 * 2**30
+
+
+def cache_root() -> Path:
+    """The folder of all copies."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    return Path(given).expanduser() if given else data_folder() / "cache"
+
+
+def cache_bytes() -> int:
+    """How large all copies may be together."""
+    given = os.environ.get(BYTES_VARIABLE, "")
+    if given and not given.isdigit():
+        raise UsageError(f"{BYTES_VARIABLE} is a number of bytes, not {given!r:.60}")
+    return int(given) if given else CACHE_BYTES
+
+
+class SnapshotCache:
+    """The copy of one store."""
+
+    def __init__(self, folder: ObjectFolder) -> None:
+        self.remote = folder
+        name = hashlib.blake2b(folder.url.encode(), digest_size=12).hexdigest()
+        self.path = cache_root() / name
+
+    @contextmanager
+    def filled(
+        self, current: Mapping[str, Any], files: Mapping[str, Pieces], small: Mapping[str, str]
+    ) -> Iterator[Path]:
+        """The copy with the vectors, rows and files of a version, held while it is opened."""
+        vectors = {name: pieces for name, pieces in files.items() if name.startswith("vectors-")}
+        needed = sum(map(length_of, vectors.values()))
+        if needed > cache_bytes():
+            raise StoreError(
+                f"the vectors of {self.remote.url} are {needed} bytes, the local copies may be "
+                f"{cache_bytes()}; set {BYTES_VARIABLE} to more, or serve the store in parts"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        with hold_lock(self.path / "lock", wait=True):
+            self._make_room(needed)
+            kept = {*vectors, *small, CURRENT, "lock"}
+            for path in self.path.iterdir():
+                if path.name not in kept and not path.name.startswith("rows-"):
+                    path.unlink()
+            for name, pieces in vectors.items():
+                bring(self.remote, pieces, self.path / name)
+            for name, place in small.items():
+                if not (self.path / name).exists():
+                    write_bytes(self.path / name, self.remote.read(place)[0])
+            write_bytes(self.path / CURRENT, sealed(dict(current)))
+            os.utime(self.path)
+            yield self.path
+
+    def drop(self) -> None:
+        """Forget the copy: it is not as it was written."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _make_room(self, needed: int) -> None:
+        """Remove copies of other stores, those not used for longest first."""
+        others = [path for path in self.path.parent.iterdir() if path != self.path]
+        sizes = {path: _size(path) for path in others}
+        for path in sorted(others, key=lambda path: path.stat().st_mtime):
+            if sum(sizes.values()) + needed <= cache_bytes():
+                return
+            logger.info("the copy %s is removed to make room", path)
+            # Who has it open can go on reading.
+            shutil.rmtree(path, ignore_errors=True)
+            del sizes[path]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,120 @@
+"""One writer for a store on object storage: a small object that its holder keeps renewing.
+
+Nobody's clock is trusted. Who finds a lease watches it: one that is renewed has a holder, one that
+is not for ``LEASE_SECONDS`` is taken over, by a write that fails where the holder was faster. A
+holder that could not renew it for half that time stops writing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from eaglenet.errors import StoreError
+from eaglenet.objects import ChangedObjectError, MissingObjectError, ObjectError, ObjectFolder
+
+logger = logging.getLogger(__name__)
+
+LEASE = "writer.lease"
+LEASE_SECONDS = 30.0
+
+
+class Lease:
+    """Held by this process until it is given back, or another takes it."""
+
+    def __init__(self, folder: ObjectFolder) -> None:
+        self.folder = folder
+        self._holder = f"process {os.getpid()} on {socket.gethostname()}"
+        self._tag = ""
+        self._renewed = 0.0
+        self._stop = threading.Event()
+
+    def take(self) -> None:
+        """Take the lease, or say who has it."""
+        watched: str | None = None
+        since = 0.0
+        while True:
+            found: str | None
+            try:
+                content, found = self.folder.read(LEASE)
+            except MissingObjectError:
+                content, found = b"", None
+            if found is not None and found != watched:
+                if watched is not None:
+                    raise self._is_held(content)  # It was renewed while we watched.
+                watched, since = found, time.monotonic()
+                logger.warning("%s: looking whether %s is alive", self.folder.url, _holder(content))
+            if found is None or time.monotonic() - since >= LEASE_SECONDS:
+                break
+            time.sleep(min(1.0, LEASE_SECONDS / 20))
+        self._renewed = time.monotonic()
+        try:
+            self._tag = self.folder.write_if(LEASE, self._content(), found)
+        except ChangedObjectError:
+            raise self._is_held(self.folder.read(LEASE)[0]) from None
+        threading.Thread(target=self._keep, name="lease", daemon=True).start()
+
+    def _is_held(self, content: bytes) -> StoreError:
+        return StoreError(
+            f"{self.folder.url} is being written to by {_holder(content)}; wait for it to finish. "
+            "Searching works meanwhile"
+        )
+
+    def _content(self) -> bytes:
+        # Never the same twice: see ObjectFolder.write_if.
+        return json.dumps({"holder": self._holder, "nonce": secrets.token_hex(8)}).encode()
+
+    def _keep(self) -> None:
+        while not self._stop.wait(LEASE_SECONDS / 6):
+            begun = time.monotonic()
+            try:
+                self._tag = self.folder.write_if(LEASE, self._content(), self._tag)
+                self._renewed = begun
+            except (ChangedObjectError, MissingObjectError):
+                self._renewed = -LEASE_SECONDS
+                logger.warning("%s: another writer took the lease", self.folder.url)
+                return
+            except ObjectError as error:
+                logger.warning("%s; the lease is renewed later", error)
+
+    def require(self) -> None:
+        """Refuse to go on where the lease is not certainly ours any more."""
+        if time.monotonic() - self._renewed > LEASE_SECONDS / 2:
+            raise StoreError(
+                f"{self.folder.url}/{LEASE} could not be renewed, or another writer took it; what "
+                "was reported as done is safe. Run the same command again to continue"
+            )
+
+    def give_back(self) -> None:
+        """Let others write at once."""
+        self._stop.set()
+        try:
+            if self.folder.tag(LEASE) == self._tag:
+                self.folder.remove([LEASE])
+        except ObjectError as error:
+            logger.warning("%s; the next writer will wait %.0f s", error, LEASE_SECONDS)
+
+
+def _holder(content: bytes) -> str:
+    try:
+        return f"another eaglenet ({json.loads(content)['holder']})"
+    except (ValueError, KeyError, TypeError):
+        return "another eaglenet"
+
+
+@contextmanager
+def held_lease(folder: ObjectFolder) -> Iterator[Lease]:
+    """Hold a store for writing."""
+    lease = Lease(folder)
+    lease.take()
+    try:
+        yield lease
+    finally:
+        lease.give_back()
