@@ -55,6 +55,16 @@ def is_object(location: object) -> bool:
     return re.match(rf"({'|'.join(SCHEMES)})://", str(location)) is not None
 
 
+def absolute(location: object) -> str:
+    """A path from the root on; an address of object storage as it is.
+
+    >>> absolute("s3://bucket/videos/")
+    's3://bucket/videos'
+    """
+    name = str(location)
+    return name.rstrip("/") if is_object(name) else os.path.abspath(os.path.expanduser(name))
+
+
 def storage_options() -> dict[str, str]:
     """For libraries that reach the same storage by themselves."""
     endpoint = os.environ.get(ENDPOINT, "")
@@ -116,6 +126,13 @@ class ObjectFolder:
         with self._errors(name):
             starts, ends = [first for first, _ in spans], [end for _, end in spans]
             return [bytes(part) for part in self._store.get_ranges(name, starts=starts, ends=ends)]
+
+    def look(self, name: str) -> FoundObject:
+        """What a listing would say of one object."""
+        with self._errors(name):
+            entry = self._store.head(name)
+            url = f"{self.url}/{name}"
+            return FoundObject(url, int(entry["size"]), entry["last_modified"], entry["e_tag"])
 
     def tag(self, name: str) -> str:
         """Changes with the content of an object."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 STORE_VARIABLE = "EAGLENET_STORE"
 """Names the store of every command that is not given one."""
+CACHE_VARIABLE = "EAGLENET_CACHE"
 
 
 def data_folder() -> Path:
@@ -21,6 +22,12 @@ def data_folder() -> Path:
         given = Path(os.environ.get("XDG_DATA_HOME", ""))
         base = given if given.is_absolute() else Path.home() / ".local" / "share"
     return base / "eaglenet"
+
+
+def cache_folder() -> Path:
+    """Copies of what lies elsewhere; all of it may be removed at any time."""
+    given = os.environ.get(CACHE_VARIABLE)
+    return Path(given).expanduser() if given else data_folder() / "cache"
 
 
 def default_store() -> str:

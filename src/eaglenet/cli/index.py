@@ -36,7 +36,11 @@ def register(app: typer.Typer) -> None:
 def index(
     store: StoreName,
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Folders and video files; with --like its own.")
+        list[str] | None,
+        typer.Argument(help="Folders and video files, s3:// too; with --like its own."),
+    ] = None,
+    files: Annotated[
+        Path | None, typer.Option(metavar="LIST", help="Index the files of a list, one a line.")
     ] = None,
     like: Annotated[
         str | None,
@@ -119,6 +123,7 @@ def index(
 ) -> None:
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
     from eaglenet.search.indexing.executor import Cluster
+    from eaglenet.search.indexing.fetching import read_list
     from eaglenet.search.indexing.files import read_tags
     from eaglenet.search.indexing.videos import IndexOptions, index_videos
     from eaglenet.search.models import DEFAULT_MODEL, takes_default
@@ -147,8 +152,9 @@ def index(
     if like is not None:
         check_apart(store, like)
         roots, options = settings_like(like, options)
-        paths = paths or [Path(root) for root in roots]
-    if not paths:
+        paths = paths or list(roots)
+    listed = read_list(files) if files is not None else []
+    if not paths and not listed:
         raise UsageError("no videos are given; name folders or files, or another store with --like")
     given_tags = read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
@@ -157,14 +163,20 @@ def index(
                 print(NEW_STORE.format(model=DEFAULT_MODEL), file=sys.stderr)
             print("loading the model, looking for videos", file=sys.stderr, flush=True)
         report = index_videos(
-            paths, store, model, options=options, tags=given_tags, on_progress=told(announce(""))
+            paths or (),
+            store,
+            model,
+            options=options,
+            tags=given_tags,
+            on_progress=told(announce("")),
+            files=listed,
         )
     if as_json:
         print(json.dumps(asdict(report), ensure_ascii=False))
     else:
         _print_report(report, store)
     if not (report.indexed or report.unchanged or report.aliases or report.problems):
-        names = ", ".join(map(str, paths))
+        names = ", ".join([*(paths or ()), *([str(files)] if files is not None else [])])
         print(f"no video was found in {names}; hidden files are left out", file=sys.stderr)
     if report.unused_tags:
         print(f"{tags} names files that were not found in the given paths:", file=sys.stderr)

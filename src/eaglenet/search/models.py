@@ -19,6 +19,7 @@ from eaglenet.errors import CheckpointError, ModelNotFoundError, StoreError, Usa
 from eaglenet.hardware import AUTO, best_device
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.methods.folder import is_packaged
+from eaglenet.objects import absolute
 from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store.base import Store, kind_of
 from eaglenet.search.store.layout import FeatureLayout
@@ -141,7 +142,7 @@ def describe(
     model: str,
     spec: FrameSpec,
     splitting: Splitting,
-    roots: Sequence[Path],
+    roots: Sequence[str | Path],
     *,
     prepare: bool = False,
 ) -> Manifest:
@@ -170,7 +171,7 @@ def describe(
         frame_spec=spec,
         splitting=splitting,
         layout=FeatureLayout.of(features, prepared),
-        roots=tuple(os.path.abspath(root) for root in roots),
+        roots=tuple(absolute(root) for root in roots),
     )
 
 

@@ -200,12 +200,12 @@ def test_a_writer_that_lost_its_lease_cannot_publish(
 def test_a_damaged_local_copy_is_fetched_again(place: str, videos: Path, tmp_path: Path) -> None:
     index(videos, place)
     expected = Engine.open(place, BagMethod()).search("red", k=20)
-    copy = next((tmp_path / "cache").glob("*/vectors-*.f32"))
+    copy = next((tmp_path / "cache" / "stores").glob("*/vectors-*.f32"))
     content = bytearray(copy.read_bytes())
     content[17] ^= 255
     copy.write_bytes(content)
     assert Engine.open(place, BagMethod()).search("red", k=20) == expected
-    next((tmp_path / "cache").glob("*/rows-*.npz")).write_bytes(b"torn")
+    next((tmp_path / "cache" / "stores").glob("*/rows-*.npz")).write_bytes(b"torn")
     assert Engine.open(place, BagMethod()).search("red", k=20) == expected
 
 
@@ -218,7 +218,7 @@ def test_the_local_copies_have_a_bound(
     index(videos, f"{place}-other")
     monkeypatch.setenv("EAGLENET_CACHE_BYTES", "5000")
     Engine.open(f"{place}-other", BagMethod())
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert len(list((tmp_path / "cache" / "stores").iterdir())) == 1
     monkeypatch.setenv("EAGLENET_CACHE_BYTES", "100")
     with pytest.raises(StoreError, match="set EAGLENET_CACHE_BYTES to more"):
         Engine.open(place, BagMethod())

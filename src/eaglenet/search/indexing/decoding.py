@@ -10,7 +10,8 @@ from torch import Tensor
 
 from eaglenet.errors import VideoDecodeError
 from eaglenet.search.indexing.clips import Window
-from eaglenet.search.indexing.files import CHANGED, FileVersion, version_of
+from eaglenet.search.indexing.fetching import local_path, version_now
+from eaglenet.search.indexing.files import CHANGED, FileVersion
 from eaglenet.search.store.tables import ClipKey
 from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import decode_windows, thumbnail
@@ -131,11 +132,10 @@ def spread(
 def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
     """The clips of a request in one pass over the file; one that cannot be decoded is a failure."""
     require_version(request.path, request.version)
+    local = local_path(request.path)
     found = {
         video.window: video
-        for video in decode_windows(
-            request.path, spec, request.windows, threads=1, skip_damaged=True
-        )
+        for video in decode_windows(local, spec, request.windows, threads=1, skip_damaged=True)
     }
     clips: list[ClipFrames | ClipFailure] = []
     for number, window in zip(request.numbers, request.windows, strict=True):
@@ -144,7 +144,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
             clips.append(ClipFailure(key, "too few of its frames could be decoded"))
             continue
         frames, mask, seconds = video.frames, video.mask, video.seconds
-        picture = make_thumbnail(request.path, frames, seconds, mask)
+        picture = make_thumbnail(local, frames, seconds, mask)
         clips.append(ClipFrames(key, request.path, window, frames, mask, seconds, picture))
     require_version(request.path, request.version)
     # The nearest keyframes are some way off in whole files too.
@@ -154,7 +154,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
 
 def require_version(path: str, version: FileVersion | None) -> None:
     """Refuse a file that is not the one that was hashed: its clips would stand for another's."""
-    if version is not None and version_of(path) != version:
+    if version is not None and version_now(path) != version:
         raise VideoDecodeError(path, CHANGED)
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from eaglenet.errors import VideoDecodeError
 from eaglenet.search.indexing.clips import Window, windows_of
+from eaglenet.search.indexing.fetching import local_path, version_now
 from eaglenet.search.indexing.files import (
     CHANGED,
     FileVersion,
     FoundFile,
     content_hash,
-    version_of,
 )
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.video.limits import Limits
@@ -73,18 +73,19 @@ def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Ins
         return Inspected(file, problem=file.problem)
     content = ""
     try:
-        version = version_of(file.path)
-        if not file.is_sure and not is_video(file.path):
+        version = version_now(file.path)
+        local = local_path(file.path)
+        if not file.is_sure and not is_video(local):
             return Inspected(file, is_video=False)
-        content = content_hash(file.path)
-        if version_of(file.path) != version or version[1:3] != (file.size, file.modified_ns):
+        content = content_hash(local)
+        if version_now(file.path) != version or version[1:3] != (file.size, file.modified_ns):
             return Inspected(file, problem=CHANGED, is_passing=True)
         if content in known:
             return Inspected(file, content)
-        info = probe(file.path)
+        info = probe(local)
         if not 0 < info.duration < float("inf"):
             return Inspected(file, content, problem=f"its duration is {info.duration} s")
-        windows = windows_of(Path(file.path), info.stretches, splitting)
+        windows = windows_of(Path(local), info.stretches, splitting)
         return Inspected(
             file,
             content,
@@ -94,7 +95,7 @@ def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Ins
             windows=tuple(windows),
             is_cut_short=info.is_cut_short,
             version=version,
-            subtitles=inner_subtitles(file.path),
+            subtitles=inner_subtitles(local),
         )
     except VideoDecodeError as error:
         return Inspected(file, content, problem=error.cause)

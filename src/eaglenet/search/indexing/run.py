@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglenet.hardware import AUTO
+from eaglenet.objects import absolute
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.search.indexing.executor import ClipOutcome, Cluster, Executor
-from eaglenet.search.indexing.files import FoundFile, is_gone, unused_tags
+from eaglenet.search.indexing.fetching import is_missing
+from eaglenet.search.indexing.files import FoundFile, unused_tags
 from eaglenet.search.indexing.inspection import Inspected
 from eaglenet.search.indexing.ledger import Ledger, Settled
 from eaglenet.search.indexing.report import IndexProgress, IndexReport, OnProgress
@@ -112,7 +113,7 @@ class IndexRun:
         return [row for row in rows if row is not None and row.status == "done"]
 
     def finish(
-        self, found: Sequence[FoundFile], roots: Sequence[Path], *, drop_missing: bool = False
+        self, found: Sequence[FoundFile], roots: Sequence[str | Path], *, drop_missing: bool = False
     ) -> IndexReport:
         """Drop what is gone, clean up, and say what was done."""
         gone = self._gone(roots)
@@ -179,12 +180,12 @@ class IndexRun:
         if self.on_progress is not None:
             self.on_progress(progress)
 
-    def _gone(self, roots: Sequence[Path]) -> list[str]:
+    def _gone(self, roots: Sequence[str | Path]) -> list[str]:
         """Files of the store under these paths that are there no more."""
-        tops = [os.path.abspath(root) for root in roots]
+        tops = [absolute(root) for root in roots]
         return [
             path
             for path in self.ledger.known
             if any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
-            and is_gone(path)
+            and is_missing(path)
         ]

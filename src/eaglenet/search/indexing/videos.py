@@ -10,12 +10,14 @@ from typing import Any
 from eaglenet.errors import UsageError
 from eaglenet.hardware import AUTO, choose_precision
 from eaglenet.methods.base import Method
+from eaglenet.objects import absolute, is_object
 from eaglenet.places import default_store
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.executor import EXECUTORS, Setting, num_workers
-from eaglenet.search.indexing.files import find_videos
+from eaglenet.search.indexing.fetching import find_listed, find_objects, parents_of
+from eaglenet.search.indexing.files import FoundFile, find_videos
 from eaglenet.search.indexing.ledger import Ledger
 from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.report import IndexReport, OnProgress
@@ -64,15 +66,18 @@ def index_videos(
     tags: Mapping[str, tuple[str, ...]] | None = None,
     on_progress: OnProgress | None = None,
     method: Method | None = None,
+    files: Sequence[str] = (),
 ) -> IndexReport:
-    """Bring a store up to date with the videos under ``paths``.
+    """Bring a store up to date with the videos under ``paths``, and those listed in ``files``.
+
+    Both may be addresses of object storage.
 
     ``model`` None: that of the store, or ``small`` for a new one.
     ``method`` spares loading ``model``, whose name is still written down for those who search.
     """
     options = options or IndexOptions()
     check_splitting(options.splitting)
-    roots = [Path(path).expanduser() for path in paths]
+    roots = [absolute(path) for path in paths]
     model = model if model is not None else model_of(store)
     is_given = method is not None
     method = method if method is not None else load_model(model)
@@ -81,12 +86,13 @@ def index_videos(
         put_on(method, options.device)
     choose_precision(method.device, options.precision)  # a wrong one is refused before all else
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
-    wanted = describe(method, model, spec, options.splitting, roots, prepare=options.prepare)
+    places = [*roots, *parents_of(files)]
+    wanted = describe(method, model, spec, options.splitting, places, prepare=options.prepare)
     # Before anything is written: a missing package is told at once.
     readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
     if options.listen is not None:
         readers.append(Speech(Listener(options.listen, options.device)))
-    found = list(find_videos(roots, may_be_video, leave_out=Path(store).expanduser()))
+    found = _find(roots, files, store)
     make_executor = EXECUTORS[options.executor]
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
@@ -109,12 +115,23 @@ def index_videos(
             options.cluster,
         )
         run.encode(todo, make_executor(setting))
-        workers, done = num_workers(todo, options.workers), run.done(found)
+        workers = num_workers(todo, options.workers)
+        # Words are read beside files of this machine alone.
+        done = [file for file in run.done(found) if not is_object(file.path)]
         words.read_subtitles(done, workers, options.limits)
         for reader in readers:
             PartsRun(words, reader, options.limits).run(done, workers)
-        report = run.finish(found, roots, drop_missing=options.drop_missing)
+        report = run.finish(found, places, drop_missing=options.drop_missing)
     report = dataclasses.replace(
         report, problems=(*report.problems, *words.all_problems()), lines=words.added
     )
     return dataclasses.replace(report, device=str(method.device), precision=precision)
+
+
+def _find(roots: Sequence[str], files: Sequence[str], store: str | Path) -> list[FoundFile]:
+    """What to index, each path once."""
+    folders = [Path(root) for root in roots if not is_object(root)]
+    found = list(find_videos(folders, may_be_video, leave_out=Path(store).expanduser()))
+    for root in roots:
+        found += find_objects(root) if is_object(root) else ()
+    return list({file.path: file for file in (*found, *find_listed(files))}.values())

@@ -15,21 +15,15 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.files import write_bytes
 from eaglenet.locking import hold_lock
 from eaglenet.objects import ObjectFolder
-from eaglenet.places import data_folder
+from eaglenet.places import cache_folder
 from eaglenet.search.store.checks import sealed
 from eaglenet.search.store.pieces import Pieces, bring, length_of
 from eaglenet.search.store.snapshot import CURRENT
 
 logger = logging.getLogger(__name__)
 
-FOLDER_VARIABLE, BYTES_VARIABLE = "EAGLENET_CACHE", "EAGLENET_CACHE_BYTES"
+BYTES_VARIABLE = "EAGLENET_CACHE_BYTES"
 CACHE_BYTES = 20 * 2**30
-
-
-def cache_root() -> Path:
-    """The folder of all copies."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    return Path(given).expanduser() if given else data_folder() / "cache"
 
 
 def cache_bytes() -> int:
@@ -46,7 +40,7 @@ class SnapshotCache:
     def __init__(self, folder: ObjectFolder) -> None:
         self.remote = folder
         name = hashlib.blake2b(folder.url.encode(), digest_size=12).hexdigest()
-        self.path = cache_root() / name
+        self.path = cache_folder() / "stores" / name
 
     @contextmanager
     def filled(
