@@ -1,0 +1,117 @@
+"""What is deployed: nothing runs as root or writes outside its volumes, and options exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from eaglenet.cli.main import app
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    content = yaml.safe_load((DEPLOY / "kubernetes" / name).read_text())
+    return list(content["items"]) if content["kind"] == "List" else [content]
+
+
+def pods() -> list[dict[str, Any]]:
+    """The specification of every pod that is started."""
+    found = []
+    for document in (*documents("search.yaml"), *documents("index.yaml")):
+        spec = document["spec"]
+        if document["kind"] == "RayJob":
+            cluster = spec["rayClusterSpec"]
+            groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+            found += [group["template"]["spec"] for group in groups]
+        elif "template" in spec:
+            found.append(spec["template"]["spec"])
+    return found
+
+
+def options_of(command: str) -> set[str]:
+    commands: Any = get_command(app)
+    return {name for option in commands.commands[command].params for name in option.opts}
+
+
+def test_pods_are_not_root_and_cannot_write_but_to_their_volumes() -> None:
+    assert len(pods()) == 4
+    for pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        for container in pod["containers"]:
+            rights = container["securityContext"]
+            assert rights["readOnlyRootFilesystem"] is True
+            assert rights["allowPrivilegeEscalation"] is False
+            assert rights["capabilities"] == {"drop": ["ALL"]}
+            volumes = {volume["name"] for volume in pod["volumes"]}
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_services_of_kubernetes_find_their_pods_and_look_at_their_health() -> None:
+    items = documents("search.yaml")
+    labels = [
+        item["spec"]["template"]["metadata"]["labels"]
+        for item in items
+        if "replicas" in item["spec"]
+    ]
+    for item in items:
+        if item["kind"] == "Service":
+            assert item["spec"]["selector"] in labels
+        else:
+            container = item["spec"]["template"]["spec"]["containers"][0]
+            for probe in ("readinessProbe", "livenessProbe", "startupProbe"):
+                assert container[probe]["httpGet"]["path"] == "/health"
+            assert item["spec"]["selector"]["matchLabels"] in labels
+
+
+def test_kubernetes_knows_every_field() -> None:
+    schemas = pytest.importorskip("kubernetes_validate")
+    for item in documents("search.yaml"):
+        schemas.validate(item, schemas.latest_version(), strict=True)
+
+
+def test_composed_services_are_read_only_and_wait_for_each_other() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    known = {
+        "image", "build", "read_only", "cap_drop", "security_opt", "tmpfs", "environment",
+        "restart", "volumes", "command", "ports", "depends_on", "profiles",
+    }  # fmt: skip
+    for service in compose["services"].values():
+        assert set(service) <= known
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["build"]["dockerfile"] == "deploy/Dockerfile"
+    front = compose["services"]["front"]
+    assert set(front["depends_on"]) <= set(compose["services"])
+    assert front["ports"] == ["127.0.0.1:8000:8000"]
+
+
+def test_every_option_that_is_used_exists() -> None:
+    texts = [path.read_text() for path in DEPLOY.rglob("*") if path.suffix == ".yaml"]
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for service in compose["services"].values():
+        command, *arguments = service["command"]
+        used = {argument for argument in arguments if argument.startswith("--")}
+        assert used <= options_of(command)
+    for line in re.findall(r"eaglenet (serve|index) ([^\"\n]*)", "\n".join(texts)):
+        assert set(re.findall(r"--[a-z-]+", line[1])) <= options_of(line[0])
+
+
+def test_the_image_is_not_root_and_has_a_health_check() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text()
+    instructions = re.findall(r"^([A-Z]+) ", lines, re.MULTILINE)
+    assert instructions.count("FROM") == 2
+    assert re.search(r"^USER 10001:10001$", lines, re.MULTILINE)
+    assert "HEALTHCHECK" in instructions
+    assert instructions.index("USER") < instructions.index("ENTRYPOINT")
+    # Everything that is copied from the repository is there.
+    for names in re.findall(r"^COPY ((?!--from).*) \./?\S*$", lines, re.MULTILINE):
+        for name in names.split():
+            assert (DEPLOY.parent / name).exists(), name
