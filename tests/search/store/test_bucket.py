@@ -91,7 +91,7 @@ def require_same(store: str, other: Path) -> None:
         scores = [
             {
                 hit.clip_id: (hit.score, hit.coarse_score, hit.moment)
-                for hit in engine.search(query, 20)
+                for hit in engine.search(query, 20, fold=False)
             }
             for engine in engines
         ]
@@ -116,11 +116,11 @@ def test_a_store_on_object_storage_answers_as_one_in_a_folder(
     (few / "0.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\na walrus says hello\n")
     assert index(few, place).indexed == 1
     reader = Engine.open(place, BagMethod())
-    before = len(reader.search("red", k=20))
+    before = len(reader.search("red", k=20, fold=False))
     assert "walrus" in str(reader.search("walrus", k=1, parts="speech")[0])
     report = index(videos, place, drop_missing=True)
     assert (report.indexed, report.aliases, report.clips) == (2, 1, NUM_CLIPS)
-    assert len(reader.search("red", k=20)) == NUM_CLIPS > before
+    assert len(reader.search("red", k=20, fold=False)) == NUM_CLIPS > before
     shutil.rmtree(few)
     assert index(videos, place).unchanged == 3
     require_same(place, local)
@@ -199,14 +199,14 @@ def test_a_writer_that_lost_its_lease_cannot_publish(
 @pytest.mark.slow
 def test_a_damaged_local_copy_is_fetched_again(place: str, videos: Path, tmp_path: Path) -> None:
     index(videos, place)
-    expected = Engine.open(place, BagMethod()).search("red", k=20)
+    expected = Engine.open(place, BagMethod()).search("red", k=20, fold=False)
     copy = next((tmp_path / "cache" / "stores").glob("*/vectors-*.f32"))
     content = bytearray(copy.read_bytes())
     content[17] ^= 255
     copy.write_bytes(content)
-    assert Engine.open(place, BagMethod()).search("red", k=20) == expected
+    assert Engine.open(place, BagMethod()).search("red", k=20, fold=False) == expected
     next((tmp_path / "cache" / "stores").glob("*/rows-*.npz")).write_bytes(b"torn")
-    assert Engine.open(place, BagMethod()).search("red", k=20) == expected
+    assert Engine.open(place, BagMethod()).search("red", k=20, fold=False) == expected
 
 
 @pytest.mark.slow
@@ -269,7 +269,9 @@ def test_readers_and_a_writer_at_once_with_faults_never_see_a_wrong_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 3)
-    right = {hit.clip_id: hit for hit in Engine.open(local, BagMethod()).search("red", k=20)}
+    right = {
+        hit.clip_id: hit for hit in Engine.open(local, BagMethod()).search("red", k=20, fold=False)
+    }
     storage.choose = at_random(seed, 0.05, FAULTS)
     done = threading.Event()
 
@@ -286,7 +288,7 @@ def test_readers_and_a_writer_at_once_with_faults_never_see_a_wrong_answer(
     try:
         while writer.is_alive():
             try:
-                hits = Engine.open(place, BagMethod()).search("red", k=20)
+                hits = Engine.open(place, BagMethod()).search("red", k=20, fold=False)
             except StoreError:
                 continue
             for hit in hits:
