@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from eaglenet import __version__
 from eaglenet.cli import main
 from eaglenet.cli.main import app
-from eaglenet.cli.search import clock, read_lines
+from eaglenet.cli.results import clock
+from eaglenet.cli.search import read_lines
 from eaglenet.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
 
@@ -120,12 +121,36 @@ def test_hits_are_saved_as_clips_and_as_a_page(world: Path, tmp_path: Path) -> N
     options = ["--save-clips", str(tmp_path / "clips"), "--html", str(page), "--json"]
     hits = json.loads(search(world, "<script>alert(1)</script> red", *options))["hits"]
     for hit in hits:
-        length = hit["moment"]["end"] - hit["moment"]["start"]
+        start, end = (hit["moment"][name] for name in ("start", "end"))
+        length = min(end + 1, hit["duration"]) - max(start - 1, 0)
         assert probe(hit["saved"]).duration == pytest.approx(length, abs=0.6)
+        assert Path(hit["saved"]).name.startswith(f"{Path(hit['path']).stem} 0m")
     html = page.read_text()
     assert html.count("data:image/jpeg;base64,") == 2
     assert "<script>" not in html
     assert "red%20%26%20green.mp4" in html
+
+
+def test_each_sentence_has_its_own_clips(world: Path, tmp_path: Path) -> None:
+    """A clip that two sentences find is saved for both, at the moment of each."""
+    (tmp_path / "queries.txt").write_text("red car\nblue / sky\n")
+    options = ["--queries", str(tmp_path / "queries.txt"), "--save-clips", str(tmp_path / "out")]
+    found = json.loads(search(world, *options, "--json", "--padding", "0", "-k", "2"))
+    saved = [Path(hit["saved"]) for entry in found for hit in entry["hits"]]
+    assert len(set(saved)) == 4
+    assert all(path.is_file() for path in saved)
+    assert {path.parent.name for path in saved} == {"01 red car", "02 blue sky"}
+
+
+def test_short_ids_of_the_table_are_taken_for_similar_clips(world: Path) -> None:
+    """What is printed can be given back; what is too short is refused."""
+    short = search(world, "a red car").splitlines()[3].split()[3]
+    assert len(short) < 16
+    hits = json.loads(search(world, "--similar", short, "--json"))["hits"]
+    assert len(hits) == 1
+    for wrong in ("abc-0", short[:-1] + "7"):
+        result = runner.invoke(app, ["search", "--store", str(world / "store"), "--similar", wrong])
+        assert isinstance(result.exception, UsageError)
 
 
 def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
@@ -140,6 +165,23 @@ def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
     recall = runner.invoke(app, ["store", "recall", *store, "-k", "1"]).stdout
     assert "recall@1 1.0000" in recall
     assert "2 clips" in runner.invoke(app, ["store", "repair", *store]).stdout
+
+
+def test_files_and_folders_are_removed_from_a_store(world: Path, tmp_path: Path) -> None:
+    """What is removed is found no more; the rest is whole, and the files stay."""
+    shutil.copytree(world / "store", tmp_path / "store")
+    store = ["--store", str(tmp_path / "store")]
+    unknown = runner.invoke(app, ["store", "remove", str(tmp_path / "nothing"), *store])
+    assert isinstance(unknown.exception, UsageError)
+    blue = world / "videos" / "blue.mp4"
+    removed = runner.invoke(app, ["store", "remove", str(blue), *store])
+    assert removed.stdout == f"1 file of {tmp_path / 'store'} forgotten\n"
+    assert blue.exists()
+    found = runner.invoke(app, ["search", "a blue sky", "--json", *store]).stdout
+    assert [Path(hit["path"]).name for hit in json.loads(found)["hits"]] == ["red & green.mp4"]
+    assert "whole: 1 clip of 1 file" in runner.invoke(app, ["store", "verify", *store]).stdout
+    removed = runner.invoke(app, ["store", "remove", str(world / "videos"), *store])
+    assert "2 files" in removed.stdout  # The broken one was known too.
 
 
 def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path: Path) -> None:

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from eaglenet.cli.training_options import AsJson, Settings, find_experiment
 from eaglenet.errors import UsageError
 
-app = typer.Typer(help="List the recipes, or show one.", invoke_without_command=True)
+OTHERS = "others"
+
+
+class Words(TyperGroup):
+    """``eaglenet recipes WORD...``: what is no command is a word to look for."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Words become ``--containing`` options."""
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            words = [part for word in args if not word.startswith("-") for part in ("-w", word)]
+            args = [*words, *(word for word in args if word.startswith("-"))]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=Words,
+    help="List the recipes (those with all the WORDs after `recipes`), or show one.",
+    invoke_without_command=True,
+)
 
 
 def register(parent: typer.Typer) -> None:
@@ -22,8 +43,9 @@ def register(parent: typer.Typer) -> None:
 def list_recipes(
     context: typer.Context,
     containing: Annotated[
-        str, typer.Option("--containing", help="Only names with this text in them.")
-    ] = "",
+        list[str] | None,
+        typer.Option("-w", "--containing", help="Only those with this in name or source."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the recipes with where they come from."""
@@ -31,18 +53,38 @@ def list_recipes(
         return
     from eaglenet.recipes import RECIPES, describe_recipe
 
-    names = [name for name in RECIPES if containing in name]
+    wanted = [word.casefold() for word in containing or ()]
+    texts = {name: f"{name} {describe_recipe(name)}".casefold() for name in RECIPES}
+    names = [name for name, text in texts.items() if all(word in text for word in wanted)]
     if not names:
         raise UsageError(
-            f"none of the {len(RECIPES)} recipes has {containing!r} in its name; "
-            "`eaglenet recipes` lists them all"
+            f"none of the {len(RECIPES)} recipes has {' and '.join(map(repr, wanted))} in its name "
+            "or source; `eaglenet recipes` lists them all"
         )
     if as_json:
         print(json.dumps({name: describe_recipe(name) for name in names}, indent=2))
         return
-    width = max((len(name) for name in names), default=0)
+    width = max(len(name) for name in names)
+    for title, members in grouped(names).items():
+        print(f"{title}:")
+        for name in members:
+            print(f"  {name:<{width}}  {describe_recipe(name)}")
+    if not wanted:
+        print("\n`eaglenet recipes WORD` lists those with a word, `show NAME` one in full.")
+
+
+def grouped(names: Sequence[str]) -> dict[str, list[str]]:
+    """Recipes by what their names begin with: the data; those that stand alone come last.
+
+    >>> grouped(["msrvtt-b32", "demo", "msrvtt-b16/xpool"])
+    {'msrvtt': ['msrvtt-b32', 'msrvtt-b16/xpool'], 'others': ['demo']}
+    """
+    groups: dict[str, list[str]] = {}
     for name in names:
-        print(f"{name:<{width}}  {describe_recipe(name)}")
+        groups.setdefault(re.split("[-/]", name)[0], []).append(name)
+    alone = [name for members in groups.values() if len(members) == 1 for name in members]
+    found = {title: members for title, members in groups.items() if len(members) > 1}
+    return {**found, OTHERS: alone} if alone else found
 
 
 @app.command()

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglenet.cli.asking import ask_on
+from eaglenet.cli.graphics import Draw
+from eaglenet.cli.graphics import choose as choose_drawing
+from eaglenet.cli.players import play
+from eaglenet.cli.results import clock, show_answer
+from eaglenet.cli.saving import Saved, save_hits
 from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
-from eaglenet.cli.words import NO_WORDS, show_words
+from eaglenet.cli.words import NO_WORDS
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.places import store_argument
 
@@ -23,8 +29,6 @@ if TYPE_CHECKING:
     from eaglenet.search.options import SearchOptions
     from eaglenet.types import Hit
 
-LONGEST_TITLE = 200
-"""Characters of a query above its table."""
 _IN = Path("-")
 
 
@@ -75,8 +79,19 @@ def search(
     max_duration: Annotated[float | None, typer.Option(help="Seconds, of the file.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only with this tag; repeatable.")] = None,
     save_clips: Annotated[
-        Path | None, typer.Option(help="Write each result as a trimmed video here.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Save the moment of each result here, with sound."),
     ] = None,
+    padding: Annotated[
+        float, typer.Option(min=0, help="Seconds before and after a moment that are saved too.")
+    ] = 1.0,
+    save_as: Annotated[str, typer.Option(help="video, gif, or sheet: frames in rows.")] = "video",
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="Show pictures where the terminal can.")
+    ] = False,
+    open_best: Annotated[
+        bool, typer.Option("--open", help="Play the best result in mpv, vlc or the browser.")
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Write the results as a PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -87,7 +102,10 @@ def search(
     from eaglenet.search.options import SearchOptions, parse_parts
 
     asked = Asked(query, queries, image, video, similar)
-    asked.check(captions, negatives or [])
+    is_talk = asked.is_nothing and sys.stdin.isatty() and not as_json
+    if not is_talk:
+        asked.check(captions, negatives or [])
+    draw = _drawing() if pictures else None
     filters = make_filters(
         path=path,
         after=after,
@@ -105,22 +123,28 @@ def search(
         fold=not unfold,
     )
     engine = Engine.open(store, model, device)
+    if is_talk:
+        ask_on(
+            lambda line: Asked(line, None, None, None, None).ask(engine, k, options)[0],
+            lambda answer: _show(engine, answer, options, draw),
+        )
+        return
     if captions is not None:
-        ranked = engine.best_captions(similar or video or "", read_lines(captions), k)
+        clip = engine.full_id(similar) if similar else video
+        ranked = engine.best_captions(clip or "", read_lines(captions), k)
         _show_captions(ranked, as_json)
         return
     answers = asked.ask(engine, k, options)
-    saved: dict[str, str] = {}
-    left_out: list[str] = []
+    saved = Saved()
     if save_clips is not None:
-        saved, left_out = _save_clips(engine, answers, save_clips)
+        saved = save_hits(engine, answers, save_clips, padding=padding, form=save_as)
     written = _draw(engine, answers, html, picture)
     if as_json:
         _show_json(answers, saved, one=queries is None)
     else:
         for answer in answers:
-            _show_table(answer, engine.why_empty(options))
-        for line in (*(f"saved {name}" for name in saved.values()), *written):
+            _show(engine, answer, options, draw)
+        for line in (*(f"saved {name}" for name in saved.paths.values()), *written):
             print(one_line(line))
     clips = len(engine.snapshot)
     if not clips:
@@ -135,9 +159,13 @@ def search(
         found = counted(copies, "near copy", "near copies")
         print(f"{found} of these files not shown; --unfold shows all", file=sys.stderr)
     _tell_what_is_gone(answers, store)
-    if left_out:
-        print(f"{counted(len(left_out), 'result')} not saved:", file=sys.stderr)
-        for reason in left_out:
+    if open_best and answers[0].hits:
+        best = answers[0].hits[0]
+        player = play(best.path, best.moment.start)
+        print(one_line(f"playing {best.path} in {player}"), file=sys.stderr)
+    if saved.left_out:
+        print(f"{counted(len(saved.left_out), 'result')} not saved:", file=sys.stderr)
+        for reason in saved.left_out:
             print(one_line(f"  {reason}"), file=sys.stderr)
         raise typer.Exit(VideoDecodeError.exit_code)
 
@@ -151,6 +179,10 @@ class Asked:
     image: Path | None
     video: Path | None
     similar: str | None
+
+    @property
+    def is_nothing(self) -> bool:
+        return all(value is None for value in vars(self).values())
 
     def check(self, captions: Path | None, negatives: list[str]) -> None:
         """Refuse what does not go together."""
@@ -176,7 +208,7 @@ class Asked:
             return [Answer(str(self.image), engine.search_image(self.image, k, options=options))]
         if self.video is not None:
             return [Answer(str(self.video), engine.search_video(self.video, k, options=options))]
-        clip_id = self.similar or ""
+        clip_id = engine.full_id(self.similar or "")
         return [Answer(clip_id, engine.similar(clip_id, k, options=options))]
 
 
@@ -195,13 +227,36 @@ def _draw(
     return [f"wrote {path}" for path in (html, picture) if path is not None]
 
 
-def _show_json(answers: list[Answer], saved: dict[str, str], *, one: bool) -> None:
+def _show(engine: Engine, answer: Answer, options: SearchOptions, draw: Draw | None) -> None:
+    """The table, under the pictures of its hits where they are asked for."""
+    if draw is not None:
+        for hit in answer.hits:
+            print(draw(engine.picture(hit.clip_id, hit.moment.best)))
+            print(one_line(f"{hit.rank}. {hit.path}  {clock(hit.moment.best)}"))
+    ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in answer.hits}
+    show_answer(answer, ids, engine.why_empty(options))
+
+
+def _drawing() -> Draw:
+    draw = choose_drawing()
+    if draw is None:
+        raise UsageError(
+            "this terminal does not say that it shows pictures (kitty, iTerm2, WezTerm, foot and "
+            "others with sixels do); --html FILE writes a page with them"
+        )
+    return draw
+
+
+def _show_json(answers: list[Answer], saved: Saved, *, one: bool) -> None:
     rows = [
         {
             "query": answer.query,
-            "hits": [{**asdict(hit), "saved": saved.get(hit.clip_id)} for hit in answer.hits],
+            "hits": [
+                {**asdict(hit), "saved": saved.paths.get((number, hit.clip_id))}
+                for hit in answer.hits
+            ],
         }
-        for answer in answers
+        for number, answer in enumerate(answers)
     ]
     print(json.dumps(rows[0] if one else rows, ensure_ascii=False))
 
@@ -237,50 +292,6 @@ def read_lines(path: Path) -> list[str]:
     return lines
 
 
-def clock(seconds: float) -> str:
-    """Minutes and seconds as players show them.
-
-    >>> clock(3725.5)
-    '1:02:05.5'
-    """
-    tenths = round(seconds * 10)
-    minutes, rest = divmod(tenths, 600)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{minutes:02}:{rest / 10:04.1f}" if hours else f"{minutes}:{rest / 10:04.1f}"
-    return f"{hours}:{text}" if hours else text
-
-
-def _show_table(answer: Answer, why_empty: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    title = answer.query
-    if not answer.hits:
-        print(one_line(f"nothing found for {title!r}" + (why_empty and f": {why_empty}")))
-        return
-    shown = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 3]}..."
-    shown = one_line(shown)
-    table = Table(title=Text(shown), title_justify="left", box=None, pad_edge=False)
-    for name in ("#", "score", "moment", "best", "file", "clip"):
-        table.add_column(name, justify="right" if name in ("#", "score") else "left", no_wrap=True)
-    for hit in answer.hits:
-        # Terminals that know OSC 8 open the file; players that know media fragments seek.
-        link = f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}"
-        table.add_row(
-            str(hit.rank),
-            f"{hit.score:.3f}",
-            f"{clock(hit.moment.start)} - {clock(hit.moment.end)}",
-            clock(hit.moment.best),
-            Text(one_line(hit.path), style=f"link {link}", overflow="fold"),
-            hit.clip_id,
-        )
-    # Wide enough for any path where the output is not a terminal and may be cut up by scripts.
-    console = Console(width=None if sys.stdout.isatty() else 400)
-    console.print(table)
-    show_words(console, answer.hits)
-
-
 def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(hit) for hit in ranked], ensure_ascii=False))
@@ -289,33 +300,3 @@ def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:
         print(
             f"{hit.rank:>3}  {hit.score:.3f}  {clock(hit.moment.best):>8}  {one_line(hit.caption)}"
         )
-
-
-def _save_clips(
-    engine: Engine, answers: list[Answer], folder: Path
-) -> tuple[dict[str, str], list[str]]:
-    """Cut each hit's moment out of its file; a hit of several queries is cut once.
-
-    Also says which could not be: one file that is gone does not cost the other results.
-    """
-    from eaglenet.video.decoding import write_clip
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be made: {error.strerror}") from error
-    saved: dict[str, str] = {}
-    left_out: dict[str, str] = {}
-    for number, answer in enumerate(answers, 1):
-        for hit in answer.hits:
-            if hit.clip_id in saved or hit.clip_id in left_out:
-                continue
-            name = f"{number:02}-" if len(answers) > 1 else ""
-            target = folder / f"{name}{hit.rank:03}-{hit.clip_id}.mp4"
-            try:
-                write_clip(engine.file_of(hit.clip_id), target, hit.moment.start, hit.moment.end)
-            except VideoDecodeError as error:
-                left_out[hit.clip_id] = str(error)
-            else:
-                saved[hit.clip_id] = str(target)
-    return saved, list(left_out.values())

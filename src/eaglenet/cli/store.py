@@ -51,6 +51,19 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
 
 
 @commands.command()
+def remove(
+    store: StoreName,
+    paths: Annotated[list[str], typer.Argument(help="Files, or folders with all that is in them.")],
+) -> None:
+    """Forget files: they are found no more. The files themselves are left alone."""
+    from eaglenet.search.upkeep import remove as forget
+
+    found = forget(store, paths)
+    print(f"{counted(len(found), 'file')} of {store} forgotten")
+    print("indexing their folder again would take them up again", file=sys.stderr)
+
+
+@commands.command()
 def recall(
     store: StoreName,
     k: Annotated[int, typer.Option("-k", min=1, help="Length of the shortlists.")] = 100,

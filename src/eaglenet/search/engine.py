@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.errors import StoreError, UsageError, VideoDecodeError
 from eaglenet.hardware import AUTO
 from eaglenet.methods.base import Method
 from eaglenet.methods.head import head_folder, with_head
@@ -344,6 +344,26 @@ class Engine:
         """A small JPEG of the middle of a clip."""
         snapshot = self.snapshot
         return snapshot.thumbnail(snapshot.row(clip_id))
+
+    def picture(self, clip_id: str, seconds: float, size: int = 240) -> bytes:
+        """JPEG of the whole frame at a moment, its shorter side ``size``.
+
+        Where the file is gone or does not decode, it is the thumbnail.
+        """
+        from eaglenet.video.decoding import thumbnail
+
+        try:
+            return thumbnail(self.file_of(clip_id), seconds, size)
+        except (VideoDecodeError, OSError):
+            return self.thumbnail(clip_id)
+
+    def short_id(self, clip_id: str) -> str:
+        """The shortest beginning of a clip's id that no clip of another file has."""
+        return self.snapshot.short_id(clip_id)
+
+    def full_id(self, text: str) -> str:
+        """The id of the clip that a short one stands for."""
+        return self.snapshot.full_id(text)
 
     def file_of(self, clip_id: str) -> Path:
         """The file a clip is in; of several with the same content, the first that exists."""

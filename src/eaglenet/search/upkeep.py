@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from eaglenet.errors import StoreError
+from eaglenet.errors import StoreError, UsageError
 from eaglenet.search.approximate import EFFORT, Recall, measure_recall
+from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.checks import checks_of
 from eaglenet.search.store.publishing import CHUNK, missing_clips
@@ -71,6 +74,34 @@ def _searched_now(store: Store) -> int:
         return len(store.snapshot())
     except StoreError:
         return 0  # Damaged, which is what repairing is for.
+
+
+def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
+    """Forget files, or all files in folders; gives the paths that were forgotten.
+
+    What lies on the disk is left alone. Clips stay where another path has the same content.
+    """
+    store = open_store(location)
+    tops = [os.path.abspath(Path(path).expanduser()) for path in paths]
+    with store.hold():
+        tables = store.tables()
+        rows = tables.files()
+        gone = [
+            row.path
+            for row in rows
+            if any(row.path == top or row.path.startswith(top.rstrip("/") + "/") for top in tops)
+        ]
+        if not gone:
+            raise UsageError(
+                f"{location} has no file {' or '.join(map(str, paths))}; `eaglenet store files` "
+                "lists those it has"
+            )
+        tables.remove_files(gone)
+        left = [row for row in rows if row.path not in set(gone)]
+        homes = {row.content: row.path for row in reversed(left) if row.status == "done"}
+        contents = {row.content for row in rows if row.path in set(gone)}
+        Commit(store, tables).clean_up(homes, contents)
+    return gone
 
 
 @dataclass(frozen=True)

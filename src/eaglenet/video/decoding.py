@@ -20,6 +20,7 @@ from typing import Any
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pictures, pixels, shots, windows, writing
+from eaglenet.video.clip_sound import read_sound
 from eaglenet.video.containers import pyav
 from eaglenet.video.picking import decode_through
 from eaglenet.video.source import VideoSource, open_video
@@ -159,13 +160,14 @@ def write_video(
 
 
 def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
-    """Cut ``[start, end)`` seconds out of a video into an MP4 that plays from its first frame."""
+    """Cut ``[start, end)`` seconds with their sound into an MP4 that plays from its first frame."""
     with open_video(source) as opened:
         first, last = windows.clip(opened, (start, end))
+        sound = read_sound(opened, first, last)
         options = {"movflags": "+faststart"}
         try:
             with pyav().open(str(target), "w", format="mp4", options=options) as container:
-                writing.cut(opened, container, first, last)
+                writing.cut(opened, container, first, last, sound and sound.write)
         except BaseException:
             Path(target).unlink(missing_ok=True)
             raise

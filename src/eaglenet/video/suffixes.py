@@ -14,6 +14,15 @@ VIDEO_SUFFIXES = frozenset({
 """Endings in small letters, with their dot."""
 
 
+PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
+"""Of photographs, which are videos of one frame; GIF files move, and are videos."""
+
+
+def is_picture(path: str | Path) -> bool:
+    """Whether a file's name says that it is a photograph."""
+    return Path(path).suffix.lower() in PICTURE_SUFFIXES
+
+
 SIGNATURES: tuple[tuple[int, bytes], ...] = (
     *((4, kind) for kind in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip")),
     (0, b"\x1aE\xdf\xa3"),  # Matroska, WebM

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -68,15 +68,26 @@ def as_pictures(frames: Any) -> Pixels:
     return pictures
 
 
-def cut(source: VideoSource, container: Any, first: Fraction, last: Fraction) -> None:
-    """Re-encode ticks ``[first, last)``, so that the clip begins at exactly its first frame."""
-    stream = None
+def cut(
+    source: VideoSource,
+    container: Any,
+    first: Fraction,
+    last: Fraction,
+    add_sound: Callable[[Any], Callable[[], None]] | None = None,
+) -> None:
+    """Re-encode ticks ``[first, last)``, so that the clip begins at exactly its first frame.
+
+    ``add_sound`` adds a stream to the container and gives the function that fills it.
+    """
+    stream = fill = None
     begin = 0
     for time, duration, frame in frames_between(source, first, last):
         picture = source.picture(frame, min(frame.width, frame.height)).transpose(1, 2, 0)
         if stream is None:
             height, width = (side - side % 2 for side in picture.shape[:2])
             stream = _clip_stream(container, source, height, width)
+            # All streams have to be there before the first packet is.
+            fill = add_sound(container) if add_sound is not None else None
             begin = time
         picture = np.ascontiguousarray(picture[: stream.height, : stream.width])
         shown = type(frame).from_ndarray(picture, format="rgb24")
@@ -85,6 +96,8 @@ def cut(source: VideoSource, container: Any, first: Fraction, last: Fraction) ->
     if stream is None:
         raise VideoDecodeError(source.path, "no frame between the start and the end of the clip")
     container.mux(stream.encode(None))
+    if fill is not None:
+        fill()
 
 
 def _clip_stream(container: Any, source: VideoSource, height: int, width: int) -> Any:

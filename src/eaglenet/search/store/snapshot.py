@@ -22,6 +22,7 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 from zipfile import BadZipFile
@@ -51,6 +52,8 @@ ROW_COLUMNS = {
     "record_check": np.uint32,
     "thumbnail_check": np.uint32,
 }
+ID_SIGNS, LEAST_SIGNS = 16, 4
+"""Of a content's hash: in the id of a clip, and in the shortest beginning that is taken for one."""
 MAX_PART = 4 * 2**30
 """Bytes of a list of files or rows."""
 _CHECKED: dict[tuple[int, int], int] = {}
@@ -214,6 +217,36 @@ class Snapshot:
                 f"no clip {clip_id[:60]!r} in this store; ids come from search results"
             )
         return self._row_of_id[clip_id]
+
+    @cached_property
+    def _id_length(self) -> int:
+        """Signs of a content's hash that tell all contents apart."""
+        ordered = sorted(content[:ID_SIGNS] for content in self.files.contents)
+        needed = LEAST_SIGNS
+        for one, other in pairwise(ordered):
+            while needed < ID_SIGNS and one[:needed] == other[:needed]:
+                needed += 1
+        return needed
+
+    def short_id(self, clip_id: str) -> str:
+        """The beginning of an id that is enough to tell it from others."""
+        content, number = self.key(self.row(clip_id))
+        return f"{content[: self._id_length]}-{number}"
+
+    def full_id(self, text: str) -> str:
+        """The clip that an id or the beginning of one stands for; refuses what is not clear."""
+        if text in self._row_of_id:
+            return text
+        beginning, _, number = text.partition("-")
+        found = [
+            clip_id
+            for content in self.files.contents
+            if len(beginning) >= LEAST_SIGNS and content[:ID_SIGNS].startswith(beginning)
+            if (clip_id := f"{content[:ID_SIGNS]}-{number}") in self._row_of_id
+        ]
+        if len(found) > 1:
+            raise UsageError(f"{text!r:.60} begins the ids of {len(found)} clips; give more of it")
+        return found[0] if found else text
 
     def __contains__(self, clip_id: object) -> bool:
         return clip_id in self._row_of_id

@@ -1,0 +1,104 @@
+"""Saved moments: sound, exact times, names, moving pictures and sheets."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from eaglenet.errors import UsageError
+from eaglenet.video import saving
+from eaglenet.video.decoding import probe
+from eaglenet.video.saving import moment_name, save_moment
+
+RATE, FPS, SECONDS = 16_000, 10, 6
+TONES = [300, 500, 700, 900, 1100, 1300]
+"""Hertz, one for each second."""
+
+
+def film(path: Path, keyframes: int) -> Path:
+    """Grey that grows lighter, with another tone in every second; a keyframe every so often."""
+    with av.open(str(path), "w") as container:
+        options = {"g": str(keyframes), "bf": "0"}
+        pictures = container.add_stream("libx264", rate=FPS, options=options)
+        pictures.width, pictures.height, pictures.pix_fmt = 64, 48, "yuv420p"
+        sound = container.add_stream("aac", rate=RATE, layout="mono")
+        for number in range(SECONDS * FPS):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 4 * number, np.uint8), "rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, FPS)
+            container.mux(pictures.encode(frame))
+        times = np.arange(SECONDS * RATE) / RATE
+        wave = 0.5 * np.sin(2 * np.pi * np.repeat(TONES, RATE) * times)
+        for start in range(0, len(wave), 1024):
+            part = wave[None, start : start + 1024].astype(np.float32)
+            piece = av.AudioFrame.from_ndarray(part, "fltp", "mono")
+            piece.sample_rate, piece.pts, piece.time_base = RATE, start, Fraction(1, RATE)
+            container.mux(sound.encode(piece))
+        container.mux(pictures.encode(None))
+        container.mux(sound.encode(None))
+    return path
+
+
+def tone(path: Path, start: float, end: float) -> float:
+    """The loudest frequency of a file between two times."""
+    with av.open(str(path)) as container:
+        stream = container.streams.audio[0]
+        parts = [frame.to_ndarray()[0] for frame in container.decode(stream)]
+        wave = np.concatenate(parts)[int(start * stream.rate) : int(end * stream.rate)]
+        return float(np.abs(np.fft.rfft(wave)).argmax() * stream.rate / len(wave))
+
+
+@pytest.mark.parametrize(("keyframes", "is_copied"), [(60, False), (5, True)])
+def test_a_saved_clip_has_its_pictures_and_its_sound(
+    tmp_path: Path, keyframes: int, is_copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copied where a keyframe is near, encoded where none is."""
+    encoded: list[object] = []
+    original = saving.write_clip
+    monkeypatch.setattr(
+        saving, "write_clip", lambda *given: (encoded.append(given), original(*given))
+    )
+    source = film(tmp_path / "film.mp4", keyframes)
+    target = tmp_path / "clip.mp4"
+    save_moment(source, target, 2.2, 4.1)
+    assert bool(encoded) != is_copied
+    early = 0.2 if is_copied else 0.0  # Back to the keyframe at 2.0 s.
+    assert probe(target).duration == pytest.approx(1.9 + early, abs=0.15)
+    assert tone(target, 0.1, 0.7) == pytest.approx(TONES[2], abs=20)
+    assert tone(target, 1.1 + early, 1.7 + early) == pytest.approx(TONES[3], abs=20)
+
+
+def test_a_moment_is_saved_as_a_moving_picture_and_as_a_sheet(tmp_path: Path) -> None:
+    """Eight pictures a second; twelve frames in rows that grow lighter."""
+    source = film(tmp_path / "film.mp4", 60)
+    save_moment(source, tmp_path / "moving.gif", 1.0, 3.0, "gif")
+    with Image.open(tmp_path / "moving.gif") as moving:
+        assert moving.n_frames == 16
+        assert moving.size == (64, 48)
+    save_moment(source, tmp_path / "sheet.jpg", 0.0, 6.0, "sheet")
+    with Image.open(tmp_path / "sheet.jpg") as sheet:
+        assert sheet.size == (4 * 64, 3 * 48)
+        shades = [
+            sheet.convert("L").getpixel((64 * column + 32, 48 * row + 24))
+            for row in range(3)
+            for column in range(4)
+        ]
+    assert shades == sorted(shades)
+    assert shades[-1] - shades[0] > 150
+
+
+def test_names_say_the_source_and_the_time_and_photographs_are_copied(tmp_path: Path) -> None:
+    """What a person sees in a folder of saved moments."""
+    film_path = Path("/films/My holiday.mov")
+    assert moment_name(film_path, 61.23, 3725.5) == "My holiday 1m01.2s-1h02m05.5s.mp4"
+    assert moment_name(film_path, 0, 1, "gif") == "My holiday 0m00.0s-0m01.0s.gif"
+    assert moment_name(Path("/p/cat.JPG"), 0, 0) == "cat.JPG"
+    with pytest.raises(UsageError, match="video, gif, sheet"):
+        moment_name(film_path, 0, 1, "mp3")
+    (tmp_path / "cat.jpg").write_bytes(b"as it is")
+    save_moment(tmp_path / "cat.jpg", tmp_path / "copy.jpg", 0, 0)
+    assert (tmp_path / "copy.jpg").read_bytes() == b"as it is"
