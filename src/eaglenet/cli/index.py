@@ -20,6 +20,7 @@ from eaglenet.progress import Progress, Work
 if TYPE_CHECKING:
     from eaglenet.search.indexing.report import FileProblem, IndexProgress, IndexReport, OnProgress
 
+EXCLUDE_HELP = "Leave out what matches, as in .gitignore; repeatable. Or use .eaglenetignore files."
 LEFT_OUT = 3
 """Exit code: finished, but some files were left out."""
 NEW_STORE = (
@@ -68,8 +69,9 @@ def index(
     fast: Annotated[
         bool, typer.Option("--fast", help="Nearest keyframes instead of exact frames.")
     ] = False,
+    exclude: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help=EXCLUDE_HELP)] = None,
     drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Forget files that are gone.")
+        bool, typer.Option("--drop-missing", help="Forget files that are gone or excluded now.")
     ] = False,
     retry: Annotated[
         bool, typer.Option("--retry", help="Try unchanged files again that failed before.")
@@ -134,6 +136,7 @@ def index(
     options = IndexOptions(
         splitting=Splitting(clip_seconds, overlap, shots),
         fast=fast,
+        exclude=tuple(exclude or ()),
         drop_missing=drop_missing,
         retry=retry,
         prepare=prepare,
@@ -174,7 +177,7 @@ def index(
     if as_json:
         print(json.dumps(asdict(report), ensure_ascii=False))
     else:
-        _print_report(report, store)
+        print_report(report, store)
     if not (report.indexed or report.unchanged or report.aliases or report.problems):
         names = ", ".join([*(paths or ()), *([str(files)] if files is not None else [])])
         print(f"no video was found in {names}; hidden files are left out", file=sys.stderr)
@@ -221,7 +224,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _print_report(report: IndexReport, store: str) -> None:
+def print_report(report: IndexReport, store: str) -> None:
     print(
         f"{counted(report.indexed, 'video')} indexed ({report.hours:.2f} h in "
         f"{_clock(report.elapsed)}), {report.unchanged} unchanged, "
@@ -234,7 +237,7 @@ def _print_report(report: IndexReport, store: str) -> None:
     if report.dropped:
         print(f"{report.dropped} dropped that are gone")
     if report.missing:
-        print(f"{report.missing} of the store are gone; --drop-missing forgets them")
+        print(f"{report.missing} of the store are gone or excluded; --drop-missing forgets them")
     print(f"{counted(report.clips, 'clip')} in {store}, searched by {report.index}")
     _print_files("left out", report.problems)
     if report.problems:

@@ -29,6 +29,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "ablate",
     "compare",
     "index",
+    "watch",
     "search",
     "store",
     "serve",

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.video.source import VideoSource, pyav
+from eaglenet.video.containers import pyav
+from eaglenet.video.source import VideoSource
 
 RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 """Samples a second that are kept; others become the last."""
@@ -61,7 +62,7 @@ def read_sound(source: VideoSource, first: Fraction, last: Fraction) -> ReadSoun
         resampler = pyav().AudioResampler(format="fltp", layout=layout, rate=rate)
         # Damaged sound is no reason to have no picture.
         with contextlib.suppress(pyav().FFmpegError):
-            again.container.seek(int(max(begin - 1, 0) * 10**6))
+            again.container.seek(int(max(begin - 1, Fraction(0)) * 10**6))
             for frame in again.container.decode(stream):
                 if frame.pts is None:
                     continue

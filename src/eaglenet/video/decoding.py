@@ -77,14 +77,16 @@ def decode_windows(
     *,
     threads: int = 0,
     skip_damaged: bool = False,
+    picture_size: int = 0,
 ) -> Iterator[DecodedVideo]:
     """Frames of many windows of one file in a single pass, in the order of their starts.
 
     Overlapping windows share decoded frames. A window of which too little can be decoded raises,
-    or is left out with ``skip_damaged``; ``DecodedVideo.window`` says which window one is.
+    or is left out with ``skip_damaged``; ``DecodedVideo.window`` says which window one is. With a
+    ``picture_size`` each has the whole of its middle frame, its shorter side that long.
     """
     with open_video(path, threads=threads) as source:
-        yield from windows.decode_windows(source, spec, windows_of_file, skip_damaged)
+        yield from windows.decode_windows(source, spec, windows_of_file, skip_damaged, picture_size)
 
 
 def probe(path: str | Path) -> VideoInfo:
@@ -167,7 +169,7 @@ def write_clip(source: str | Path, target: str | Path, start: float, end: float)
         options = {"movflags": "+faststart"}
         try:
             with pyav().open(str(target), "w", format="mp4", options=options) as container:
-                writing.cut(opened, container, first, last, sound and sound.write)
+                writing.cut(opened, container, first, last, sound.write if sound else None)
         except BaseException:
             Path(target).unlink(missing_ok=True)
             raise

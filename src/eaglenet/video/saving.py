@@ -13,9 +13,10 @@ import numpy as np
 
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.video import windows, writing
+from eaglenet.video.containers import pyav
 from eaglenet.video.decoding import write_clip
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.source import VideoSource, open_video, pyav
+from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.suffixes import is_picture
 
 if TYPE_CHECKING:

@@ -55,11 +55,14 @@ class DecodedVideo:
     seconds: Tensor
     largest_error: float
     window: Window | None = None
+    picture: pixels.Pixels | None = None
+    """The whole of the middle frame, [3, height, width], where a size was asked for."""
 
 
 class Picked(NamedTuple):
     time: int
     picture: pixels.Pixels
+    whole: pixels.Pixels | None = None
 
 
 @dataclass
@@ -82,8 +85,12 @@ def decode_windows(
     spec: FrameSpec,
     windows: Sequence[Window | None],
     skip_damaged: bool = False,
+    picture_size: int = 0,
 ) -> Iterator[DecodedVideo]:
-    """One pass over the file; a window is given as soon as it and those before it are complete."""
+    """One pass over the file; a window is given as soon as it and those before it are complete.
+
+    ``picture_size``: the shorter side of the whole middle frame of each; 0: none is made.
+    """
     plans = sorted((plan_window(source, spec, window) for window in windows), key=lambda p: p.start)
     order = sorted(
         (target, number, slot)
@@ -93,8 +100,16 @@ def decode_windows(
     for plan in plans:
         plan.open_targets = len(plan.targets)
     next_plan = 0
-    for position, picked in _pick(source, spec, [target for target, _, _ in order]):
+    middles = {
+        position
+        for position, (_, number, slot) in enumerate(order)
+        if picture_size and slot == len(plans[number].targets) // 2
+    }
+    targets = [target for target, _, _ in order]
+    for position, frame, picked in _pick(source, spec, targets):
         _, number, slot = order[position]
+        if picked is not None and position in middles:
+            picked = picked._replace(whole=source.picture(frame, picture_size))
         plan = plans[number]
         plan.open_targets -= 1
         if picked is None:
@@ -103,7 +118,7 @@ def decode_windows(
             plan.picked[slot] = picked
         while next_plan < len(plans) and plans[next_plan].open_targets == 0:
             # The pass goes on after this window, so a damaged one is repaired on its own.
-            finished = _finish(source, spec, plans[next_plan], skip_damaged)
+            finished = _finish(source, spec, plans[next_plan], skip_damaged, picture_size)
             plans[next_plan].picked = {}
             next_plan += 1
             if finished is not None:
@@ -177,16 +192,17 @@ def _shown_within(
 
 def _pick(
     source: VideoSource, spec: FrameSpec, targets: Sequence[int]
-) -> Iterator[tuple[int, Picked | None]]:
+) -> Iterator[tuple[int, Any, Picked | None]]:
+    """Position, decoded frame and its square; None and None where it did not decode."""
     latest: Picked | None = None
     for position, frame in _frames(source, spec, targets):
         if frame is None:
-            yield position, None
+            yield position, None, None
             continue
         # Neighbouring targets often share a frame; it is scaled once.
         if latest is None or frame.pts != latest.time:
             latest = Picked(frame.pts, source.square(frame, spec))
-        yield position, latest
+        yield position, frame, latest
 
 
 def _frames(
@@ -207,7 +223,7 @@ def _frames(
 
 
 def _finish(
-    source: VideoSource, spec: FrameSpec, plan: WindowPlan, skip_damaged: bool
+    source: VideoSource, spec: FrameSpec, plan: WindowPlan, skip_damaged: bool, picture_size: int
 ) -> DecodedVideo | None:
     if not plan.is_damaged:
         error = 0.0
@@ -216,14 +232,16 @@ def _finish(
             error = float(max(distances) * source.tick)
         return _arrange(source, spec, plan, error)
     try:
-        return _repair(source, spec, plan)
+        return _repair(source, spec, plan, picture_size)
     except VideoDecodeError:
         if skip_damaged:
             return None
         raise
 
 
-def _repair(source: VideoSource, spec: FrameSpec, plan: WindowPlan) -> DecodedVideo:
+def _repair(
+    source: VideoSource, spec: FrameSpec, plan: WindowPlan, picture_size: int
+) -> DecodedVideo:
     """Decode the window through and sample from the frames that come out clean."""
     with contextlib.closing(source.reopened()) as repaired:
         table = repaired.table()
@@ -253,7 +271,8 @@ def _repair(source: VideoSource, spec: FrameSpec, plan: WindowPlan) -> DecodedVi
         missing = set(chosen)
         for time, frame in decode_through(repaired, start):
             if time in missing:
-                pictures[time] = Picked(time, repaired.square(frame, spec))
+                uncut = repaired.picture(frame, picture_size) if picture_size else None
+                pictures[time] = Picked(time, repaired.square(frame, spec), uncut)
                 missing.remove(time)
             if not missing:
                 break
@@ -281,6 +300,7 @@ def _arrange(source: VideoSource, spec: FrameSpec, plan: WindowPlan, error: floa
         seconds=torch.tensor([source.seconds(one.time) for one in shown]),
         largest_error=error,
         window=plan.window,
+        picture=plan.picked[len(plan.targets) // 2].whole,
     )
 
 

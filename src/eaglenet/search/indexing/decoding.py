@@ -14,13 +14,13 @@ from eaglenet.search.indexing.fetching import local_path, version_now
 from eaglenet.search.indexing.files import CHANGED, FileVersion
 from eaglenet.search.store.tables import ClipKey
 from eaglenet.types import FrameSpec
-from eaglenet.video.decoding import decode_windows, thumbnail
+from eaglenet.video.decoding import decode_windows
 from eaglenet.video.limits import Limits
 from eaglenet.video.pictures import to_jpeg
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
 
 THUMBNAIL_SIZE = 160
-"""Shorter side in pixels. Frames of at least this size are the thumbnail themselves."""
+"""Shorter side in pixels, of the whole frame: what a model sees is cut to a square."""
 CLIPS_AT_ONCE = 8
 """Neighbouring clips that a worker decodes in one pass: 14 MB of pixels for 12 frames of 224."""
 PREFETCH = 4
@@ -135,7 +135,14 @@ def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
     local = local_path(request.path)
     found = {
         video.window: video
-        for video in decode_windows(local, spec, request.windows, threads=1, skip_damaged=True)
+        for video in decode_windows(
+            local,
+            spec,
+            request.windows,
+            threads=1,
+            skip_damaged=True,
+            picture_size=THUMBNAIL_SIZE,
+        )
     }
     clips: list[ClipFrames | ClipFailure] = []
     for number, window in zip(request.numbers, request.windows, strict=True):
@@ -144,7 +151,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
             clips.append(ClipFailure(key, "too few of its frames could be decoded"))
             continue
         frames, mask, seconds = video.frames, video.mask, video.seconds
-        picture = make_thumbnail(local, frames, seconds, mask)
+        picture = to_jpeg(frames[0].numpy() if video.picture is None else video.picture)
         clips.append(ClipFrames(key, request.path, window, frames, mask, seconds, picture))
     require_version(request.path, request.version)
     # The nearest keyframes are some way off in whole files too.
@@ -156,15 +163,3 @@ def require_version(path: str, version: FileVersion | None) -> None:
     """Refuse a file that is not the one that was hashed: its clips would stand for another's."""
     if version is not None and version_now(path) != version:
         raise VideoDecodeError(path, CHANGED)
-
-
-def make_thumbnail(path: str, frames: Tensor, seconds: Tensor, mask: Tensor) -> bytes:
-    """JPEG of the middle real frame of a clip."""
-    real = mask.nonzero()[:, 0]
-    middle = int(real[len(real) // 2])
-    if frames.shape[-1] < THUMBNAIL_SIZE:
-        try:
-            return thumbnail(path, float(seconds[middle]), THUMBNAIL_SIZE)
-        except VideoDecodeError:
-            pass  # A small picture is better than none.
-    return to_jpeg(frames[middle].numpy())

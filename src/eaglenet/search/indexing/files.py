@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eaglenet import foreign
 from eaglenet.errors import UsageError
+from eaglenet.search.indexing.excluding import Excluding
 from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
 
@@ -38,9 +39,16 @@ def version_of(path: str) -> FileVersion:
 
 
 def find_videos(
-    paths: Sequence[Path], may_be_video: Callable[[Path], bool], *, leave_out: Path
+    paths: Sequence[Path],
+    may_be_video: Callable[[Path], bool],
+    *,
+    leave_out: Path,
+    exclude: Sequence[str] = (),
 ) -> Iterator[FoundFile]:
     """Videos under ``paths``, each once, in a stable order.
+
+    ``exclude``: patterns of files and folders that do not count, beside those of
+    ``.eaglenetignore`` files; see :mod:`eaglenet.search.indexing.excluding`.
 
     A file counts if its first bytes may be a video's or its name says it should be one; the latter
     so that broken videos are reported rather than passed over. Named files always count. Nothing
@@ -51,7 +59,8 @@ def find_videos(
         if not root.exists():
             raise UsageError(f"{root}: no such file or folder")
         refused: list[OSError] = []
-        for path in [root] if root.is_file() else _walk(root, leave_out, refused):
+        excluded = Excluding(root, exclude)
+        for path in [root] if root.is_file() else _walk(root, leave_out, refused, excluded):
             name = os.path.abspath(path)
             if name in seen:
                 continue
@@ -88,15 +97,22 @@ def is_gone(path: str) -> bool:
     return False
 
 
-def _walk(root: Path, leave_out: Path, refused: list[OSError]) -> Iterator[Path]:
+def _walk(
+    root: Path, leave_out: Path, refused: list[OSError], excluded: Excluding
+) -> Iterator[Path]:
     unwanted = os.path.realpath(leave_out)
     for folder, folders, names in os.walk(root, onerror=refused.append):
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".") and os.path.realpath(os.path.join(folder, name)) != unwanted
+            if not name.startswith(".")
+            and os.path.realpath(os.path.join(folder, name)) != unwanted
+            and not excluded(os.path.join(folder, name), is_folder=True)
         )
-        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if not name.startswith(".") and not excluded(str(path)):
+                yield path
 
 
 def _problem(name: str) -> str:

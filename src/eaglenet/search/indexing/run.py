@@ -12,6 +12,7 @@ from eaglenet.hardware import AUTO
 from eaglenet.objects import absolute
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
+from eaglenet.search.indexing.excluding import Excluding
 from eaglenet.search.indexing.executor import ClipOutcome, Cluster, Executor
 from eaglenet.search.indexing.fetching import is_missing
 from eaglenet.search.indexing.files import FoundFile, unused_tags
@@ -35,6 +36,8 @@ class IndexOptions:
     splitting: Splitting = field(default_factory=Splitting)
     fast: bool = False
     drop_missing: bool = False
+    exclude: tuple[str, ...] = ()
+    """Patterns, as of git, of files and folders to leave out."""
     retry: bool = False
     """Try files again that failed before and have not changed."""
     prepare: bool = False
@@ -113,10 +116,15 @@ class IndexRun:
         return [row for row in rows if row is not None and row.status == "done"]
 
     def finish(
-        self, found: Sequence[FoundFile], roots: Sequence[str | Path], *, drop_missing: bool = False
+        self,
+        found: Sequence[FoundFile],
+        roots: Sequence[str | Path],
+        *,
+        drop_missing: bool = False,
+        exclude: Sequence[str] = (),
     ) -> IndexReport:
         """Drop what is gone, clean up, and say what was done."""
-        gone = self._gone(roots)
+        gone = self._gone(roots, exclude)
         if drop_missing and gone:
             self.commit.tables.remove_files(gone)
             self.ledger.forget(gone)
@@ -180,12 +188,13 @@ class IndexRun:
         if self.on_progress is not None:
             self.on_progress(progress)
 
-    def _gone(self, roots: Sequence[str | Path]) -> list[str]:
-        """Files of the store under these paths that are there no more."""
+    def _gone(self, roots: Sequence[str | Path], exclude: Sequence[str]) -> list[str]:
+        """Files of the store under these paths that are there no more, or excluded by now."""
+        folders = [Excluding(Path(root), exclude) for root in roots if Path(root).is_dir()]
         tops = [absolute(root) for root in roots]
         return [
             path
             for path in self.ledger.known
             if any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
-            and is_missing(path)
+            and (is_missing(path) or any(excluded.covers(path) for excluded in folders))
         ]

@@ -92,7 +92,7 @@ def index_videos(
     readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
     if options.listen is not None:
         readers.append(Speech(Listener(options.listen, options.device)))
-    found = _find(roots, files, store)
+    found = _find(roots, files, store, options.exclude)
     make_executor = EXECUTORS[options.executor]
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
@@ -121,17 +121,22 @@ def index_videos(
         words.read_subtitles(done, workers, options.limits)
         for reader in readers:
             PartsRun(words, reader, options.limits).run(done, workers)
-        report = run.finish(found, places, drop_missing=options.drop_missing)
+        report = run.finish(
+            found, places, drop_missing=options.drop_missing, exclude=options.exclude
+        )
     report = dataclasses.replace(
         report, problems=(*report.problems, *words.all_problems()), lines=words.added
     )
     return dataclasses.replace(report, device=str(method.device), precision=precision)
 
 
-def _find(roots: Sequence[str], files: Sequence[str], store: str | Path) -> list[FoundFile]:
+def _find(
+    roots: Sequence[str], files: Sequence[str], store: str | Path, exclude: Sequence[str]
+) -> list[FoundFile]:
     """What to index, each path once."""
     folders = [Path(root) for root in roots if not is_object(root)]
-    found = list(find_videos(folders, may_be_video, leave_out=Path(store).expanduser()))
+    leave_out = Path(store).expanduser()
+    found = list(find_videos(folders, may_be_video, leave_out=leave_out, exclude=exclude))
     for root in roots:
         found += find_objects(root) if is_object(root) else ()
     return list({file.path: file for file in (*found, *find_listed(files))}.values())
