@@ -123,7 +123,8 @@ def test_hits_are_saved_as_clips_and_as_a_page(world: Path, tmp_path: Path) -> N
     for hit in hits:
         start, end = (hit["moment"][name] for name in ("start", "end"))
         length = min(end + 1, hit["duration"]) - max(start - 1, 0)
-        assert probe(hit["saved"]).duration == pytest.approx(length, abs=0.6)
+        # Copied from a keyframe before it, to the last frame that needs none past the end.
+        assert probe(hit["saved"]).duration == pytest.approx(length, abs=0.25 + 4 / 8)
         assert Path(hit["saved"]).name.startswith(f"{Path(hit['path']).stem} 0m")
     html = page.read_text()
     assert html.count("data:image/jpeg;base64,") == 2

@@ -22,7 +22,7 @@ from eaglenet.video.suffixes import is_picture
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-EXACT_ENOUGH = 0.5
+EXACT_ENOUGH = 0.25
 """Seconds by which a clip that is copied, not encoded again, may begin too early."""
 COPIED_VIDEO = ("h264", "hevc", "av1", "mpeg4")
 COPIED_SOUND = ("aac", "mp3", "ac3", "eac3", "opus")
@@ -88,7 +88,9 @@ def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> No
             if packet.dts is None or packet.pts is None:
                 continue
             number, tick = packet.stream.index, Fraction(packet.time_base)
-            if packet.dts * tick >= end:
+            # The first picture past the end closes its stream: those that come after it in the file
+            # and are shown before it refer to it.
+            if packet.pts * tick >= end:
                 open_streams.discard(number)
                 if not open_streams:
                     break
