@@ -16,7 +16,7 @@ from eaglenet.errors import UsageError
 OTHERS = "others"
 
 
-class Words(TyperGroup):
+class WordsOrCommands(TyperGroup):
     """``eaglenet recipes WORD...``: what is no command is a word to look for."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
@@ -28,7 +28,7 @@ class Words(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Words,
+    cls=WordsOrCommands,
     help="List the recipes (those with all the WORDs after `recipes`), or show one.",
     invoke_without_command=True,
 )

@@ -20,7 +20,7 @@ Prepared = dict[str, Tensor]
 ``weights``, their ``mask``, the unit ``mean`` frame, and the ``level`` taken off its scores."""
 
 
-class FactorisedScorer(Scorer):
+class WordFrameScorer(Scorer):
     """One matrix product of all real words with all frames of a tile, then two maxima."""
 
     def __init__(self, method: WordFrame, device: torch.device, precision: Precision) -> None:
@@ -75,7 +75,7 @@ class WordFrameForm:
     device: torch.device
 
     def factorised(self, precision: Precision) -> Scorer:
-        return FactorisedScorer(self.method, self.device, precision)
+        return WordFrameScorer(self.method, self.device, precision)
 
     def kernel(self, precision: Precision) -> Scorer:
         return self.factorised(precision)

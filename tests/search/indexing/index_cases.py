@@ -26,7 +26,8 @@ def run(
 
 def found(videos: Path, method: BagMethod, query: str = "red") -> list[tuple[str, float]]:
     engine = Engine.open(videos.parent / "store", method)
-    return [(Path(hit.path).name, round(hit.score, 3)) for hit in engine.search(query, k=100)]
+    hits = engine.search(query, k=100, fold=False)
+    return [(Path(hit.path).name, round(hit.score, 3)) for hit in hits]
 
 
 def tables_of(videos: Path) -> ClipStore:

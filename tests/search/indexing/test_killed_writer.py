@@ -53,13 +53,13 @@ def kill_after(videos: Path, store: Path, lines: int, delay: float) -> list[str]
 def check_and_continue(videos: Path, store: Path, done: list[str], bag: BagMethod) -> None:
     if done:
         engine = Engine.open(store, bag)
-        shown = {Path(hit.path).name for hit in engine.search("red", k=100)}
+        shown = {Path(hit.path).name for hit in engine.search("red", k=100, fold=False)}
         assert set(done) <= shown
     options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
     report = index_videos([videos], store, "bag", method=bag, options=options)
     assert report.unchanged >= len(done)
     assert report.clips == NUM_CLIPS
-    hits = Engine.open(store, bag).search("red", k=100)
+    hits = Engine.open(store, bag).search("red", k=100, fold=False)
     assert len(hits) == len({hit.clip_id for hit in hits}) == NUM_CLIPS
     assert {Path(hit.path).name for hit in hits} == set(NAMES)
 
@@ -86,7 +86,10 @@ def test_writers_killed_at_any_moment_lose_nothing_they_reported(
         remaining = len(NAMES) - len(done)
         done |= set(kill_after(videos, store, min(lines, remaining), delay))
         if (store / "snapshot" / "current.json").exists():
-            shown = {Path(hit.path).name for hit in Engine.open(store, bag).search("red", k=100)}
+            shown = {
+                Path(hit.path).name
+                for hit in Engine.open(store, bag).search("red", k=100, fold=False)
+            }
             assert done <= shown
     check_and_continue(videos, store, sorted(done), bag)
     shutil.rmtree(store)
@@ -112,7 +115,7 @@ def test_a_disk_that_really_fills_up_leaves_a_readable_store(
         (disk / "filler").write_bytes(bytes(free))
         with pytest.raises(StoreError, match="full"):
             index_videos([videos], store, "bag", method=bag, options=options)
-        hits = Engine.open(store, bag).search("red", k=100)
+        hits = Engine.open(store, bag).search("red", k=100, fold=False)
         assert len(hits) >= 4
         (disk / "filler").unlink()
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
