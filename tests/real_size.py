@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import torch
-from torch import nn
 
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
+from openai_class import OpenaiClip, OpenaiShape, save_archive
 
-WIDTH, TEXT_WIDTH, DIM, VOCABULARY, CONTEXT = 64, 64, 512, 49408, 77
+WIDTH, TEXT_WIDTH, DIM, VOCABULARY = 64, 64, 512, 49408
 
 
 def clip_tokenizer() -> ClipTokenizer:
@@ -48,9 +47,8 @@ def save_openai_clip(folder: Path, patch: int = 32) -> Path:
     torch.manual_seed(0)
     folder.mkdir(parents=True)
     path = folder / "ViT-B-32.pt"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.save(torch.jit.trace(_Original(patch).half().eval(), torch.zeros(2)), str(path))
+    shape = OpenaiShape(224 // patch, patch, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, 2, 1, mlp=2)
+    save_archive(OpenaiClip(shape).half().eval(), path)
     clip_tokenizer().save(folder)
     return path
 
@@ -84,49 +82,3 @@ def write_films(folder: Path) -> Path:
     write_film(folder / "wide film.mp4", seconds=13, size=(320, 180), rate=Fraction(25))
     write_film(folder / "tall.mp4", seconds=5, size=(180, 320), rate=Fraction(30000, 1001))
     return folder
-
-
-class _Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.attn = nn.MultiheadAttention(width, width // 64)
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mlp = nn.Module()
-        self.mlp.c_fc = nn.Linear(width, 2 * width)
-        self.mlp.c_proj = nn.Linear(2 * width, width)
-
-
-class _Transformer(nn.Module):
-    def __init__(self, width: int, layers: int) -> None:
-        super().__init__()
-        self.resblocks = nn.Sequential(*(_Block(width) for _ in range(layers)))
-
-
-class _Visual(nn.Module):
-    def __init__(self, patch: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, WIDTH, patch, patch, bias=False)
-        self.class_embedding = nn.Parameter(torch.randn(WIDTH))
-        self.positional_embedding = nn.Parameter(torch.randn((224 // patch) ** 2 + 1, WIDTH))
-        self.ln_pre, self.ln_post = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.transformer = _Transformer(WIDTH, 2)
-        self.proj = nn.Parameter(torch.randn(WIDTH, DIM))
-
-
-class _Original(nn.Module):
-    """The names and shapes of OpenAI's CLIP class."""
-
-    def __init__(self, patch: int) -> None:
-        super().__init__()
-        self.visual = _Visual(patch)
-        self.transformer = _Transformer(TEXT_WIDTH, 1)
-        self.token_embedding = nn.Embedding(VOCABULARY, TEXT_WIDTH)
-        self.positional_embedding = nn.Parameter(torch.randn(CONTEXT, TEXT_WIDTH))
-        self.ln_final = nn.LayerNorm(TEXT_WIDTH)
-        self.text_projection = nn.Parameter(torch.randn(TEXT_WIDTH, DIM))
-        self.logit_scale = nn.Parameter(torch.tensor(4.6))
-        for name in ("input_resolution", "context_length", "vocab_size"):
-            self.register_buffer(name, torch.tensor(7))
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixels * self.logit_scale

@@ -2,81 +2,31 @@
 
 import io
 import pickle
-import warnings
 import zipfile
 
 import pytest
 import torch
-from torch import nn
 
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.openai_archive import load_openai_clip, read_openai_weights
 from eaglenet.encoders.pretrained import load_clip
 from eaglenet.encoders.weight_names import from_openai, openai_config
 from eaglenet.errors import CheckpointError, ModelNotFoundError
+from openai_class import CONTEXT, OpenaiClip, OpenaiShape, save_archive
 
-GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, CONTEXT = 3, 8, 128, 64, 40, 90, 77
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.attn = nn.MultiheadAttention(width, width // 64)
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mlp = nn.Module()
-        self.mlp.c_fc = nn.Linear(width, 3 * width)
-        self.mlp.c_proj = nn.Linear(3 * width, width)
-
-
-class Transformer(nn.Module):
-    def __init__(self, width: int, layers: int) -> None:
-        super().__init__()
-        self.resblocks = nn.Sequential(*(Block(width) for _ in range(layers)))
-
-
-class Visual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, WIDTH, PATCH, PATCH, bias=False)
-        self.class_embedding = nn.Parameter(torch.randn(WIDTH))
-        self.positional_embedding = nn.Parameter(torch.randn(GRID**2 + 1, WIDTH))
-        self.ln_pre, self.ln_post = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.transformer = Transformer(WIDTH, 2)
-        self.proj = nn.Parameter(torch.randn(WIDTH, DIM))
-
-
-class Original(nn.Module):
-    """The names and shapes of OpenAI's CLIP class, and the values its archives carry beside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.visual = Visual()
-        self.transformer = Transformer(TEXT_WIDTH, 3)
-        self.token_embedding = nn.Embedding(VOCABULARY, TEXT_WIDTH)
-        self.positional_embedding = nn.Parameter(torch.randn(CONTEXT, TEXT_WIDTH))
-        self.ln_final = nn.LayerNorm(TEXT_WIDTH)
-        self.text_projection = nn.Parameter(torch.randn(TEXT_WIDTH, DIM))
-        self.logit_scale = nn.Parameter(torch.tensor(4.6))
-        for name in ("input_resolution", "context_length", "vocab_size"):
-            self.register_buffer(name, torch.tensor(7))
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixels * self.logit_scale
+GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY = 3, 8, 128, 64, 40, 90
+SHAPE = OpenaiShape(GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, 2, 3, mlp=3)
 
 
 @pytest.fixture(scope="module")
-def original() -> Original:
+def original() -> OpenaiClip:
     torch.manual_seed(3)
-    return Original().half().eval()
+    return OpenaiClip(SHAPE).half().eval()
 
 
 @pytest.fixture(scope="module")
 def archive(original, tmp_path_factory):
-    path = tmp_path_factory.mktemp("openai") / "ViT-tiny.pt"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.save(torch.jit.trace(original, torch.zeros(2)), str(path))
-    return path
+    return save_archive(original, tmp_path_factory.mktemp("openai") / "ViT-tiny.pt")
 
 
 def test_every_weight_of_a_script_archive_is_read(original, archive):

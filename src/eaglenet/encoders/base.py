@@ -94,8 +94,8 @@ class BaseEncoder(nn.Module, ABC):
 class TowerEncoder(BaseEncoder):
     """Two towers into one space; features are projections, not normalised.
 
-    A family sets ``family``, ``abilities`` and, in its ``__init__``, ``config``, ``vision``,
-    ``text`` and the logit scale (and bias), and implements :meth:`read_tokens`.
+    A family sets ``family`` and ``abilities``, calls :meth:`hold_towers` in its ``__init__`` (and
+    sets the logit bias, where it has one), and implements :meth:`read_tokens`.
 
     ``vision(pixels, num_frames=, frame_mask=, patches=)`` gives [images, tokens, dim], the frame's
     own vector first; its ``blocks`` and ``gradient_checkpointing`` (how many of them) are set here,
@@ -108,6 +108,24 @@ class TowerEncoder(BaseEncoder):
     vision: nn.Module
     text: nn.Module
     _restore_vision: Callable[[], nn.Module] | None = None
+
+    def hold_towers(
+        self, config: Any, vision: Any, text: Any, *, logit_scale: float, seed: int
+    ) -> None:
+        """Keep two new towers and what ``config`` says of them; random where weights are real.
+
+        ``logit_scale``: the natural logarithm of the factor of the cosines at the start.
+        """
+        self.config = config
+        self.dim = config.dim
+        self.image_size = config.vision.image_size
+        self.context_length = config.text.context_length
+        self.vision, self.text = vision, text
+        self.logit_scale = nn.Parameter(torch.tensor(logit_scale))
+        if not self.logit_scale.is_meta:
+            generator = torch.Generator().manual_seed(seed)
+            vision.initialise(generator)
+            text.initialise(generator)
 
     def release_vision(self, restore: Callable[[], nn.Module]) -> None:
         """Forget the weights of the image tower: questions in words need the other one alone.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Bool, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE, ClipConfig
@@ -30,17 +29,9 @@ class ClipEncoder(TowerEncoder):
 
     def __init__(self, config: ClipConfig, *, seed: int = 0) -> None:
         super().__init__()
-        self.config = config
-        self.dim = config.dim
-        self.image_size = config.vision.image_size
-        self.context_length = config.text.context_length
-        self.vision = VisionTower(config.vision, config.dim, config.pixel_mean, config.pixel_std)
-        self.text = TextTower(config.text, config.dim)
-        self.logit_scale = nn.Parameter(torch.tensor(CLIP_LOGIT_SCALE))
-        if not self.logit_scale.is_meta:
-            generator = torch.Generator().manual_seed(seed)
-            self.vision.initialise(generator)
-            self.text.initialise(generator)
+        vision = VisionTower(config.vision, config.dim, config.pixel_mean, config.pixel_std)
+        text = TextTower(config.text, config.dim)
+        self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
 
     def read_tokens(
         self,

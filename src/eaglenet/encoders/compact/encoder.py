@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.compact.config import CompactConfig
@@ -31,17 +30,9 @@ class CompactEncoder(TowerEncoder):
 
     def __init__(self, config: CompactConfig, *, seed: int = 0) -> None:
         super().__init__()
-        self.config = config
-        self.dim = config.dim
-        self.image_size = config.vision.image_size
-        self.context_length = config.text.context_length
-        self.vision = CompactVision(config.vision, config.dim, config.pixel_mean, config.pixel_std)
-        self.text = CompactText(config.text, config.dim)
-        self.logit_scale = nn.Parameter(torch.tensor(LOGIT_SCALE))
-        if not self.logit_scale.is_meta:
-            generator = torch.Generator().manual_seed(seed)
-            self.vision.initialise(generator)
-            self.text.initialise(generator)
+        vision = CompactVision(config.vision, config.dim, config.pixel_mean, config.pixel_std)
+        text = CompactText(config.text, config.dim)
+        self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
 
     def encode_frames(
         self,

@@ -17,6 +17,21 @@ from eaglenet.encoders.compact.vision import resize_positions
 from eaglenet.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
+VISION_NAMES = {
+    "attention.out": "attention.output.dense",
+    "ln_1": "norm1",
+    "ln_2": "norm2",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
+}
+TEXT_NAMES = {
+    "attention.out": "attention.output.dense",
+    "ln_1": "attention.output.LayerNorm",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+    "ln_2": "output.LayerNorm",
+}
+"""Ours -> theirs."""
 
 
 def start_from(encoder: CompactEncoder, vision: Path, text: Path) -> None:
@@ -52,19 +67,7 @@ def _fill_vision(encoder: CompactEncoder, weights: Mapping[str, Tensor]) -> None
     }
     for number in range(config.layers):
         source, target = f"encoder.layer.{number}.", f"blocks.{number}."
-        parts = ("query", "key", "value")
-        for kind in ("weight", "bias"):
-            values[f"{target}attention.qkv.{kind}"] = torch.cat(
-                [weights[f"{source}attention.attention.{part}.{kind}"] for part in parts]
-            )
-            for ours, theirs in (
-                ("attention.out", "attention.output.dense"),
-                ("ln_1", "norm1"),
-                ("ln_2", "norm2"),
-                ("mlp.up", "mlp.fc1"),
-                ("mlp.down", "mlp.fc2"),
-            ):
-                values[f"{target}{ours}.{kind}"] = weights[f"{source}{theirs}.{kind}"]
+        values |= _block(weights, source, target, "attention.attention", VISION_NAMES)
         values[f"{target}scale_1"] = weights[f"{source}layer_scale1.lambda1"]
         values[f"{target}scale_2"] = weights[f"{source}layer_scale2.lambda1"]
     tower.load_state_dict(values)
@@ -83,17 +86,24 @@ def _fill_text(encoder: CompactEncoder, weights: Mapping[str, Tensor]) -> None:
     }
     for number in range(config.layers):
         source, target = f"encoder.layer.{number}.", f"blocks.{number}."
-        parts = ("query", "key", "value")
-        for kind in ("weight", "bias"):
-            values[f"{target}attention.qkv.{kind}"] = torch.cat(
-                [weights[f"{source}attention.self.{part}.{kind}"] for part in parts]
-            )
-            for ours, theirs in (
-                ("attention.out", "attention.output.dense"),
-                ("ln_1", "attention.output.LayerNorm"),
-                ("mlp.up", "intermediate.dense"),
-                ("mlp.down", "output.dense"),
-                ("ln_2", "output.LayerNorm"),
-            ):
-                values[f"{target}{ours}.{kind}"] = weights[f"{source}{theirs}.{kind}"]
+        values |= _block(weights, source, target, "attention.self", TEXT_NAMES)
     tower.load_state_dict(values)
+
+
+def _block(
+    weights: Mapping[str, Tensor],
+    source: str,
+    target: str,
+    attention: str,
+    names: Mapping[str, str],
+) -> dict[str, Tensor]:
+    """The matrices of a block under our names; queries, keys and values become one product."""
+    values = {}
+    for kind in ("weight", "bias"):
+        parts = [
+            weights[f"{source}{attention}.{part}.{kind}"] for part in ("query", "key", "value")
+        ]
+        values[f"{target}attention.qkv.{kind}"] = torch.cat(parts)
+        for ours, theirs in names.items():
+            values[f"{target}{ours}.{kind}"] = weights[f"{source}{theirs}.{kind}"]
+    return values

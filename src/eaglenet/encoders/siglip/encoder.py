@@ -32,18 +32,10 @@ class SiglipEncoder(TowerEncoder):
 
     def __init__(self, config: SiglipConfig, *, seed: int = 0) -> None:
         super().__init__()
-        self.config = config
-        self.dim = config.dim
-        self.image_size = config.vision.image_size
-        self.context_length = config.text.context_length
-        self.vision = SiglipVisionTower(config.vision, config.pixel_mean, config.pixel_std)
-        self.text = SiglipTextTower(config.text, config.dim)
-        self.logit_scale = nn.Parameter(torch.tensor(LOGIT_SCALE))
+        vision = SiglipVisionTower(config.vision, config.pixel_mean, config.pixel_std)
+        text = SiglipTextTower(config.text, config.dim)
+        self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
         self.logit_bias = nn.Parameter(torch.tensor(LOGIT_BIAS))
-        if not self.logit_scale.is_meta:
-            generator = torch.Generator().manual_seed(seed)
-            self.vision.initialise(generator)
-            self.text.initialise(generator)
 
     def read_tokens(
         self,
