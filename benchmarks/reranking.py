@@ -10,14 +10,13 @@ R@10 with a paired bootstrap against coarse ranking, and milliseconds of re-rank
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from common import timed
+from common import save_result, timed
 from eaglenet.data.sources import DataChoice, Opening, Source
 from eaglenet.evaluation.bootstrap import paired_bootstrap
 from eaglenet.experiments.frame_data import open_frames
@@ -39,7 +38,7 @@ def main() -> None:
     parser.add_argument("--model", default="small")
     parser.add_argument("--head", default="", help="a run, or a folder of a head; empty: its own")
     parser.add_argument("--install", default="", help="write the run's head into this folder first")
-    parser.add_argument("--output", default="", help="also write the result as JSON")
+    parser.add_argument("--output", type=Path, default=None, help="folder of the result")
     given = parser.parse_args()
     model = load(given.model)
     head = find_head(model, given.model, given.head, given.install)
@@ -49,8 +48,7 @@ def main() -> None:
     for row in result["rows"]:
         print(row)
     print(f"re-ranking 100 clips: {result['milliseconds_100']:.1f} ms")
-    if given.output:
-        Path(given.output).write_text(json.dumps(result, indent=2) + "\n")
+    print(save_result("reranking", result, given.output))
 
 
 def find_head(model: Method, name: str, place: str, install: str) -> Method:
