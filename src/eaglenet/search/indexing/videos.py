@@ -78,6 +78,8 @@ def index_videos(
     options = options or IndexOptions()
     check_splitting(options.splitting)
     roots = [absolute(path) for path in paths]
+    # A mistyped path is told before a model is loaded, which takes seconds.
+    found = _find(roots, files, store, options.exclude)
     model = model if model is not None else model_of(store)
     is_given = method is not None
     method = method if method is not None else load_model(model)
@@ -92,7 +94,6 @@ def index_videos(
     readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
     if options.listen is not None:
         readers.append(Speech(Listener(options.listen, options.device)))
-    found = _find(roots, files, store, options.exclude)
     make_executor = EXECUTORS[options.executor]
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
