@@ -42,7 +42,9 @@ CLASSES = {
     "one vector": (
         "clip4clip", "clip4clip-lstm", "clip4clip-transformer", "clipvip", "tempme", "rap", "tfvl",
     ),
-    "late interaction": ("ts2net", "drl", "prost", "ucofia", "video_colbert", "glscl"),
+    "late interaction": (
+        "ts2net", "drl", "prost", "ucofia", "video_colbert", "glscl", "wordframe",
+    ),
     "a pair at a time": (
         "xpool", "tmass", "tvproxynet", "eaglenet", "shenet", "clip4clip-tight",
     ),
