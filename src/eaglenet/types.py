@@ -30,6 +30,14 @@ MOST_FRAMES, MOST_PIXELS = 4096, 4096
 Record = TypeVar("Record", bound="TensorRecord")
 
 
+def _may_be_late(device: torch.device | str) -> bool:
+    """Whether a copy may end after the call: to the host it may not, its reader would see zeros.
+
+    To a GPU whoever reads it waits in the same queue.
+    """
+    return torch.device(device).type != "cpu"
+
+
 class TensorRecord:
     """Dataclass of tensors that share their first axis, and may be moved and cut together.
 
@@ -64,7 +72,7 @@ class TensorRecord:
 
         def move(value: Tensor) -> Tensor:
             target = dtype if dtype is not None and value.is_floating_point() else value.dtype
-            return value.to(device, target, non_blocking=True)
+            return value.to(device, target, non_blocking=_may_be_late(device))
 
         return self._map(move)
 
@@ -204,7 +212,7 @@ class PairBatch:
 
     def to(self, device: torch.device | str) -> PairBatch:
         # Not waited for: a copy that blocks would make every step wait for the one before.
-        ids = self.video_ids.to(device, non_blocking=True)
+        ids = self.video_ids.to(device, non_blocking=_may_be_late(device))
         return PairBatch(self.texts.to(device), self.videos.to(device), ids)
 
 

@@ -1,0 +1,31 @@
+"""Laws of the records that cross folder borders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eaglenet.types import PairBatch, TextFeatures, VideoFeatures
+
+
+@pytest.mark.parametrize(("device", "may_be_late"), [("cpu", False), ("meta", True)])
+def test_a_copy_to_the_host_is_waited_for_and_one_to_a_device_is_not(
+    device: str, may_be_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy from a GPU that is not waited for reads as zeros: videos without frames."""
+    asked: list[bool] = []
+    original = Tensor.to
+
+    def spy(tensor: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        asked.append(bool(options.get("non_blocking", False)))
+        return original(tensor, *arguments, **options)
+
+    text = TextFeatures(torch.ones(2, 3))
+    video = VideoFeatures(torch.ones(2, 4, 3), torch.ones(2, 4, dtype=torch.bool))
+    batch = PairBatch(text, video, torch.arange(2))
+    monkeypatch.setattr(Tensor, "to", spy)
+    batch.to(device)
+    assert asked == [may_be_late] * 4
