@@ -87,6 +87,7 @@ def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_plac
 ):
     from eaglenet.data import frame_cache
     from eaglenet.experiments.campaign import run_campaign
+    from eaglenet.experiments.search import Search
     from eaglenet.experiments.trials import Trial
 
     decoded = []
@@ -98,9 +99,10 @@ def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_plac
 
     monkeypatch.setattr(frame_cache, "decode_into", counted)
     trials = [Trial("a", experiment_on(videos)), Trial("b", experiment_on(videos, lr_head=1e-4))]
-    run_campaign(trials, [0], tmp_path, split="val", device="cpu")
+    search = Search("training.lr_encoder", ("0", "0.1"))
+    run_campaign(trials, [0], tmp_path, split="val", device="cpu", search=search)
     assert sum(decoded) == 14 + 6
-    assert not list(tmp_path.glob("*/*/frames"))
+    assert not [*tmp_path.glob("*/*/frames"), *tmp_path.glob("search/*/*/frames")]
     other = experiment_on(videos).override(["data.frames.sampling=per_second"])
     run_campaign([Trial("c", other)], [0], tmp_path, split="val", device="cpu")
     assert sum(decoded) == 2 * (14 + 6)

@@ -121,9 +121,12 @@ def _train(
 
 
 def frames_folder(folder: Path) -> Path:
-    """Where a run's frames are cached: beside it, or where its comparison keeps them for all."""
-    shared = folder.parent.parent / "frames"
-    return shared if shared.is_dir() else folder / "frames"
+    """Where a run's frames are cached: in it, or where its comparison keeps them for all.
+
+    Runs of a comparison are at ``METHOD/seed-0``, those of its search at ``search/METHOD/VALUE``.
+    """
+    shared = (place / "frames" for place in folder.absolute().parents[1:3])
+    return next((place for place in shared if place.is_dir()), folder / "frames")
 
 
 def with_jitter(data: DataChoice) -> DataChoice:
