@@ -249,3 +249,30 @@ def test_what_stands_after_the_end_is_not_computed(encoder, tokens):
     assert widths == [longest, tokens.ids.shape[1]]
     assert longest < tokens.ids.shape[1]
     torch.testing.assert_close(short, whole)
+
+
+@pytest.mark.parametrize("patches", [False, True])
+def test_a_video_of_one_picture_costs_one_frame(encoder, clips, monkeypatch, patches):
+    """Photographs fill every place with one picture; among other videos too, in their order."""
+    still = clips.frames[:1, :1].expand(1, FRAMES, -1, -1, -1)
+    mixed = Clips(
+        torch.cat([clips.frames, still]), torch.ones(3, FRAMES, dtype=torch.bool), torch.zeros(3, 3)
+    )
+    wanted = encoder.encode_frames(mixed.frames, mixed.mask, patches=patches).detach()
+    seen: list[int] = []
+    monkeypatch.setattr(
+        encoder.vision, "forward", lambda *a, _real=encoder.vision.forward, **b: (
+            seen.append(len(a[0])), _real(*a, **b)
+        )[1],
+    )  # fmt: skip
+    with torch.no_grad():
+        video = encoder.encode_video(mixed, patches=patches)
+    assert sum(seen) == 2 * FRAMES + 1
+    torch.testing.assert_close(video.frames, wanted[:, :, 0])
+    if patches:
+        torch.testing.assert_close(video.patches, wanted)
+    seen.clear()
+    encoder.set_token_shift((1,))
+    with torch.no_grad():
+        encoder.encode_video(mixed, patches=patches)
+    assert sum(seen) == 3 * FRAMES, "a frame there depends on its place"

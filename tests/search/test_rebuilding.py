@@ -71,7 +71,7 @@ def test_mistakes_are_named(old: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["--store", str(old), "--like", str(old)], "both name"),
         (["--store", str(tmp_path / "new"), "--swap"], "name that one"),
-        (["--store", str(tmp_path / "new")], "no videos are given"),
+        (["--store", str(tmp_path / "new")], "nothing to index is given"),
     ):
         with pytest.raises(UsageError, match=message):
             runner.invoke(app, ["index", *arguments], catch_exceptions=False)

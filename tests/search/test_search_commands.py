@@ -219,7 +219,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
     assert told[0] == "loading the model, looking for videos"
     assert len(told) == lines
     # The first clip is told of before its file is finished.
-    expected = ["0/1 videos, 1 clips", "1/1 videos, 2 clips"][: lines - 1]
+    expected = ["0/1 files, 1 clips", "1/1 files, 2 clips"][: lines - 1]
     assert [", ".join(line.split(", ")[:2]) for line in told[1:]] == expected
     quiet = runner.invoke(app, [*index, *options, "--json"])
     assert quiet.stderr == ""
@@ -246,7 +246,7 @@ def test_indexing_says_what_came_to_nothing(world: Path, tmp_path: Path) -> None
     index = ["index", "--store", str(tmp_path / "store"), "--model", str(world / "model")]
     result = runner.invoke(app, [*index, str(tmp_path / "empty"), "--json"])
     assert (result.exit_code, json.loads(result.stdout)["clips"]) == (0, 0)
-    assert "no video was found in" in result.stderr
+    assert "no video or picture was found in" in result.stderr
     result = runner.invoke(app, ["search", "red", "--store", str(tmp_path / "store")])
     assert result.exit_code == 0
     assert "store holds no clips yet" in result.stderr

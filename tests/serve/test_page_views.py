@@ -11,6 +11,7 @@ import pytest
 from chromium import BROWSER, Running, Watched, keep, wait_until
 from demo_store import SCENES, DemoStore, save_model
 from odd_files import write_odd
+from PIL import Image
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
@@ -362,4 +363,43 @@ def test_files_that_a_browser_cannot_play_are_played(
             wait_until(page, "document.querySelector('#video').src.includes('start=0.00')")
             wait_until(page, "document.querySelector('#video').readyState >= 2")
             keep(page, f"page_converted_{name[:3]}.png", tmp_path)
+        tab.context.close()
+
+
+def test_a_photograph_is_shown_whole_in_the_place_of_the_player(
+    browser: object, tmp_path: Path
+) -> None:
+    """A tall JPEG and a TIFF, which browsers do not show, beside a film; keys go on working."""
+    photographs = tmp_path / "album"
+    photographs.mkdir()
+    for number, name in enumerate(("tall.jpg", "scan.tif")):
+        Image.new("RGB", (300, 500), (200, 80 * number, 30)).save(photographs / name)
+    write_odd(photographs / "film.mp4", "libx264")
+    model = save_model(tmp_path / "model")
+    index_videos([photographs], tmp_path / "store", str(model), options=IndexOptions(workers=0))
+    with Running(Engine.open(tmp_path / "store"), Settings()) as address:
+        tab = Watched(browser, address, **WIDE)
+        page = tab.page
+        page.goto("/?q=red")
+        page.wait_for_selector("button.card")
+        page.locator("button.card", has_text="tall.jpg").click()
+        wait_until(page, "document.querySelector('#still').naturalHeight === 500")
+        assert page.locator("#video, .timeline, #again").evaluate_all(
+            "all => all.every(e => e.hidden)"
+        )
+        assert page.text_content("#player-detail").startswith("picture")
+        assert violations(page) == []
+        keep(page, "page_photograph.png", tmp_path)
+        page.keyboard.press("Escape")
+        page.locator("button.card", has_text="scan.tif").click()
+        # The thumbnail stands in.
+        wait_until(page, "document.querySelector('#still').naturalWidth === 160")
+        page.keyboard.press("Escape")
+        page.locator("button.card", has_text="film.mp4").click()
+        wait_until(page, "document.querySelector('#video').readyState >= 2")
+        assert page.locator("#still").is_hidden()
+        assert page.locator(".card .span").all_text_contents().count("picture") == 2
+        page.goto("/")
+        page.wait_for_selector("button.tile")
+        assert page.locator(".tile .span").all_text_contents().count("picture") == 2
         tab.context.close()

@@ -31,14 +31,14 @@ NEW_STORE = (
 
 
 def register(app: typer.Typer) -> None:
-    app.command("index", help="Index videos so that they can be searched.")(index)
+    app.command("index", help="Index videos and pictures so that they can be searched.")(index)
 
 
 def index(
     store: StoreName,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Folders and video files, s3:// too; with --like its own."),
+        typer.Argument(help="Folders, videos and pictures, s3:// too; with --like its own."),
     ] = None,
     files: Annotated[
         Path | None, typer.Option(metavar="LIST", help="Index the files of a list, one a line.")
@@ -158,7 +158,9 @@ def index(
         paths = paths or list(roots)
     listed = read_list(files) if files is not None else []
     if not paths and not listed:
-        raise UsageError("no videos are given; name folders or files, or another store with --like")
+        raise UsageError(
+            "nothing to index is given; name folders or files, or another store with --like"
+        )
     given_tags = read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
         if not as_json:
@@ -180,7 +182,9 @@ def index(
         print_report(report, store)
     if not (report.indexed or report.unchanged or report.aliases or report.problems):
         names = ", ".join([*(paths or ()), *([str(files)] if files is not None else [])])
-        print(f"no video was found in {names}; hidden files are left out", file=sys.stderr)
+        print(
+            f"no video or picture was found in {names}; hidden files are left out", file=sys.stderr
+        )
     if report.unused_tags:
         print(f"{tags} names files that were not found in the given paths:", file=sys.stderr)
         for name in report.unused_tags:
@@ -204,13 +208,16 @@ def told(display: Progress | None) -> OnProgress:
 
 
 def describe(progress: IndexProgress) -> str:
-    """One line: videos, clips, hours, speed, time left, skipped."""
+    """One line: files, clips, hours, speed, time left, skipped."""
     left = progress.seconds_left
     parts = [
-        f"{progress.done + progress.skipped}/{progress.total} videos",
+        f"{progress.done + progress.skipped}/{progress.total} files",
         f"{progress.clips} clips",
-        f"{progress.hours:.2f} h of video",
-        f"{progress.speed:.1f}x real time",
+        *(
+            [f"{progress.hours:.2f} h of video", f"{progress.speed:.1f}x real time"]
+            if progress.hours
+            else []
+        ),
         "time left unknown" if left is None else f"{_clock(left)} left",
     ]
     if progress.skipped:
@@ -226,7 +233,7 @@ def _clock(seconds: float) -> str:
 
 def print_report(report: IndexReport, store: str) -> None:
     print(
-        f"{counted(report.indexed, 'video')} indexed ({report.hours:.2f} h in "
+        f"{_encoded(report)} indexed ({report.hours:.2f} h in "
         f"{_clock(report.elapsed)}), {report.unchanged} unchanged, "
         f"{counted(report.aliases, 'copy', 'copies')} of others"
     )
@@ -243,6 +250,12 @@ def print_report(report: IndexReport, store: str) -> None:
     if report.problems:
         print("they are tried again when they change, or with --retry", file=sys.stderr)
     _print_files("in the store although parts are lost", report.damaged)
+
+
+def _encoded(report: IndexReport) -> str:
+    """Videos, and photographs where there are any."""
+    videos = counted(report.indexed - report.pictures, "video")
+    return f"{videos} and {counted(report.pictures, 'picture')}" if report.pictures else videos
 
 
 def _print_files(title: str, files: Sequence[FileProblem]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eaglenet.errors import UsageError
+from eaglenet.video.suffixes import is_picture
 
 PLAYERS: dict[str, Callable[[str, float], list[str]]] = {
     "mpv": lambda path, seconds: ["mpv", f"--start={seconds:.2f}", "--", path],
@@ -26,10 +27,10 @@ def player_command(path: str, seconds: float) -> list[str] | None:
 
 
 def play(path: str, seconds: float) -> str:
-    """Start playing and return at once; says with what."""
+    """Start playing and return at once; says with what. Photographs are opened by the browser."""
     if not Path(path).exists():
         raise UsageError(f"{path}: is not there any more, so it cannot be played")
-    command = player_command(path, seconds)
+    command = None if is_picture(path) else player_command(path, seconds)
     if command is not None:
         quiet = subprocess.DEVNULL
         # Of its own session, so that ending this program does not end the player.

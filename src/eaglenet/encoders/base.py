@@ -184,12 +184,35 @@ class TowerEncoder(BaseEncoder):
         if patches and not self.abilities.patches:
             raise UsageError(f"a {self.family} encoder gives whole frames only, not their patches")
         mask = videos.mask.to(self.device)
-        tokens = self.encode_frames(videos.frames, mask, patches=patches)
+        tokens = self._encode_stills_once(videos.frames, mask, patches)
         return VideoFeatures(
             frames=tokens[:, :, 0],
             mask=mask,
             patches=tokens if patches else None,
         )
+
+    def _encode_stills_once(
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"],
+        patches: bool,
+    ) -> Float[Tensor, "videos frames tokens dim"]:
+        """:meth:`encode_frames`, but a video that is one picture all along costs one frame."""
+        still = None if torch.is_grad_enabled() or self._sees_time else _stills(frames)
+        if still is None:
+            return self.encode_frames(frames, mask, patches=patches)
+        first = self.encode_frames(frames[still][:, :1], mask[still][:, :1], patches=patches)
+        tokens = first.new_empty(len(frames), frames.shape[1], *first.shape[2:])
+        tokens[still] = first.expand(-1, frames.shape[1], -1, -1)
+        if not bool(still.all()):
+            tokens[~still] = self.encode_frames(frames[~still], mask[~still], patches=patches)
+        return tokens
+
+    @property
+    def _sees_time(self) -> bool:
+        """Whether a frame's tokens depend on where in its video it is."""
+        shifted = (getattr(block, "token_shift", False) for block in _blocks(self.vision))
+        return getattr(self.vision, "frame_embedding", None) is not None or any(shifted)
 
     def encode_frames(
         self,
@@ -258,3 +281,16 @@ class TowerEncoder(BaseEncoder):
 def _blocks(tower: nn.Module) -> list[nn.Module]:
     blocks = tower.blocks
     return list(blocks) if isinstance(blocks, nn.ModuleList) else []
+
+
+def _stills(
+    frames: Shaped[Tensor, "videos frames 3 height width"],
+) -> Bool[Tensor, "videos"] | None:
+    """Which videos are one picture all along; None where none is."""
+    if frames.shape[1] == 1:
+        return None
+    still = (frames[:, 0] == frames[:, -1]).flatten(1).all(dim=1)
+    if not bool(still.any()):
+        return None
+    still &= (frames[:, :1] == frames).flatten(1).all(dim=1)
+    return still if bool(still.any()) else None

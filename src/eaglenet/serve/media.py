@@ -51,6 +51,14 @@ TYPES = {
     ".flv": "video/x-flv",
     ".3gp": "video/3gpp",
     ".ogv": "video/ogg",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".gif": "image/gif",
+    ".bmp": "image/bmp",
+    ".tif": "image/tiff",
+    ".tiff": "image/tiff",
 }
 
 

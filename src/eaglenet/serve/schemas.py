@@ -157,7 +157,7 @@ class HitBody(BaseModel):
     score: float
     coarse_score: float = Field(description="Cosine that put the clip on the shortlist")
     moment: MomentBody
-    duration: float = Field(description="Of the whole file, seconds")
+    duration: float = Field(description="Of the whole file, seconds; 0 for a photograph")
     tags: list[str]
     more: list[str] = Field(description="Where grouped: ids of the file's other clips")
     copies: list[str] = Field(description="Paths of near copies that are folded into this one")

@@ -4,6 +4,7 @@
     video.frames   # uint8 [12, 3, 224, 224]
     video.seconds  # when each was shown
 
+A photograph is a video of one frame and no length (``stills``).
 A file that gives no frames raises ``VideoDecodeError``; it never becomes black frames. How frames
 are found is in ``picking``, which moments are looked at in ``sampling``, how pixels are made in
 ``pixels``, how files are written in ``writing``; ``source`` alone imports the decoder (PyAV).
@@ -19,11 +20,12 @@ from typing import Any
 
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.types import FrameSpec
-from eaglenet.video import pictures, pixels, shots, windows, writing
+from eaglenet.video import pictures, pixels, shots, stills, windows, writing
 from eaglenet.video.clip_sound import read_sound
 from eaglenet.video.containers import pyav
 from eaglenet.video.picking import decode_through
 from eaglenet.video.source import VideoSource, open_video
+from eaglenet.video.suffixes import is_picture
 from eaglenet.video.windows import DecodedVideo, Window
 
 __all__ = [
@@ -61,11 +63,18 @@ class VideoInfo:
     stretches: tuple[Window, ...] = ()
     """Seconds in which frames are shown; several where times jump. ``duration`` is their sum."""
 
+    @property
+    def is_still(self) -> bool:
+        """Whether it is a photograph, which alone has no length."""
+        return self.duration == 0 and self.num_frames == 1
+
 
 def decode(
     path: str | Path, spec: FrameSpec, *, window: Window | None = None, threads: int = 0
 ) -> DecodedVideo:
     """Frames of a video, or of its ``window`` (start, end) in seconds, as ``spec`` says."""
+    if is_picture(path):
+        return next(stills.decode_still(path, spec, [window]))
     with open_video(path, threads=threads) as source:
         return next(windows.decode_windows(source, spec, [window]))
 
@@ -85,12 +94,19 @@ def decode_windows(
     or is left out with ``skip_damaged``; ``DecodedVideo.window`` says which window one is. With a
     ``picture_size`` each has the whole of its middle frame, its shorter side that long.
     """
+    if is_picture(path):
+        yield from stills.decode_still(path, spec, windows_of_file, picture_size)
+        return
     with open_video(path, threads=threads) as source:
         yield from windows.decode_windows(source, spec, windows_of_file, skip_damaged, picture_size)
 
 
 def probe(path: str | Path) -> VideoInfo:
     """What a file says of itself, without decoding more than its first frame."""
+    if is_picture(path):
+        width, height = stills.read_still(path).size
+        codec = Path(path).suffix[1:].lower()
+        return VideoInfo(0.0, 0.0, width, height, codec, 0, 1, stretches=(stills.SPAN,))
     with open_video(path, threads=1) as source:
         source.span()
         first = next((frame for _, frame in decode_through(source)), None)
@@ -126,6 +142,8 @@ def is_video(path: str | Path) -> bool:
 
 def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
     """JPEG of the frame on show at ``seconds``, upright, its shorter side ``size``."""
+    if is_picture(path):
+        return pictures.to_jpeg(pictures.to_short_side(stills.read_still(path), size))
     with open_video(path, threads=1) as source:
         return pictures.to_jpeg(source.picture(windows.frame_at(source, seconds), size))
 
@@ -137,6 +155,8 @@ def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:
 
 def shot_boundaries(path: str | Path, *, threshold: float = 0.35) -> list[float]:
     """Seconds at which the picture changes at once; the start of the file is not one of them."""
+    if is_picture(path):
+        return []
     with open_video(path) as source:
         return shots.find_boundaries(source, threshold)
 

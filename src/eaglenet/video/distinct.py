@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 from eaglenet.video.picking import decode_through
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.source import VideoSource, open_video
+from eaglenet.video.stills import still_pixels
+from eaglenet.video.suffixes import is_picture
 
 EVERY = 1.0
 """Seconds between frames that are looked at."""
 SHORT_SIDE = 720
 """Pixels at most: text of a film is read as well as at twice that, in a quarter of the time."""
+STILL_SIDE = 1440
+"""The same of a photograph, which may be of a page of print."""
 BLOCK = 8
 """Pixels along a block whose mean is compared: about a letter."""
 CHANGED, FEW = 16.0, 2
@@ -34,6 +38,8 @@ class DistinctFrame:
 
 def distinct_frames(path: str | Path, start: float, end: float) -> list[DistinctFrame]:
     """A frame a second from ``start`` on, without those that look like the one before."""
+    if is_picture(path):
+        return [DistinctFrame(0.0, 0.0, still_pixels(path, STILL_SIDE))]
     with open_video(path, threads=1) as source:
         return _distinct(source, start, end)
 

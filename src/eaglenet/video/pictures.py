@@ -1,8 +1,9 @@
-"""Still images: queries that are pictures, and thumbnails of frames (Pillow)."""
+"""Still images: photographs, queries that are pictures, and thumbnails of frames (Pillow)."""
 
 from __future__ import annotations
 
 import io
+import warnings
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,28 +36,72 @@ def to_jpeg(picture: Pixels) -> bytes:
 
 def decode_image(path: Path, size: int, resize: str = "crop") -> Tensor:
     """Uint8 [3, size, size], upright; bicubic, then centre cropped or stretched as frames are."""
+    try:
+        return to_square_picture(read_picture(path), size, resize)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such image file") from error
+    except UnreadablePictureError as error:
+        raise UsageError(
+            f"{path}: not an image that can be read ({error}); give a JPEG, PNG or WebP file"
+        ) from error
+
+
+class UnreadablePictureError(ValueError):
+    """Says in a few words why a file is no picture that can be shown."""
+
+
+def read_picture(path: Path) -> Image:
+    """A picture file, upright and in RGB; of one that moves or has pages the first.
+
+    Raises FileNotFoundError or UnreadablePictureError, whatever the file holds.
+    """
     from PIL import Image
 
     try:
-        with Image.open(path, formats=FORMATS) as opened:
-            return to_square_picture(opened, size, resize)
-    except FileNotFoundError as error:
-        raise UsageError(f"{path}: no such image file") from error
+        with warnings.catch_warnings():
+            # Pillow warns of sizes that are refused, or not, below.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as opened:
+                return _upright(opened)
+    except (FileNotFoundError, UnreadablePictureError):
+        raise
     # A damaged picture can fail in any way; some of Pillow's decoders raise what they like.
     except Exception as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0].replace(str(path), "it")
-        raise UsageError(
-            f"{path}: not an image that can be read ({cause}); give a JPEG, PNG or WebP file"
-        ) from error
+        raise UnreadablePictureError(cause) from error
+
+
+def _upright(opened: Image) -> Image:
+    from PIL import Image, ImageOps
+
+    if opened.width * opened.height > MAX_PIXELS:
+        raise UnreadablePictureError(
+            f"{opened.width} x {opened.height} pixels; {MAX_PIXELS} at most"
+        )
+    turned = ImageOps.exif_transpose(opened)
+    if turned.mode.startswith("I"):
+        # Whole numbers above 255, of scanners and cameras, would all become white.
+        values = np.asarray(turned)
+        turned = Image.fromarray((values >> 8 if values.max() > 255 else values).astype(np.uint8))
+    return turned.convert("RGB")
+
+
+def to_short_side(picture: Image, short_side: int) -> Pixels:
+    """[3, height, width] of a whole picture, its shorter side ``short_side``."""
+    from PIL import Image
+
+    size = scaled_size(picture.width, picture.height, Fraction(1), short_side)
+    return np.asarray(picture.resize(size, Image.Resampling.BICUBIC)).transpose(2, 0, 1)
 
 
 def to_square_picture(opened: Image, size: int, resize: str = "crop") -> Tensor:
     """An opened picture as uint8 [3, size, size]; see :func:`decode_image`."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    if opened.width * opened.height > MAX_PIXELS:
-        raise UsageError(f"{opened.width} x {opened.height} pixels; {MAX_PIXELS} at most")
-    image = ImageOps.exif_transpose(opened).convert("RGB")
+    try:
+        image = _upright(opened)
+    except UnreadablePictureError as error:
+        raise UsageError(str(error)) from error
     if resize == "stretch":
         image = image.resize((size, size), Image.Resampling.BICUBIC)
     else:

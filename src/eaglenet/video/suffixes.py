@@ -1,4 +1,4 @@
-"""Which file names say that they are a video's."""
+"""Which file names say that they are a video's or a photograph's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ VIDEO_SUFFIXES = frozenset({
 PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
 """Of photographs, which are videos of one frame; GIF files move, and are videos."""
 
-
-def is_picture(path: str | Path) -> bool:
-    """Whether a file's name says that it is a photograph."""
-    return Path(path).suffix.lower() in PICTURE_SUFFIXES
-
+INDEXED_SUFFIXES = VIDEO_SUFFIXES | PICTURE_SUFFIXES | {".gif"}
+"""Files of these names are told of where they cannot be indexed."""
 
 SIGNATURES: tuple[tuple[int, bytes], ...] = (
     *((4, kind) for kind in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip")),
@@ -54,3 +51,8 @@ def may_be_video(path: Path) -> bool:
         for start, step in ((0, 188), (4, 192))
     )
     return is_transport or any(head.startswith(sign, place) for place, sign in SIGNATURES)
+
+
+def is_picture(path: str | Path) -> bool:
+    """Whether a file's name says that it is a photograph, and its first bytes nothing else."""
+    return Path(path).suffix.lower() in PICTURE_SUFFIXES and not may_be_video(Path(path))

@@ -20,7 +20,7 @@ from eaglenet.files import written_whole
 from eaglenet.objects import FoundObject, MissingObjectError, ObjectFolder, is_object
 from eaglenet.places import cache_folder
 from eaglenet.search.indexing.files import FileVersion, FoundFile, is_gone, version_of
-from eaglenet.video.suffixes import VIDEO_SUFFIXES
+from eaglenet.video.suffixes import INDEXED_SUFFIXES
 
 KEPT_BYTES = 8 * 2**30
 IN_USE_SECONDS = 600.0
@@ -29,11 +29,11 @@ PART = 16 * 2**20
 
 
 def find_objects(url: str) -> Iterator[FoundFile]:
-    """The videos under an address, by their names; or the one object that has it."""
+    """Videos and photographs under an address, by their names; or the object that has it."""
     folder, count = ObjectFolder(url.rstrip("/")), 0
     for entry in folder.list():
         name = PurePosixPath(entry.url).name
-        if not name.startswith(".") and PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES:
+        if not name.startswith(".") and PurePosixPath(name).suffix.lower() in INDEXED_SUFFIXES:
             count += 1
             yield _found(entry)
     if not count:

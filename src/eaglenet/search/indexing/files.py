@@ -13,12 +13,12 @@ from pathlib import Path
 from eaglenet import foreign
 from eaglenet.errors import UsageError
 from eaglenet.search.indexing.excluding import Excluding
-from eaglenet.video.suffixes import VIDEO_SUFFIXES
+from eaglenet.video.suffixes import INDEXED_SUFFIXES
 
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file that should be a video; ``problem`` says why it cannot even be tried."""
+    """A file that should be a video or photograph; ``problem``: why it cannot even be tried."""
 
     path: str
     size: int
@@ -45,14 +45,14 @@ def find_videos(
     leave_out: Path,
     exclude: Sequence[str] = (),
 ) -> Iterator[FoundFile]:
-    """Videos under ``paths``, each once, in a stable order.
+    """Videos and photographs under ``paths``, each once, in a stable order.
 
     ``exclude``: patterns of files and folders that do not count, beside those of
     ``.eaglenetignore`` files; see :mod:`eaglenet.search.indexing.excluding`.
 
-    A file counts if its first bytes may be a video's or its name says it should be one; the latter
-    so that broken videos are reported rather than passed over. Named files always count. Nothing
-    is decoded here: that is for processes with limits.
+    A file counts if its first bytes may be a video's or its name says it should be one, or a
+    photograph; the latter so that broken files are reported rather than passed over. Named files
+    always count. Nothing is decoded here: that is for processes with limits.
     """
     seen: set[str] = set()
     for root in paths:
@@ -65,7 +65,7 @@ def find_videos(
             if name in seen:
                 continue
             seen.add(name)
-            wanted = root.is_file() or path.suffix.lower() in VIDEO_SUFFIXES
+            wanted = root.is_file() or path.suffix.lower() in INDEXED_SUFFIXES
             try:
                 # Fifos and devices would block or never end.
                 if path.is_file() and (wanted or may_be_video(path)):

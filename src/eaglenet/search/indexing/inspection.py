@@ -83,7 +83,7 @@ def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Ins
         if content in known:
             return Inspected(file, content)
         info = probe(local)
-        if not 0 < info.duration < float("inf"):
+        if not (0 < info.duration < float("inf") or info.is_still):
             return Inspected(file, content, problem=f"its duration is {info.duration} s")
         windows = windows_of(Path(local), info.stretches, splitting)
         return Inspected(

@@ -58,7 +58,7 @@ class IndexReport:
     """What an index run did."""
 
     indexed: int
-    """Files encoded now."""
+    """Files encoded now, photographs among them."""
     unchanged: int
     aliases: int
     """Files whose content was in the store under another path."""
@@ -79,6 +79,8 @@ class IndexReport:
     """Names in the table of tags that stand for none of the files that were found."""
     lines: int = 0
     """Of words, read now: subtitles, speech, text in frames."""
+    pictures: int = 0
+    """Photographs encoded now."""
     device: str = "cpu"
     """Where clips were encoded."""
     precision: str = "fp32"

@@ -21,6 +21,7 @@ class Tally:
         self._problems: dict[str, str] = {}
         self._damaged: dict[str, str] = {}
         self._seconds = 0.0
+        self._pictures = 0
         self._todo: set[str] = set()
         self._total = self._bytes_total = self._bytes_done = 0
         self._done = self._skipped = self._clips = 0
@@ -42,6 +43,7 @@ class Tally:
             self._uncommitted[row.path] = Begun(row.size, seconds)
         if settled.outcome == "encoded":
             self._seconds += row.duration
+            self._pictures += row.duration == 0
         if settled.outcome == "failed":
             self._problems[row.path] = row.reason
         elif row.reason:
@@ -99,4 +101,5 @@ class Tally:
             damaged=tuple(FileProblem(path, reason) for path, reason in self._damaged.items()),
             index=index,
             unused_tags=unused_tags,
+            pictures=self._pictures,
         )

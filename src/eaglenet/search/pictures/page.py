@@ -46,9 +46,10 @@ def write_page(path: Path, engine: Engine, answers: Sequence[Answer]) -> None:
 def _item(engine: Engine, hit: Hit) -> str:
     picture = base64.b64encode(engine.thumbnail(hit.clip_id)).decode()
     link = escape(f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}", quote=True)
-    span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s"
+    span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s" if hit.duration else "picture"
+    best = f"best at {hit.moment.best:.1f} s, " if hit.duration else ""
     return (
         f'<li><a href="{link}"><img alt="" src="data:image/jpeg;base64,{picture}"></a>'
-        f"<p><b>{hit.rank}.</b> {span} <small>best at {hit.moment.best:.1f} s, score "
-        f"{hit.score:.3f}</small></p><p><small>{escape(hit.path)}</small></p></li>\n"
+        f"<p><b>{hit.rank}.</b> {span} <small>{best}score {hit.score:.3f}</small></p>"
+        f"<p><small>{escape(hit.path)}</small></p></li>\n"
     )

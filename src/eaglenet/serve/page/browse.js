@@ -1,6 +1,6 @@
 // What is in the store: folders and files, before anything is searched for.
 
-import { clock, element, picture } from "./view.js";
+import { clock, element, isPicture, picture } from "./view.js";
 import { asHit } from "./address.js";
 
 const PAGE = 24;
@@ -24,7 +24,7 @@ const fileCard = (file) => {
   button.type = "button";
   button.title = file.path;
   const frame = element("span", "frame");
-  frame.append(picture(file.thumbnail, frame), element("span", "span", clock(file.duration)));
+  frame.append(picture(file.thumbnail, frame), element("span", "span", isPicture(file) ? "picture" : clock(file.duration)));
   const text = element("span", "text");
   const facts = element("span", "facts");
   const day = new Date(file.modified * 1000).toLocaleDateString();

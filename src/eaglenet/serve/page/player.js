@@ -1,12 +1,16 @@
 // The dialog that plays a hit from its moment on; what the browser cannot play comes converted.
+// A photograph is shown in the place of the video.
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, element, span, streamOf } from "./view.js";
+import { clock, element, isPicture, span, streamOf } from "./view.js";
 import * as words from "./words.js";
 
 const dialog = document.querySelector("#player");
 const video = document.querySelector("#video");
+const still = document.querySelector("#still");
+const again = document.querySelector("#again");
+const track = document.querySelector(".timeline");
 const cannot = document.querySelector("#cannot-play");
 const title = document.querySelector("#player-title");
 const detail = document.querySelector("#player-detail");
@@ -45,6 +49,7 @@ const playFrom = (seconds) => {
 
 const describe = (hit) => {
   const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, `score ${hit.score.toFixed(3)}`];
+  if (isPicture(hit)) return ["picture", ...score.slice(1), hit.path].join(" \u00b7 ");
   const where = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
   return [where, ...score, hit.path].join(" \u00b7 ");
 };
@@ -65,12 +70,29 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   next.disabled = place < 0 || place >= hits.length - 1;
   download.href = hit.video;
   download.download = hit.name;
-  video.poster = hit.thumbnail;
-  video.src = `${hit.video}#t=${seconds.toFixed(2)}`;
+  for (const part of [video, track, again]) part.hidden = isPicture(hit);
+  still.hidden = !isPicture(hit);
+  if (isPicture(hit)) showStill(hit);
+  else {
+    video.poster = hit.thumbnail;
+    video.src = `${hit.video}#t=${seconds.toFixed(2)}`;
+  }
   if (!dialog.open) dialog.showModal();
-  video.focus();
-  timeline.show(hit, hits, playFrom);
+  (isPicture(hit) ? still : video).focus();
+  if (!isPicture(hit)) timeline.show(hit, hits, playFrom);
   address.watch(hit, seconds);
+};
+
+const showStill = (hit) => {
+  letGo();
+  still.alt = hit.name;
+  still.src = hit.video;
+};
+
+const letGo = () => {
+  video.removeAttribute("src");
+  video.removeAttribute("poster");
+  video.load();
 };
 
 const say = (message) => {
@@ -113,6 +135,23 @@ video.addEventListener("loadedmetadata", () => {
   start();
 });
 
+// Browsers show no TIFF; its thumbnail is there. A file that is gone says so.
+still.addEventListener("error", async () => {
+  const hit = shown;
+  if (!hit || !still.getAttribute("src")) return;
+  const isThumbnail = still.getAttribute("src") === hit.thumbnail;
+  let message = isThumbnail ? "There is no picture of this file." : "";
+  try {
+    const answer = await fetch(hit.video, { headers: { Range: "bytes=0-0" } });
+    if (!answer.ok) message = (await answer.json()).error.message;
+  } catch {
+    message = "The service cannot be reached.";
+  }
+  if (hit !== shown) return;
+  if (message) say(message);
+  else still.src = hit.thumbnail;
+});
+
 video.addEventListener("timeupdate", () => shown && timeline.follow(now()));
 
 video.addEventListener("error", async () => {
@@ -146,7 +185,7 @@ const share = async () => {
   const link = address.linkTo(shown, now());
   try {
     await navigator.clipboard.writeText(link);
-    shared.textContent = `Link to ${clock(now())} copied.`;
+    shared.textContent = isPicture(shown) ? "Link copied." : `Link to ${clock(now())} copied.`;
   } catch {
     // Without a safe connection a page may not write there; the link can be taken by hand.
     const field = element("input");
@@ -164,10 +203,10 @@ export const setUp = (onSimilar, onClose) => {
     dialog.close();
     onSimilar(hit);
   };
-  const again = () => playFrom(shown.moment.start);
+  const replay = () => isPicture(shown) || playFrom(shown.moment.start);
   previous.addEventListener("click", () => step(-1));
   next.addEventListener("click", () => step(1));
-  document.querySelector("#again").addEventListener("click", again);
+  again.addEventListener("click", replay);
   document.querySelector("#close").addEventListener("click", () => dialog.close());
   document.querySelector("#similar").addEventListener("click", similar);
   document.querySelector("#share").addEventListener("click", share);
@@ -175,7 +214,7 @@ export const setUp = (onSimilar, onClose) => {
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close(); // The backdrop.
   });
-  const keys = { n: () => step(1), p: () => step(-1), r: again, s: similar, l: share };
+  const keys = { n: () => step(1), p: () => step(-1), r: replay, s: similar, l: share };
   dialog.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=range])")) return;
     keys[event.key]?.();
@@ -184,9 +223,8 @@ export const setUp = (onSimilar, onClose) => {
     const hit = shown;
     shown = null;
     begin = null;
-    video.removeAttribute("src");
-    video.removeAttribute("poster");
-    video.load();
+    letGo();
+    still.removeAttribute("src");
     address.leave();
     onClose(hit);
   });

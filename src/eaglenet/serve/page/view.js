@@ -10,6 +10,9 @@ export const clock = (seconds) => {
 
 export const span = (moment) => `${clock(moment.start)} \u2013 ${clock(moment.end)}`;
 
+// A photograph is the one file without a length.
+export const isPicture = (hit) => hit.duration === 0;
+
 export const element = (name, className, text) => {
   const made = document.createElement(name);
   if (className) made.className = className;
@@ -52,7 +55,7 @@ export const card = (hit, open, words = null) => {
   frame.append(
     picture(hit.thumbnail, frame),
     element("span", "rank", hit.rank),
-    element("span", "span", span(hit.moment)),
+    element("span", "span", isPicture(hit) ? "picture" : span(hit.moment)),
   );
   const text = element("span", "text");
   const facts = element("span", "facts");
@@ -63,7 +66,7 @@ export const card = (hit, open, words = null) => {
   text.append(facts);
   button.append(frame, where(hit), text);
   button.addEventListener("click", () => open(hit));
-  preview(button, frame, hit);
+  if (!isPicture(hit)) preview(button, frame, hit);
   item.append(button);
   return item;
 };
