@@ -242,18 +242,11 @@ class FlatSide:
         return np.argsort(-(frames @ query[0]).max(axis=-1))
 
 
-def measure_index(folder: Path) -> dict[str, Any]:
-    """Recall of the approximate index that larger stores use, on this one."""
-    from eaglenet.search.upkeep import build_index, recall
+def measure_codes(folder: Path) -> dict[str, Any]:
+    """Recall of the codes by which larger stores are searched, on this one."""
+    from eaglenet.search.upkeep import recall
 
-    started = time.perf_counter()
-    build_index(folder / "store")
-    built = time.perf_counter() - started
-    rows = []
-    for effort in (16, 64, 256):
-        result = recall(folder / "store", k=SHORTLIST, num_queries=50, effort=effort)
-        rows.append({"effort": effort, **vars(result)})
-    return {"build_seconds": round(built, 1), "recall": rows}
+    return vars(recall(folder / "store", k=SHORTLIST, num_queries=50))
 
 
 def measure_quality(num_clips: int) -> dict[str, Any] | None:
@@ -305,7 +298,6 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--folder", type=Path, help="keep the store here and use it again")
     parser.add_argument("--prepare", action="store_true", help="keep the scorer's data as well")
-    parser.add_argument("--no-index", action="store_true", help="do not try the approximate index")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -327,7 +319,7 @@ def main() -> None:
             "build_seconds": built,
             "stores_scorer_data": options.prepare,
             "search": json.loads(output.splitlines()[-1]),
-            "approximate": None if options.no_index else measure_index(folder),
+            "approximate": measure_codes(folder),
             "demo_world": measure_quality(200 if options.quick else 1000),
         }
     print(json.dumps(result, indent=2))

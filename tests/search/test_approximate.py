@@ -1,35 +1,176 @@
-"""The index of very large stores."""
+"""Codes of vectors, by which very large stores are searched."""
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
-from synthetic_store import (
-    BagMethod,
-    make_store,
-)
+import torch
+from synthetic_store import DIM, BagMethod, make_store
+from torch.nn import functional as F
 
-from eaglenet.search import shortlist
+from eaglenet.errors import StoreError
+from eaglenet.search import approximate, shortlist
+from eaglenet.search.approximate import coded_shortlists
 from eaglenet.search.engine import Engine
-from eaglenet.search.upkeep import build_index, recall
+from eaglenet.search.filters import Filters
+from eaglenet.search.shortlist import exact_shortlists
+from eaglenet.search.store import codes
+from eaglenet.search.store.checks import sealed, unsealed
+from eaglenet.search.store.codes import code_bytes, codes_of, load_codes, num_bits, turning
+from eaglenet.search.upkeep import recall, repair, verify
 
 
-def test_large_stores_use_an_index_whose_recall_can_be_measured(
+def unit(count: int, dim: int, seed: int = 0) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    values = np.random.default_rng(seed).standard_normal((count, dim), np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("dim", [24, 64, 100, 512])
+def test_turning_keeps_every_cosine(dim: int) -> None:
+    assert turning(dim).shape == (num_bits(dim), dim)
+    np.testing.assert_allclose(turning(dim).T @ turning(dim), np.eye(dim), atol=1e-5)
+
+
+def test_turning_never_changes_as_stored_codes_depend_on_it() -> None:
+    known = codes_of(np.sin(np.arange(1, 25)).astype(np.float32)[None])
+    assert known.tobytes().hex() == "5dd78aba9cbffc66"
+
+
+def test_the_share_of_differing_bits_is_the_angle() -> None:
+    vectors = unit(300, 512)
+    one, other = codes_of(vectors), codes_of(vectors[::-1].copy() + 2 * vectors)
+    differing = np.bitwise_count(one ^ other).sum(axis=1) / 512
+    moved = vectors[::-1] + 2 * vectors
+    cosines = (vectors * moved).sum(axis=1) / np.linalg.norm(moved, axis=1)
+    assert abs(differing - np.arccos(cosines) / np.pi).mean() < 0.02
+
+
+def written(path: Path, vectors: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> int:
+    path.write_bytes(codes_of(vectors).tobytes())
+    return zlib.crc32(path.read_bytes())
+
+
+def test_the_nearest_codes_are_those_of_a_plain_comparison_in_whatever_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codes, "BLOCK", 50)
+    vectors = unit(333, 70)
+    check = written(tmp_path / "codes", vectors)
+    loaded = load_codes(tmp_path / "codes", 70, 333, check)
+    query = unit(1, 70, seed=1)[0]
+    expected = np.bitwise_count(codes_of(vectors) ^ codes_of(query[None])).sum(axis=1)
+    assert (loaded.distances(query) == expected).all()
+    order = np.argsort(expected, kind="stable")
+    assert loaded.nearest(query, 17).tolist() == sorted(order[:17].tolist())
+    wanted = np.random.default_rng(2).random(333) < 0.1
+    kept = [slot for slot in order.tolist() if wanted[slot]]
+    assert loaded.nearest(query, 17, wanted).tolist() == sorted(kept[:17])
+    assert loaded.nearest(query, 999, wanted).tolist() == sorted(kept)
+    assert loaded.nearest(query, 999).tolist() == list(range(333))
+
+
+def test_codes_that_were_added_are_read_and_changed_ones_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codes, "BLOCK", 50)
+    path, vectors = tmp_path / "codes", unit(230, 64)
+    check = written(path, vectors[:170])
+    first = load_codes(path, 64, 170, check)
+    with path.open("ab") as stream:
+        stream.write(codes_of(vectors[170:]).tobytes())
+    more = load_codes(path, 64, 230, zlib.crc32(path.read_bytes()))
+    assert more.blocks[0] is first.blocks[0]
+    assert (more.distances(vectors[3]) == load_fresh(path, 230).distances(vectors[3])).all()
+    assert load_codes(path, 64, 170, check).num_slots == 170
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="not as it was written"):
+        load_codes(path, 64, 230, check)
+    with pytest.raises(ValueError, match="not as it was written"):
+        load_codes(path, 64, 999, check)
+
+
+def load_fresh(path: Path, count: int) -> codes.Codes:
+    codes._READ.clear()
+    return load_codes(path, 64, count, zlib.crc32(path.read_bytes()))
+
+
+def test_large_stores_are_searched_by_codes_and_give_exact_cosines(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_store(tmp_path, bag, num_files=20, clips_each=15)
-    exact = Engine.open(tmp_path, bag)
-    assert exact.info()["index"] == "exact scan"
-    assert recall(tmp_path, k=10, num_queries=3).recall == 1.0
-    expected = [hit.clip_id for hit in exact.search("red car", k=5)]
-    kind = build_index(tmp_path)
-    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+    store, tables = make_store(tmp_path, bag, num_files=20, clips_each=15)
+    tables.remove_files(["/videos/3.mp4", "/videos/7.mp4"])
+    store.publish(tables)
+    snapshot = store.snapshot()
+    assert (len(snapshot), snapshot.num_slots) == (18 * 15, 20 * 15)
+    queries = F.normalize(torch.randn(3, DIM, generator=torch.Generator().manual_seed(3)), dim=-1)
+    allowed = np.random.default_rng(0).random(270) < 0.3
+    # More candidates than clips: nothing can be missing, and cosines are the same to the bit.
+    for which in (None, allowed):
+        exact = exact_shortlists(snapshot, queries, 10, which)
+        for found, expected in zip(
+            coded_shortlists(snapshot, queries, 10, which), exact, strict=True
+        ):
+            assert found.rows.tolist() == expected.rows.tolist()
+            assert found.cosines.tobytes() == expected.cosines.tobytes()
     engine = Engine.open(tmp_path, bag)
-    assert engine.info()["index"] == kind
-    assert "IVF" in kind.upper()
-    # All partitions are looked into here, so the index finds everything.
-    assert [hit.clip_id for hit in engine.search("red car", k=5)] == expected
+    assert engine.info()["index"] == "exact scan"
+    plain = [hit.clip_id for hit in engine.search("red car", k=5)]
+    few = Filters(path="/videos/1*")
+    filtered = engine.shortlists(queries, 5, few)[1]
+    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+    assert engine.info()["index"] == "codes"
+    assert [hit.clip_id for hit in engine.search("red car", k=5)] == plain
+    coded = engine.shortlists(queries, 5, few)[1]
+    assert [each.rows.tolist() for each in coded] == [each.rows.tolist() for each in filtered]
+    # Few candidates are a matter of luck, which is what recall measures.
+    monkeypatch.setattr(approximate, "CANDIDATES", 60)
+    monkeypatch.setattr(approximate, "WIDER", 1)
     measured = recall(tmp_path, k=10, num_queries=7)
-    assert (measured.index, measured.queries) == (kind, 7)
-    assert measured.recall > 0.9
+    assert (measured.index, measured.queries) == ("codes", 7)
+    assert 0.3 < measured.recall <= 1.0
+
+
+def test_a_store_from_before_there_were_codes_is_scanned_until_it_is_repaired(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, tables = make_store(tmp_path, bag, num_files=4, clips_each=5)
+    path = tmp_path / "snapshot" / "current.json"
+    values = unsealed(json.loads(path.read_bytes()))
+    del values["codes_check"], values["format"]
+    path.write_bytes(sealed({**values, "index": None}))
+    (tmp_path / "snapshot" / "codes-1.bits").unlink()
+    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+    tables.remove_files(["/videos/2.mp4"])
+    store.publish(tables)
+    engine = Engine.open(tmp_path, bag)
+    assert engine.info()["index"] == "exact scan"
+    assert len(engine.search("red car", k=50)) == 15
+    verify(tmp_path)
+    repair(tmp_path)
+    engine = Engine.open(tmp_path, bag)
+    assert engine.info()["index"] == "codes"
+    assert len(engine.search("red car", k=50)) == 15
+
+
+def test_damaged_codes_are_told_with_the_command_that_mends_them(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path, bag, num_files=4, clips_each=5)
+    path = tmp_path / "snapshot" / "codes-1.bits"
+    assert path.stat().st_size == 20 * code_bytes(DIM)
+    content = bytearray(path.read_bytes())
+    content[33] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"codes-1.bits .* eaglenet store repair"):
+        verify(tmp_path)
+    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+    with pytest.raises(StoreError, match=r"codes-1.bits .* eaglenet store repair"):
+        Engine.open(tmp_path, bag).search("red car", k=5)
+    repair(tmp_path)
+    assert Engine.open(tmp_path, bag).search("red car", k=5)

@@ -68,13 +68,12 @@ def recall(
     store: StoreName,
     k: Annotated[int, typer.Option("-k", min=1, help="Length of the shortlists.")] = 100,
     queries: Annotated[int, typer.Option(min=1, help="Clips used as queries.")] = 100,
-    effort: Annotated[int, typer.Option(min=1, help="Partitions looked into.")] = 256,
     as_json: AsJson = False,
 ) -> None:
-    """How much of the exact shortlist the store's index finds, and how fast."""
+    """How much of the exact shortlist the store's codes find, and how fast."""
     from eaglenet.search.upkeep import recall as measure
 
-    result = measure(store, k=k, num_queries=queries, effort=effort)
+    result = measure(store, k=k, num_queries=queries)
     if as_json:
         print(json.dumps(asdict(result)))
         return
@@ -83,18 +82,6 @@ def recall(
         f"recall@{result.k} {result.recall:.4f} over {result.queries} queries, "
         f"{result.milliseconds:.1f} ms a query (exact scan {result.exact_milliseconds:.1f} ms)"
     )
-
-
-@commands.command("build-index")
-def build_index(store: StoreName) -> None:
-    """Build the approximate index now; large stores get it by themselves."""
-    from eaglenet.search.engine import Engine
-    from eaglenet.search.upkeep import build_index as build
-
-    kind = build(store)
-    now = Engine.open(store).info()["index"]
-    used = "it" if now == kind else f"the {now}: it is fast here"
-    print(f"built {kind} in {store}; searches use {used}")
 
 
 @commands.command()

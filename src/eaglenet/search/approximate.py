@@ -1,27 +1,27 @@
-"""Shortlists of very large stores from the store's approximate index, and its recall."""
+"""Shortlists of very large stores by the codes of their vectors, and how much these find."""
 
 from __future__ import annotations
 
-import threading
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.search.filters import Filters
-from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
+from eaglenet.search.shortlist import Shortlist, best_of, exact_shortlists, is_exact
 from eaglenet.search.store.base import Store
 from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.search.store.tables import ClipStore
 
-EFFORT = 256
-"""Partitions looked into, of about 1000 in a store of a million clips.
-
-Of 100,000 clips, 64 found 0.73 of the exact shortlist of 100 and 256 found 0.98, in little more
-time (``benchmarks/search.py``).
-"""
+CANDIDATES = 4096
+"""Clips whose exact cosines are computed, and one more for each ``ONE_IN`` clips of the store."""
+ONE_IN = 2048
+WIDER = 16
+"""At least so many candidates for each clip of the shortlist."""
 
 
 class Scan(Protocol):
@@ -39,47 +39,44 @@ class Scan(Protocol):
         ...
 
 
-class Approximate:
-    """Asks the durable store, which is imported and opened only when a search needs it."""
+def is_scanned(snapshot: Snapshot) -> bool:
+    """Whether the vectors themselves are scanned: they are few, or have no codes."""
+    return is_exact(len(snapshot), snapshot.dim) or not snapshot.has_codes
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._lock = threading.Lock()
-        self._tables: ClipStore | None = None
 
-    def kind(self, snapshot: Snapshot) -> str | None:
-        """Name of the index that answers; None where all clips are scanned."""
-        if is_exact(len(snapshot), snapshot.dim):
-            return None
-        return snapshot.index
+def way_of(snapshot: Snapshot) -> str:
+    """How a store is searched, in words."""
+    return "exact scan" if is_scanned(snapshot) else "codes"
 
-    @property
-    def tables(self) -> ClipStore:
-        with self._lock:
-            if self._tables is None:
-                self._tables = self.store.tables()
-            return self._tables
 
-    def shortlists(
-        self, snapshot: Snapshot, queries: Tensor, k: int, effort: int = EFFORT
-    ) -> list[Shortlist] | None:
-        """None where the store has no index (yet): the caller scans."""
-        if snapshot.index is None:
-            return None
-        results = []
-        for keys, cosines in self.tables.nearest(queries.float().cpu().numpy(), k, effort=effort):
-            # The table may be ahead of the snapshot, and hold clips of unfinished files.
-            rows = np.array(
-                [-1 if (row := snapshot.row_of_key(key)) is None else row for key in keys]
-            )
-            known = rows >= 0
-            results.append(Shortlist(rows[known].astype(np.int64), cosines[known]))
-        return results
+@torch.no_grad()
+def coded_shortlists(
+    snapshot: Snapshot,
+    queries: Float[Tensor, "queries dim"],
+    k: int,
+    allowed: NDArray[np.bool_] | None = None,
+) -> list[Shortlist]:
+    """The k best allowed clips of each query among those with the nearest codes.
+
+    Cosines are exact, and equal to those of :func:`exact_shortlists` to the bit; what may be
+    missing are clips whose codes are far although their vectors are near.
+    """
+    wanted: NDArray[np.bool_] | None = None
+    if allowed is not None or not snapshot.is_dense:
+        slots = snapshot.columns["slot"]
+        wanted = np.zeros(snapshot.num_slots, bool)
+        wanted[slots if allowed is None else slots[allowed]] = True
+    count = max(CANDIDATES + snapshot.num_slots // ONE_IN, WIDER * k)
+    results = []
+    for query in queries.to("cpu", torch.float32):
+        rows = snapshot.rows_at(snapshot.codes.nearest(query.numpy(), count, wanted))
+        results.append(best_of(snapshot.vectors_of(rows), rows, query, k))
+    return results
 
 
 @dataclass(frozen=True)
 class Recall:
-    """How much of the exact shortlist an index finds."""
+    """How much of the exact shortlist the codes find."""
 
     index: str
     k: int
@@ -89,26 +86,15 @@ class Recall:
     exact_milliseconds: float
 
 
-def measure_recall(
-    store: Store,
-    *,
-    k: int = 100,
-    num_queries: int = 100,
-    effort: int = EFFORT,
-    seed: int = 0,
-) -> Recall:
+def measure_recall(store: Store, *, k: int = 100, num_queries: int = 100, seed: int = 0) -> Recall:
     """Compare with the exact scan, with clips of the store, slightly moved, as queries."""
-    import time
-
     snapshot = store.snapshot()
     generator = torch.Generator().manual_seed(seed)
     num_queries = min(num_queries, len(snapshot))
     rows = torch.randperm(len(snapshot), generator=generator)[:num_queries]
-    slots = torch.from_numpy(snapshot.columns["slot"])[rows]
-    queries = snapshot.vectors[slots]
+    queries = snapshot.vectors_of(rows.numpy())
     noise = torch.randn(queries.shape, generator=generator) / queries.shape[1] ** 0.5
     queries = torch.nn.functional.normalize(queries + 0.5 * noise, dim=-1)
-    approximate = Approximate(store)
     found, hits = 0, 0
     spent = exact_spent = 0.0
     for query in queries:
@@ -116,18 +102,17 @@ def measure_recall(
         truth = exact_shortlists(snapshot, query[None], k)[0]
         exact_spent += time.perf_counter() - started
         started = time.perf_counter()
-        answer = approximate.shortlists(snapshot, query[None], k, effort)
+        answer = coded_shortlists(snapshot, query[None], k)[0] if snapshot.has_codes else truth
         spent += time.perf_counter() - started
-        rows_found = truth.rows if answer is None else answer[0].rows
         found += len(truth.rows)
-        hits += len(np.intersect1d(truth.rows, rows_found))
+        hits += len(np.intersect1d(truth.rows, answer.rows))
     count = max(1, num_queries)
     exact_ms = 1000 * exact_spent / count
     return Recall(
-        index=snapshot.index or "exact scan",
+        index="codes" if snapshot.has_codes else "exact scan",
         k=k,
         queries=num_queries,
         recall=hits / found if found else 1.0,
-        milliseconds=exact_ms if snapshot.index is None else 1000 * spent / count,
+        milliseconds=1000 * spent / count if snapshot.has_codes else exact_ms,
         exact_milliseconds=exact_ms,
     )

@@ -17,7 +17,7 @@ from eaglenet.hardware import AUTO
 from eaglenet.methods.base import Method
 from eaglenet.methods.head import head_folder, with_head
 from eaglenet.places import default_store
-from eaglenet.search.approximate import Scan
+from eaglenet.search.approximate import Scan, coded_shortlists, is_scanned, way_of
 from eaglenet.search.choosing import Candidates
 from eaglenet.search.filters import Filters
 from eaglenet.search.hits import (
@@ -40,7 +40,7 @@ from eaglenet.search.queries import (
     encode_sentences,
 )
 from eaglenet.search.reranking import Reranker
-from eaglenet.search.shortlist import Shortlist, exact_shortlists, is_exact
+from eaglenet.search.shortlist import Shortlist, exact_shortlists
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.manifest import Manifest
@@ -391,7 +391,7 @@ class Engine:
             "identity": manifest.identity,
             "dim": manifest.dim,
             "frames": manifest.layout.num_frames,
-            "index": view.approximate.kind(snapshot) or "exact scan",
+            "index": way_of(snapshot),
             "version": snapshot.version,
             "roots": list(manifest.roots),
             "tags": sorted({tag for tags in snapshot.files.tags for tag in tags}),
@@ -418,12 +418,9 @@ class Engine:
         allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
         if allowed is not None and allowed.all():
             allowed = None
-        # An index cannot know which clips a filter leaves; a scan of those is always right.
-        if allowed is None and not is_exact(len(snapshot), view.manifest.dim):
-            found = view.approximate.shortlists(snapshot, queries, k)
-            if found is not None:
-                return found
-        return exact_shortlists(snapshot, queries, k, allowed)
+        if is_scanned(snapshot):
+            return exact_shortlists(snapshot, queries, k, allowed)
+        return coded_shortlists(snapshot, queries, k, allowed)
 
     @torch.no_grad()
     def _find(

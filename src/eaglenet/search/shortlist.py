@@ -15,7 +15,7 @@ from eaglenet.search.store.snapshot import Snapshot
 
 EXACT_BYTES = 1 << 30
 """Coarse vectors up to this size are scanned whole: half a million of 512 numbers, about 50 ms on
-two cores. Beyond it the store's approximate index is asked."""
+two cores. Beyond it the codes of the vectors are scanned (``approximate``)."""
 QUERIES_AT_ONCE = 32
 """Bounds the score matrix: 32 queries x 1 million clips take 128 MB."""
 NARROW = 4
@@ -104,6 +104,17 @@ def exact_shortlists(
             cosines = _cosines(vectors[torch.from_numpy(places[chosen])], query)
             results.append(merged([Shortlist(rows[chosen], cosines)], k))
     return results
+
+
+def best_of(
+    vectors: Float[Tensor, "rows dim"], rows: NDArray[np.int64], query: Float[Tensor, "dim"], k: int
+) -> Shortlist:
+    """The k best of a few rows, whose vectors are given; cosines as in a scan of all."""
+    if not len(rows) or k < 1:
+        return EMPTY
+    chosen = _near_best(vectors @ query, k)
+    cosines = _cosines(vectors[torch.from_numpy(chosen)], query)
+    return merged([Shortlist(rows[chosen], cosines)], k)
 
 
 def _rows_between(

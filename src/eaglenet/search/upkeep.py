@@ -1,4 +1,4 @@
-"""Housekeeping of a store: rebuilding what is derived, its approximate index and its recall."""
+"""Housekeeping of a store: rebuilding and comparing what is derived, and its recall."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from eaglenet.errors import StoreError, UsageError
-from eaglenet.search.approximate import EFFORT, Recall, measure_recall
+from eaglenet.search.approximate import Recall, measure_recall
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.checks import checks_of
@@ -124,6 +124,7 @@ def verify(location: str | Path) -> Verified:
     store = open_store(location)
     snapshot = store.snapshot()
     snapshot.check_vectors()
+    snapshot.check_codes()
     for start in range(0, len(snapshot), CHUNK):
         rows = np.arange(start, min(start + CHUNK, len(snapshot)))
         snapshot.records(rows)
@@ -158,18 +159,6 @@ def verify(location: str | Path) -> Verified:
     return Verified(len(snapshot), len(done), len(keys), words.verify() if words is not None else 0)
 
 
-def build_index(location: str | Path) -> str:
-    """Build the approximate index whatever the size; it is used where a scan would be slow."""
-    store = open_store(location)
-    with store.hold():
-        tables = store.tables()
-        kind = tables.build_index()
-        store.publish(tables)
-        return kind
-
-
-def recall(
-    location: str | Path, *, k: int = 100, num_queries: int = 100, effort: int = EFFORT
-) -> Recall:
-    """Recall of the store's index against the exact scan."""
-    return measure_recall(open_store(location), k=k, num_queries=num_queries, effort=effort)
+def recall(location: str | Path, *, k: int = 100, num_queries: int = 100) -> Recall:
+    """How much of the exact shortlist the store's codes find."""
+    return measure_recall(open_store(location), k=k, num_queries=num_queries)

@@ -1,4 +1,4 @@
-"""A store as a search sees it: manifest, snapshot and index that belong together."""
+"""A store as a search sees it: manifest and snapshot that belong together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from eaglenet.errors import StoreError
-from eaglenet.search.approximate import Approximate
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
@@ -22,7 +21,6 @@ class View:
 
     store: Store
     snapshot: Snapshot
-    approximate: Approximate
     words: Words
     stamp: Hashable | None
 
@@ -42,7 +40,7 @@ class View:
             and open_store(store.location).manifest == store.manifest
             and store.stamp() == stamp
         )
-        return cls(store, snapshot, Approximate(store), Words(store), stamp if is_settled else None)
+        return cls(store, snapshot, Words(store), stamp if is_settled else None)
 
     def renewed(self) -> View:
         """Read the store again; the manifest too, for the folder may hold another store now."""
@@ -51,8 +49,5 @@ class View:
             store = open_store(self.store.location)
             snapshot = store.snapshot()
             if store.stamp() == before:
-                # The tables are opened again only where they are other tables.
-                is_same = store.manifest == self.manifest
-                approximate = self.approximate if is_same else Approximate(store)
-                return View(store, snapshot, approximate, self.words, before)
+                return View(store, snapshot, self.words, before)
         raise StoreError(f"{self.store.location} is being replaced; search again when that is done")

@@ -20,6 +20,7 @@ def say_what_is_done(progress: IndexProgress) -> None:
 def main(address: str, folder: str, store: str) -> None:
     """Small shards and commits, so that there is much to interrupt."""
     commit.COMMIT_CLIPS = cluster.SHARD_CLIPS = cluster.FIRST_SHARD = 4
+    commit.PAUSE = 0.0
     options = videos.IndexOptions(
         splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(address)
     )

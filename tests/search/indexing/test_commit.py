@@ -9,7 +9,6 @@ import pytest
 from ledger_cases import done_row, rows_of
 
 from eaglenet.errors import StoreError
-from eaglenet.search import shortlist
 from eaglenet.search.indexing import commit as commits
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
@@ -60,10 +59,6 @@ class Notebook:
 
     def sync(self) -> None:
         self.note("sync")
-
-    def build_index(self) -> str:
-        self.note("index")
-        return "IVF"
 
 
 def started(store: Notebook) -> Commit:
@@ -140,13 +135,30 @@ def test_cleaning_up_removes_what_no_file_has_and_moves_what_a_copy_has() -> Non
     assert store.calls == ["remove ['B']", "path C /copy.mp4", "optimize", "publish"]
 
 
-def test_only_a_store_that_is_too_large_to_scan_gets_an_index(
+def test_a_commit_that_took_long_is_not_followed_by_the_next_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = Notebook()
-    commit = Commit(store, store)
-    monkeypatch.setattr(shortlist, "EXACT_BYTES", 5 * 2 * 4)
-    assert commit.choose_index(5) == "exact scan"
-    assert store.calls == []
-    assert commit.choose_index(6) == "IVF"
-    assert store.calls == ["index", "publish"]
+    now = 100.0
+
+    class SlowNotebook(Notebook):
+        """A store whose commits take two seconds."""
+
+        def publish(self, tables: object, *, anew: bool = False) -> int:
+            nonlocal now
+            now += 2.0
+            return super().publish(tables, anew=anew)
+
+    monkeypatch.setattr(commits.time, "monotonic", lambda: now)
+    monkeypatch.setattr(commits, "COMMIT_CLIPS", 1)
+    monkeypatch.setattr(commits, "MOST_CLIPS", 3)
+    store = SlowNotebook()
+    commit = started(store)
+    commit.write()
+    commit.add_clips(rows_of(("B", 0)))
+    assert not commit.is_due
+    now += 2.0 * commits.PAUSE
+    assert commit.is_due
+    now -= 0.5
+    assert not commit.is_due
+    commit.add_clips(rows_of(("B", 1), ("B", 2)))
+    assert commit.is_due

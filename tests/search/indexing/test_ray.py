@@ -160,6 +160,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_executor, "SHARD_CLIPS", 4)
     monkeypatch.setattr(ray_executor, "FIRST_SHARD", 4)
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 4)
+    monkeypatch.setattr(commit, "PAUSE", 0.0)
 
 
 def test_a_worker_that_is_killed_costs_nothing_but_time(

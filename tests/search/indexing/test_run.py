@@ -20,6 +20,7 @@ def test_progress_counts_what_is_on_disk(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 1)
+    monkeypatch.setattr(commit, "PAUSE", 0.0)
     store = videos.parent / "store"
     seen: list[IndexProgress] = []
 

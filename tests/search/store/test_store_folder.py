@@ -15,7 +15,7 @@ from synthetic_store import (
 from eaglenet.errors import StoreError
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.local import StoreFolder
-from eaglenet.search.upkeep import build_index, repair
+from eaglenet.search.upkeep import repair
 
 
 def test_a_folder_without_a_store_says_how_to_make_one(tmp_path: Path) -> None:
@@ -32,9 +32,8 @@ def test_a_lost_table_is_told_and_not_made_anew(
     shutil.rmtree(tmp_path / f"{table}.lance")
     if is_emptied:
         (tmp_path / f"{table}.lance").mkdir()
-    for write in (repair, build_index):
-        with pytest.raises(StoreError, match=rf"lost {table}\.lance; what can be searched"):
-            write(tmp_path)
+    with pytest.raises(StoreError, match=rf"lost {table}\.lance; what can be searched"):
+        repair(tmp_path)
     assert len(Engine.open(tmp_path, bag).search("red car", k=50)) == 6
     shutil.rmtree(tmp_path / "snapshot")
     with pytest.raises(StoreError, match=rf"lost {table}\.lance\. Restore"):

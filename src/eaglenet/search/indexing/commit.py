@@ -6,21 +6,22 @@ was interrupted: they are taken up again if their content is met, and removed ot
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from eaglenet.search.shortlist import is_exact
 from eaglenet.search.store.base import Store
 from eaglenet.search.store.tables import ClipRows, ClipStore, FileRow
-
-logger = logging.getLogger(__name__)
 
 COMMIT_CLIPS = 256
 COMMIT_SECONDS = 15.0
 """Work that a crash may cost is bounded by whichever of the two comes first."""
+PAUSE = 4.0
+"""A commit takes longer the more clips a store has: at least so many times as long passes before
+the next, so that committing takes a fifth of the time at most."""
+MOST_CLIPS = 16 * COMMIT_CLIPS
+"""That may wait all the same: they are in memory."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Commit:
         self._clips: list[ClipRows] = []
         self._rows: list[FileRow] = []
         self._last = time.monotonic()
+        self._spent = 0.0
 
     def add_clips(self, rows: ClipRows) -> None:
         """To be stored with the next commit."""
@@ -52,11 +54,14 @@ class Commit:
 
     @property
     def is_due(self) -> bool:
-        waiting = sum(map(len, self._clips))
-        return waiting >= COMMIT_CLIPS or time.monotonic() - self._last >= COMMIT_SECONDS
+        waiting, since = sum(map(len, self._clips)), time.monotonic() - self._last
+        if waiting < MOST_CLIPS and since < PAUSE * self._spent:
+            return False
+        return waiting >= COMMIT_CLIPS or since >= COMMIT_SECONDS
 
     def write(self) -> Committed:
         """Make what waits durable and visible. Where it fails, what is not stored still waits."""
+        begun = time.monotonic()
         rows, clips = self._rows, sum(map(len, self._clips))
         if self._clips:
             self.tables.add_clips(ClipRows.concatenate(self._clips))
@@ -68,6 +73,7 @@ class Commit:
         elif clips:
             self.tables.sync()
         self._last = time.monotonic()
+        self._spent = self._last - begun
         return Committed(rows, clips)
 
     def clean_up(self, homes: Mapping[str, str], left: AbstractSet[str]) -> int:
@@ -83,12 +89,3 @@ class Commit:
             self.tables.set_path(content, homes[content])
         self.tables.optimize()
         return self.store.publish(self.tables)
-
-    def choose_index(self, clips: int) -> str:
-        """How a store of so many clips is searched; builds what that needs."""
-        if is_exact(clips, self.store.manifest.dim):
-            return "exact scan"
-        logger.info("%d clips are too many to scan: building an approximate index", clips)
-        kind = self.tables.build_index()
-        self.store.publish(self.tables)
-        return kind

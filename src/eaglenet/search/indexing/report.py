@@ -74,7 +74,7 @@ class IndexReport:
     damaged: tuple[FileProblem, ...]
     """Files that are in the store although parts of them cannot be decoded."""
     index: str
-    """How the store is searched: ``exact scan`` or the kind of approximate index."""
+    """How the store is searched: ``exact scan`` or ``codes``."""
     unused_tags: tuple[str, ...] = ()
     """Names in the table of tags that stand for none of the files that were found."""
     lines: int = 0

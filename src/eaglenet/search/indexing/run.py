@@ -10,6 +10,7 @@ from pathlib import Path
 
 from eaglenet.hardware import AUTO
 from eaglenet.objects import absolute
+from eaglenet.search.approximate import way_of
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.search.indexing.excluding import Excluding
@@ -136,7 +137,7 @@ class IndexRun:
             dropped=len(gone) if drop_missing else 0,
             missing=0 if drop_missing else len(gone),
             clips=clips,
-            index=self.commit.choose_index(clips),
+            index=way_of(self.commit.store.snapshot()),
             unused_tags=unused_tags([file.path for file in found], self.ledger.tags),
         )
 

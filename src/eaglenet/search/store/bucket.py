@@ -8,8 +8,8 @@ snapshot/NAME/...           pieces of the files that only grow (see ``pieces``)
 snapshot/rows-V..., files-V...
 writer.lease                renewed by the one writer
 
-A reader keeps the vectors, rows and files of the version it searches in a local folder, compared
-with their hashes; records and thumbnails are read from the objects for the hits alone.
+A reader keeps the vectors, codes, rows and files of the version it searches in a local folder,
+compared with their hashes; records and thumbnails are read from the objects for the hits alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 WORD_TABLES = ("words.lance", "sources.lance")
 PUBLISHED = "snapshot/pieces.json"
-GROWING = ("vectors-{}.f32", "records-{}.bin", "thumbnails-{}.bin")
+GROWING = ("vectors-{}.f32", "records-{}.bin", "thumbnails-{}.bin", "codes-{}.bits")
 FRESH_SECONDS = 2.0
 """For which what was seen of the store is taken as it is now: a look costs two requests."""
 
@@ -286,6 +286,8 @@ class StoreBucket:
         files: dict[str, Pieces] = {}
         for pattern in GROWING:
             name = pattern.format(current["generation"])
+            if not (folder / name).exists():
+                continue  # Made before there were codes.
             pieces = base.files.get(name, ()) if base is not None else ()
             with (folder / name).open("rb") as stream:
                 stream.seek(length_of(pieces))

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 BYTES_VARIABLE = "EAGLENET_CACHE_BYTES"
 CACHE_BYTES = 20 * 2**30
+COPIED = ("vectors-", "codes-")
+"""Files that are scanned; of the others only what is asked for is read."""
 
 
 def cache_bytes() -> int:
@@ -47,7 +49,7 @@ class SnapshotCache:
         self, current: Mapping[str, Any], files: Mapping[str, Pieces], small: Mapping[str, str]
     ) -> Iterator[Path]:
         """The copy with the vectors, rows and files of a version, held while it is opened."""
-        vectors = {name: pieces for name, pieces in files.items() if name.startswith("vectors-")}
+        vectors = {name: pieces for name, pieces in files.items() if name.startswith(COPIED)}
         needed = sum(map(length_of, vectors.values()))
         if needed > cache_bytes():
             raise StoreError(

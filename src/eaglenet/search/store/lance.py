@@ -321,36 +321,6 @@ class LanceStore:
         with self._errors():
             self._sync()
 
-    def build_index(self) -> str:
-        partitions = max(1, round(self._clips.count_rows() ** 0.5))
-        with self._errors():
-            self._clips.create_index(
-                metric="cosine",
-                vector_column_name="vector",
-                index_type="IVF_SQ",
-                num_partitions=partitions,
-            )
-        return self.index_kind() or "none"
-
-    def index_kind(self) -> str | None:
-        for index in self._clips.list_indices():
-            if "vector" in index.columns:
-                return str(index.index_type)
-        return None
-
-    def nearest(
-        self, vectors: NDArray[np.float32], k: int, *, effort: int
-    ) -> list[tuple[list[ClipKey], NDArray[np.float32]]]:
-        results = []
-        for vector in vectors:
-            query = self._clips.search(vector, vector_column_name="vector").distance_type("cosine")
-            # Refining computes the exact cosine of ten times as many candidates.
-            query = query.nprobes(effort).refine_factor(10).limit(k)
-            table = query.select(["content", "number", "_distance"]).to_arrow()
-            keys = list(zip(table["content"].to_pylist(), table["number"].to_pylist(), strict=True))
-            results.append((keys, 1 - table["_distance"].to_numpy().astype(np.float32)))
-        return results
-
     def _pack_extra(self, records: Records) -> list[bytes]:
         if self._extra is None:
             return [b""] * len(records)

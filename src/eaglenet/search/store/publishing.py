@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from eaglenet.files import write_bytes
 from eaglenet.search.store.checks import checks_of, file_check, sealed
+from eaglenet.search.store.codes import code_bytes, codes_of
 from eaglenet.search.store.file_table import FileTable
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.snapshot import CURRENT, ROW_COLUMNS, Snapshot
@@ -50,7 +53,7 @@ def publish(
 def remove_others(folder: Path, kept: Snapshot) -> None:
     """Remove every file of a snapshot folder but those of one version."""
     numbers = [(kept.version, "npz"), (kept.version, "json")]
-    numbers += [(kept.generation, "f32"), (kept.generation, "bin")]
+    numbers += [(kept.generation, suffix) for suffix in ("f32", "bin", "bits")]
     ends = tuple(f"-{number}.{suffix}" for number, suffix in numbers)
     for path in folder.glob("*-*"):
         if not path.name.endswith(ends):
@@ -99,6 +102,8 @@ class _Writer:
         self.generation = previous.generation if previous is not None else fresh
         self.num_slots = previous.num_slots if previous is not None else 0
         self.thumbnail_bytes = previous.thumbnail_bytes if previous is not None else 0
+        # A snapshot that was made without codes goes on without until it is made anew.
+        self.codes_check = previous.codes_check if previous is not None else 0
 
     def write(self, store: ClipStore, files: FileTable, counts: Mapping[str, int]) -> int:
         """``counts``: how many clips each content should have."""
@@ -115,57 +120,74 @@ class _Writer:
             file = moved[self.previous.columns["file_number"]]
             kept = {name: column[file >= 0] for name, column in self.previous.columns.items()}
             kept["file_number"] = file[file >= 0]
-            if not fresh and self._is_same(files, store.index_kind()):
+            if not fresh and self._is_same(files):
                 return len(self.previous)
         keys = sorted(key for key in set(store.clip_keys(sorted(fresh))) if not self._shows(key))
         added = self._append(store, keys, number_of)
         columns = {name: np.concatenate([kept[name], added[name]]) for name in ROW_COLUMNS}
-        self._commit(columns, files, store.index_kind())
+        self._commit(columns, files)
         return len(columns["slot"])
 
     def _shows(self, key: ClipKey) -> bool:
         return self.previous is not None and self.previous.row_of_key(key) is not None
 
-    def _is_same(self, files: FileTable, index: str | None) -> bool:
+    def _is_same(self, files: FileTable) -> bool:
         before = self.previous
-        return (
-            before is not None
-            and before.index == index
-            and before.files.to_json() == files.to_json()
-        )
+        return before is not None and before.files.to_json() == files.to_json()
 
     def _append(
         self, store: ClipStore, keys: list[ClipKey], number_of: dict[str, int]
     ) -> dict[str, NDArray[Any]]:
-        added: dict[str, list[Any]] = {name: [] for name in ROW_COLUMNS}
+        added: list[dict[str, Any]] = []
         with (
             self._open("vectors-{}.f32", self.num_slots * self.dim * 4) as vectors,
             self._open("records-{}.bin", self.num_slots * self.layout.dtype.itemsize) as records,
             self._open("thumbnails-{}.bin", self.thumbnail_bytes) as thumbnails,
+            self._open_codes() as codes,
         ):
             for start in range(0, len(keys), CHUNK):
                 clips = store.read_clips(keys[start : start + CHUNK])
                 coarse = np.ascontiguousarray(clips.coarse, np.float32)
                 vectors.write(coarse.tobytes())
                 records.write(clips.records.tobytes())
-                added["vector_check"] += checks_of(coarse).tolist()
-                added["record_check"] += checks_of(row.tobytes() for row in clips.records).tolist()
-                added["thumbnail_check"] += checks_of(clips.thumbnails).tolist()
-                added["slot"] += range(self.num_slots, self.num_slots + len(clips))
-                added["file_number"] += [number_of[content] for content, _ in clips.keys]
-                added["number"] += [number for _, number in clips.keys]
-                added["start"] += clips.starts.tolist()
-                added["end"] += clips.ends.tolist()
-                for image in clips.thumbnails:
-                    added["thumbnail_offset"].append(thumbnails.tell())
-                    added["thumbnail_size"].append(len(image))
-                    thumbnails.write(image)
+                if codes is not None:
+                    self._add_codes(codes, coarse)
+                sizes = np.array([len(image) for image in clips.thumbnails], np.int64)
+                added.append(
+                    {
+                        "slot": np.arange(self.num_slots, self.num_slots + len(clips)),
+                        "file_number": [number_of[content] for content, _ in clips.keys],
+                        "number": [number for _, number in clips.keys],
+                        "start": clips.starts,
+                        "end": clips.ends,
+                        "thumbnail_offset": thumbnails.tell() + np.cumsum(sizes) - sizes,
+                        "thumbnail_size": sizes,
+                        "vector_check": checks_of(coarse),
+                        "record_check": checks_of(row.tobytes() for row in clips.records),
+                        "thumbnail_check": checks_of(clips.thumbnails),
+                    }
+                )
+                thumbnails.write(b"".join(clips.thumbnails))
                 self.num_slots += len(clips)
             self.thumbnail_bytes = thumbnails.tell()
-            for stream in (vectors, records, thumbnails):
-                stream.flush()
-                os.fsync(stream.fileno())
-        return {name: np.array(added[name], dtype) for name, dtype in ROW_COLUMNS.items()}
+            for stream in (vectors, records, thumbnails, codes):
+                if stream is not None:
+                    stream.flush()
+                    os.fsync(stream.fileno())
+        return {
+            name: np.concatenate([np.zeros(0, dtype), *(part[name] for part in added)], dtype=dtype)
+            for name, dtype in ROW_COLUMNS.items()
+        }
+
+    def _open_codes(self) -> AbstractContextManager[BinaryIO | None]:
+        if self.codes_check is None:
+            return nullcontext()
+        return self._open("codes-{}.bits", self.num_slots * code_bytes(self.dim))
+
+    def _add_codes(self, stream: BinaryIO, vectors: NDArray[np.float32]) -> None:
+        content = codes_of(vectors).tobytes()
+        stream.write(content)
+        self.codes_check = zlib.crc32(content, self.codes_check or 0)
 
     def _open(self, name: str, committed: int) -> BinaryIO:
         """Append after the committed length; what a killed writer left beyond it is cut off."""
@@ -175,9 +197,7 @@ class _Writer:
         stream.seek(committed)
         return stream
 
-    def _commit(
-        self, columns: dict[str, NDArray[Any]], files: FileTable, index: str | None
-    ) -> None:
+    def _commit(self, columns: dict[str, NDArray[Any]], files: FileTable) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, **columns)  # type: ignore[arg-type]
         names = {"rows": f"rows-{self.version}.npz", "files": f"files-{self.version}.json"}
@@ -187,7 +207,7 @@ class _Writer:
         current = {
             "version": self.version,
             "generation": self.generation,
-            "index": index,
+            "codes_check": self.codes_check,
             "slots": self.num_slots,
             "thumbnail_bytes": self.thumbnail_bytes,
             **names,
@@ -201,7 +221,7 @@ class _Writer:
         for path in [*self.folder.glob("rows-*.npz"), *self.folder.glob("files-*.json")]:
             if _number(path) < self.version - 1:
                 path.unlink(missing_ok=True)
-        for pattern in ("vectors-*.f32", "records-*.bin", "thumbnails-*.bin"):
+        for pattern in ("vectors-*.f32", "records-*.bin", "thumbnails-*.bin", "codes-*.bits"):
             for path in self.folder.glob(pattern):
                 if _number(path) < self.generation - 1:
                     path.unlink(missing_ok=True)

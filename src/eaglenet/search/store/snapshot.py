@@ -7,6 +7,7 @@ any time::
 
     snapshot/current.json        version, number of slots, names of the files below
     snapshot/vectors-G.f32       coarse vectors, one row a slot, only ever appended to
+    snapshot/codes-G.bits        codes of the vectors (see ``codes``), one row a slot
     snapshot/records-G.bin       frame features, masks and times, one record a slot
     snapshot/thumbnails-G.bin    JPEG files end to end
     snapshot/rows-V.npz          the clips of version V: slot, file, times, thumbnail span
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -35,6 +37,7 @@ from torch import Tensor
 from eaglenet import foreign
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search.store.checks import checks_of, damaged, file_check, unsealed
+from eaglenet.search.store.codes import Codes, load_codes
 from eaglenet.search.store.file_table import FileTable
 from eaglenet.search.store.layout import FeatureLayout, Records
 from eaglenet.search.store.tables import ClipKey, clip_id_of
@@ -108,8 +111,8 @@ class Snapshot:
         current = unsealed(foreign.read_json(self.folder / CURRENT))
         self.version: int = current["version"]
         self.num_slots: int = current["slots"]
-        self.index: str | None = current["index"]
-        """Kind of the durable store's approximate index, where it has one."""
+        self.codes_check: int | None = current.get("codes_check")
+        """Checksum of all codes; None where the snapshot was made without."""
         self.thumbnail_bytes: int = current["thumbnail_bytes"]
         self.generation: int = current["generation"]
         with np.load(io.BytesIO(self._part(current, "rows"))) as columns:
@@ -145,6 +148,28 @@ class Snapshot:
         self.check_vectors(_CHECKED.get(self._vectors_file, 0))
         _CHECKED[self._vectors_file] = self.num_slots
         return torch.from_numpy(self._vectors)
+
+    @property
+    def has_codes(self) -> bool:
+        return self.codes_check is not None
+
+    @cached_property
+    def codes(self) -> Codes:
+        """Codes of all slots, read into memory and compared when they are first used."""
+        name = f"codes-{self.generation}.bits"
+        try:
+            return load_codes(self.folder / name, self.dim, self.num_slots, self.codes_check or 0)
+        except (ValueError, OSError) as error:
+            raise damaged(name, self.location) from error
+
+    def check_codes(self) -> None:
+        """Compare the codes, where there are any."""
+        if self.has_codes and self.num_slots:
+            _ = self.codes
+
+    def rows_at(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of these slots, each of which has one."""
+        return slots if self.is_dense else np.searchsorted(self.columns["slot"], slots)
 
     def part(self, number: int, parts: int) -> tuple[int, int]:
         """First slot of part ``number`` (from 1 on) of ``parts`` equal ones, and the one after."""
@@ -184,18 +209,6 @@ class Snapshot:
         slots = self.columns["slot"]
         return len(slots) == self.num_slots and bool((slots == np.arange(len(slots))).all())
 
-    @cached_property
-    def _row_of_key(self) -> dict[ClipKey, int]:
-        contents = self.files.contents
-        pairs = zip(
-            self.columns["file_number"].tolist(), self.columns["number"].tolist(), strict=True
-        )
-        return {(contents[file], number): row for row, (file, number) in enumerate(pairs)}
-
-    @cached_property
-    def _row_of_id(self) -> dict[str, int]:
-        return {clip_id_of(key): row for key, row in self._row_of_key.items()}
-
     def key(self, row: int) -> ClipKey:
         file = int(self.columns["file_number"][row])
         return self.files.contents[file], int(self.columns["number"][row])
@@ -209,14 +222,41 @@ class Snapshot:
         return clip_id_of(self.key(row))
 
     def row_of_key(self, key: ClipKey) -> int | None:
-        return self._row_of_key.get(key)
+        number = self._file_of_content.get(key[0])
+        return None if number is None else self._row_in_file(number, key[1])
+
+    def _row_in_file(self, file: int, number: int) -> int | None:
+        """The row of a clip of a file; no table of all clips is kept for it."""
+        order, begins = self._rows_by_file
+        rows = order[begins[file] : begins[file + 1]]
+        found = rows[self.columns["number"][rows] == number]
+        return int(found[0]) if len(found) else None
+
+    @cached_property
+    def _files_of_beginning(self) -> dict[str, list[int]]:
+        """Files by that part of their hash that is in the ids of their clips."""
+        found: dict[str, list[int]] = {}
+        for number, content in enumerate(self.files.contents):
+            found.setdefault(content[:ID_SIGNS], []).append(number)
+        return found
+
+    def _row_of_id(self, clip_id: str) -> int | None:
+        match = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,8})", clip_id, re.ASCII)
+        if match is None:
+            return None
+        found: int | None = None
+        for file in self._files_of_beginning.get(match[1], ()):
+            row = self._row_in_file(file, int(match[2]))
+            found = found if row is None else row
+        return found
 
     def row(self, clip_id: str) -> int:
-        if clip_id not in self._row_of_id:
+        row = self._row_of_id(clip_id)
+        if row is None:
             raise UsageError(
                 f"no clip {clip_id[:60]!r} in this store; ids come from search results"
             )
-        return self._row_of_id[clip_id]
+        return row
 
     @cached_property
     def _id_length(self) -> int:
@@ -235,21 +275,21 @@ class Snapshot:
 
     def full_id(self, text: str) -> str:
         """The clip that an id or the beginning of one stands for; refuses what is not clear."""
-        if text in self._row_of_id:
+        if text in self:
             return text
         beginning, _, number = text.partition("-")
         found = [
             clip_id
             for content in self.files.contents
             if len(beginning) >= LEAST_SIGNS and content[:ID_SIGNS].startswith(beginning)
-            if (clip_id := f"{content[:ID_SIGNS]}-{number}") in self._row_of_id
+            if (clip_id := f"{content[:ID_SIGNS]}-{number}") in self
         ]
         if len(found) > 1:
             raise UsageError(f"{text!r:.60} begins the ids of {len(found)} clips; give more of it")
         return found[0] if found else text
 
     def __contains__(self, clip_id: object) -> bool:
-        return clip_id in self._row_of_id
+        return isinstance(clip_id, str) and self._row_of_id(clip_id) is not None
 
     def span(self, row: int) -> tuple[float, float]:
         """First and last second of a clip in its file."""

@@ -138,15 +138,3 @@ class ClipStore(Protocol):
     def sync(self) -> None:
         """Bring everything that was written to the disk; what is not may be lost with it."""
         ...
-
-    def build_index(self) -> str:
-        """Build or refresh the approximate index over the coarse vectors; returns its kind."""
-        ...
-
-    def index_kind(self) -> str | None: ...
-
-    def nearest(
-        self, vectors: NDArray[np.float32], k: int, *, effort: int
-    ) -> list[tuple[list[ClipKey], NDArray[np.float32]]]:
-        """Approximate: keys and cosines, best first, for each query. ``effort`` in partitions."""
-        ...
