@@ -11,10 +11,11 @@ import torch
 from double_precision import EXACT, matrix, random, sentences_of, shake
 from small_towers import small_clip, small_clips
 
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.tvmm import spread_loss
-from eaglenet.types import TextFeatures
+from eaglenet.types import TextFeatures, VideoFeatures
 from reference import space_time as reference
 from reference.arithmetic import Vector, Weights, cosine, linear, part, softmax, weights_of
 
@@ -152,3 +153,16 @@ def test_more_frames_than_the_table_has_are_an_error() -> None:
 def test_a_prototype_is_needed() -> None:
     with pytest.raises(ConfigError, match="num_prototypes"):
         dataclasses.replace(METHODS["tvmm"].config_class(), num_prototypes=0)
+
+
+def test_on_stored_features_every_prototype_of_tvmm_has_a_share_in_the_score() -> None:
+    """A text that is one of its video's frames is nearer to a mixture than to the mean."""
+    torch.manual_seed(0)
+    spec, encoder = METHODS["tvmm"], FeatureEncoder(FeatureConfig(8, 8, 8, identity=True))
+    method = spec.build(spec.config_class(num_frames=FRAMES, num_prototypes=4), encoder)
+    frames = (random(40, 1, 8, seed=1) + 0.5 * random(40, FRAMES, 8, seed=2)).float()
+    video = method.encode_video(VideoFeatures(frames, torch.ones(40, FRAMES, dtype=torch.bool)))
+    assert video.tokens is not None
+    unit = torch.nn.functional.normalize
+    found = unit(frames, dim=-1) @ unit(video.tokens, dim=-1).mT  # video, frame, prototype
+    assert sorted(found.argmax(dim=-1).unique().tolist()) == [0, 1, 2, 3, 4]

@@ -88,6 +88,11 @@ class TVMM(Method):
         self.prototypes = Prototypes(width, config.num_prototypes)
         # A tower's prototypes share the projection of its class token.
         self.map = nn.Linear(width, encoder.dim) if tower is None else None
+        if self.map is not None:
+            # As the features are: sums through random weights would never be the largest, and what
+            # is never the largest never learns.
+            nn.init.eye_(self.map.weight)
+            nn.init.zeros_(self.map.bias)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         if self.space_time is None or not isinstance(self.encoder, ClipEncoder):
