@@ -50,10 +50,15 @@ test-hostile: $(STAMP) ## the campaign against it: every fuzzer for SECONDS each
 audit: $(STAMP) ## known holes in the dependencies, where a network is; pins and the list of parts anyhow
 	$(BIN)/python tools/audit.py --sbom dist/sbom.json
 
+dist: $(STAMP) ## wheel and sdist in dist/, checked as PyPI checks them; .ci/release uploads them
+	rm -f dist/*.whl dist/*.tar.gz
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
 
 demo: $(STAMP) ## render the demo world, evaluate the shipped model, index, search, draw the results
 	$(BIN)/eaglenet demo --output demo
 
-.PHONY: help setup format check docs browser test test-all test-hostile audit test-gpu demo
+.PHONY: help setup format check docs browser test test-all test-hostile audit dist test-gpu demo
