@@ -7,13 +7,38 @@ import torch
 
 from eaglenet import hardware
 from eaglenet.errors import UsageError
-from eaglenet.hardware import best_device, choose_precision, encoding_in, has_fast_bf16
+from eaglenet.hardware import (
+    best_device,
+    choose_precision,
+    encoding_in,
+    has_fast_bf16,
+    require_device,
+)
 
 
 def test_the_device_is_a_gpu_where_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_there, name in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda answer=is_there: answer)
         assert best_device() == name
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count", "said"),
+    [
+        ("gpu", 1, "--device gpu is unknown; give auto, cpu, cuda or cuda:N"),
+        ("cuda", 0, "--device cuda: torch sees no GPU here; give cpu or auto"),
+        ("cuda:2", 2, "--device cuda:2: torch sees 2 GPUs here; give cpu or auto"),
+    ],
+)
+def test_a_device_that_is_not_there_is_one_short_line(
+    wanted: str, count: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was given, what is there, what to give."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(UsageError) as caught:
+        require_device(wanted)
+    assert str(caught.value) == said
+    assert require_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize("flag", ["amx_bf16", "avx512_bf16", "bf16", "sve_bf16"])

@@ -24,6 +24,19 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def require_device(wanted: torch.device | str) -> torch.device:
+    """The device that is asked for, if it is there; ``auto``: a GPU where there is one."""
+    try:
+        device = torch.device(best_device() if wanted == AUTO else wanted)
+    except RuntimeError:
+        raise UsageError(f"--device {wanted} is unknown; give auto, cpu, cuda or cuda:N") from None
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= count:
+        seen = "no GPU" if not count else "one GPU" if count == 1 else f"{count} GPUs"
+        raise UsageError(f"--device {wanted}: torch sees {seen} here; give cpu or auto")
+    return device
+
+
 def has_fast_bf16(device: torch.device | str) -> bool:
     """Whether the device multiplies bfloat16 itself; emulated products are slower than fp32."""
     kind = torch.device(device).type

@@ -65,7 +65,7 @@ def test_a_missing_model_is_named_with_the_places_and_the_ways_out(hub_cache):
     with pytest.raises(ModelNotFoundError) as failure:
         load_clip("somebody/unknown-model")
     message = str(failure.value)
-    for part in ("somebody/unknown-model", str(hub_cache), "hf download", "model.safetensors"):
+    for part in ("somebody/unknown-model", str(hub_cache), "hf download", "--model small"):
         assert part in message
     assert "\n" not in message
 

@@ -167,14 +167,16 @@ def index(
             if takes_default(store, model):
                 print(NEW_STORE.format(model=DEFAULT_MODEL), file=sys.stderr)
             print("loading the model, looking for videos", file=sys.stderr, flush=True)
+        display = announce("")
         report = index_videos(
             paths or (),
             store,
             model,
             options=options,
             tags=given_tags,
-            on_progress=told(announce("")),
+            on_progress=told(display),
             files=listed,
+            on_words=display,
         )
     if as_json:
         print(json.dumps(asdict(report), ensure_ascii=False))

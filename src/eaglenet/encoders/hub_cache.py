@@ -180,12 +180,15 @@ def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) ->
 
 
 def _not_found(name: str, places: list[Path], cause: str) -> str:
-    looked_in = ", ".join(str(place) for place in places)
+    """In one short line; a name that no hub could know is not asked for there."""
     identifier = HUB_IDS.get(name, name)
-    known = ", ".join(HUB_IDS)
+    if "/" not in identifier or Path(name).is_absolute():
+        return (
+            f"there is no model {name!r} ({cause}); give --model small, which comes with the "
+            "package, another of `eaglenet models`, or a model folder"
+        )
+    looked_in = ", ".join(str(place) for place in places)
     return (
-        f"model {name!r} was not found ({cause}); looked in {looked_in}. Ways out: --model small, "
-        "which comes with the package; a folder with config.json, model.safetensors and "
-        f"tokenizer.json, or an OpenAI .pt file; `hf download {identifier}` where there is a "
-        f"network (HF_HOME says where the cache is); or a known name: {known}"
+        f"model {name!r} was not found ({cause}; looked in {looked_in}); give --model small, which "
+        f"comes with the package, or get it where there is a network: hf download {identifier}"
     )

@@ -16,7 +16,7 @@ from torch import nn
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub_cache import exact_name
 from eaglenet.errors import CheckpointError, ModelNotFoundError, StoreError, UsageError
-from eaglenet.hardware import AUTO, best_device
+from eaglenet.hardware import require_device
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.methods.folder import is_packaged
 from eaglenet.objects import absolute
@@ -106,16 +106,14 @@ def check_sight(method: Method, name: str) -> None:
 
 def put_on(method: Method, device: torch.device | str) -> Method:
     """The model on a device that is there; ``auto``: a GPU where there is one."""
-    if device == AUTO:
-        device = best_device()
+    place = require_device(device)
     try:
-        return method.to(device)
-    # torch: an unknown name is a RuntimeError, a build without CUDA an AssertionError.
+        return method.to(place)
+    # torch: memory that is full is a RuntimeError, a build without the device an AssertionError.
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
-            f"the model cannot be put on --device {device} ({reason}); give cpu, cuda or cuda:N "
-            "of a GPU that this machine has, or auto, which takes what there is"
+            f"--device {device} does not take the model ({reason}); give cpu"
         ) from error
 
 

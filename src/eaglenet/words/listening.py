@@ -31,11 +31,12 @@ class Listener:
         try:
             self._model: Any = faster_whisper.WhisperModel(model, device=kind)
         except (ValueError, RuntimeError, OSError) as error:
-            text = (str(error).splitlines() or [type(error).__name__])[0][:300]
+            # It lists all sizes after a comma.
+            text = (str(error).splitlines() or [type(error).__name__])[0].partition(", expected")[0]
             raise ModelNotFoundError(
-                f"the speech model {model!r} cannot be had ({text}); give --listen a size (tiny, "
-                "base, small, medium, large-v3, turbo), which is downloaded once, or a folder or "
-                "hub id in CTranslate2's form (ct2-transformers-converter makes one)"
+                f"the speech model {model!r} cannot be had ({text[:200]}); give --listen tiny, "
+                "base, small, medium, large-v3 or turbo (downloaded once), or a folder that "
+                "ct2-transformers-converter made"
             ) from error
 
     def listen(self, samples: Samples, start: float = 0.0, *, vad: bool = True) -> list[Line]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
+from eaglenet.progress import Work
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing import videos as indexing
 from eaglenet.search.indexing.report import IndexReport
@@ -82,6 +84,25 @@ def test_text_is_read_once_and_lasts_as_long_as_it_is_shown(folder: Path, bag: B
     assert ColourReader.read_at == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert index(folder, bag, read_text=True).lines == 0
     assert len(ColourReader.read_at) == 5
+
+
+def test_reading_and_hearing_tell_how_far_they_are(folder: Path, bag: BagMethod) -> None:
+    """A part of twenty seconds takes half a minute to read: no silent wait. A photograph is one."""
+    Image.new("RGB", (40, 30), (0, 200, 0)).save(folder / "v" / "page.png")
+    told: list[Work] = []
+    options = IndexOptions(workers=0, read_text=True, listen="tiny")
+    index_videos(
+        [folder / "v"], folder / "store", "bag", method=bag, options=options, on_words=told.append
+    )
+    texts = [work for work in told if work.title == "reading text in frames"]
+    assert [(work.done, work.total) for work in texts] == [
+        *((0, 4), (0, 4), (1, 4), (2, 4), (3, 4)),
+        (4, 4),
+    ]
+    assert [work.detail for work in texts] == ["", *["film.mp4"] * 3, "page.png", ""]
+    assert told[-1] == Work("listening to speech", 2, 2)
+    hits = Engine.open(folder / "store", bag).search("green", k=9, parts="text")
+    assert "page.png" in {Path(hit.path).name for hit in hits}
 
 
 def test_a_run_that_was_interrupted_goes_on_with_the_text_it_had_not_read(

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.errors import UsageError
-from eaglenet.hardware import AUTO, choose_precision
+from eaglenet.hardware import AUTO, choose_precision, require_device
 from eaglenet.methods.base import Method
 from eaglenet.objects import absolute, is_object
 from eaglenet.places import default_store
+from eaglenet.progress import Progress
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.commit import Commit
@@ -67,6 +68,7 @@ def index_videos(
     on_progress: OnProgress | None = None,
     method: Method | None = None,
     files: Sequence[str] = (),
+    on_words: Progress | None = None,
 ) -> IndexReport:
     """Bring a store up to date with the videos under ``paths``, and those listed in ``files``.
 
@@ -74,12 +76,19 @@ def index_videos(
 
     ``model`` None: that of the store, or ``small`` for a new one.
     ``method`` spares loading ``model``, whose name is still written down for those who search.
+    ``on_progress`` is told of encoding, ``on_words`` of reading text and hearing speech.
     """
     options = options or IndexOptions()
     check_splitting(options.splitting)
     roots = [absolute(path) for path in paths]
     # A mistyped path is told before a model is loaded, which takes seconds.
     found = _find(roots, files, store, options.exclude)
+    # So are a device, an executor and an extra that are not there.
+    require_device(options.device)
+    make_executor = EXECUTORS[options.executor]
+    readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
+    if options.listen is not None:
+        readers.append(Speech(Listener(options.listen, options.device)))
     model = model if model is not None else model_of(store)
     is_given = method is not None
     method = method if method is not None else load_model(model)
@@ -90,11 +99,6 @@ def index_videos(
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     places = [*roots, *parents_of(files)]
     wanted = describe(method, model, spec, options.splitting, places, prepare=options.prepare)
-    # Before anything is written: a missing package is told at once.
-    readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
-    if options.listen is not None:
-        readers.append(Speech(Listener(options.listen, options.device)))
-    make_executor = EXECUTORS[options.executor]
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
         if not opened.is_searched:
@@ -121,7 +125,7 @@ def index_videos(
         done = [file for file in run.done(found) if not is_object(file.path)]
         words.read_subtitles(done, workers, options.limits)
         for reader in readers:
-            PartsRun(words, reader, options.limits).run(done, workers)
+            PartsRun(words, reader, options.limits, on_words).run(done, workers)
         report = run.finish(
             found, places, drop_missing=options.drop_missing, exclude=options.exclude
         )

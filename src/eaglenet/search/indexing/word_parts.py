@@ -6,6 +6,7 @@ interrupted goes on from there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from eaglenet.errors import VideoDecodeError
+from eaglenet.progress import Progress, tell
 from eaglenet.search.indexing.words import WordsRun
 from eaglenet.search.store.tables import FileRow
 from eaglenet.search.store.words import SourceRow, source_key
@@ -58,6 +60,8 @@ class PartReader(Protocol):
     """Reads one kind of words, file by file and part by part."""
 
     kind: WordKind
+    title: str
+    """Of its work."""
     seconds: float
     """Of a part."""
 
@@ -82,6 +86,7 @@ class FrameText:
     """Text in the frames that differ, each as long as it is shown."""
 
     kind: WordKind = "text"
+    title = "reading text in frames"
     seconds = TEXT_SECONDS
 
     def __init__(self, reader: TextReader) -> None:
@@ -107,6 +112,7 @@ class Speech:
     """What is said."""
 
     kind: WordKind = "speech"
+    title = "listening to speech"
     seconds = SPEECH_SECONDS
 
     def __init__(self, listener: Listener) -> None:
@@ -175,10 +181,17 @@ def quietest(samples: Samples, seconds: float) -> int:
 class PartsRun:
     """Reads one kind of words of the files of a run."""
 
-    def __init__(self, words: WordsRun, reader: PartReader, limits: Limits) -> None:
+    def __init__(
+        self,
+        words: WordsRun,
+        reader: PartReader,
+        limits: Limits,
+        progress: Progress | None = None,
+    ) -> None:
         self.words = words
         self.reader = reader
         self.limits = limits
+        self.progress = progress
 
     def run(self, files: Iterable[FileRow], workers: int) -> None:
         """Read what is not read yet; a file that fails is reported and the next one read."""
@@ -188,16 +201,21 @@ class PartsRun:
             lambda request: request.content,
             lambda request: self.limits.time_for(request.duration),
         )
+        total = sum(1 for _ in self._requests(wanted))
+        if total:
+            tell(self.progress, self.reader.title, 0, total)
         given_up: set[str] = set()
         now: SourceRow | None = None
-        for outcome in map_ahead(
+        outcomes = map_ahead(
             self.reader.decode,
             self._requests(wanted),
             workers=workers if wanted else 0,
             prefetch=PREFETCH,
             budget=budget,
-        ):
+        )
+        for number, outcome in enumerate(outcomes):
             request = outcome.request
+            tell(self.progress, self.reader.title, number, total, os.path.basename(request.path))
             if request.content in given_up:
                 continue
             if now is None or now.content != request.content:
@@ -210,6 +228,8 @@ class PartsRun:
             until = float("inf") if request.is_last else part.until
             now = replace(now, until=until, lines=now.lines + len(part.lines))
             self.words.store_part(now, part.lines)
+        if total:
+            tell(self.progress, self.reader.title, total, total)
 
     def _wanted(self, files: Iterable[FileRow]) -> dict[str, tuple[FileRow, float]]:
         """Files by content, and the second to begin at."""
