@@ -45,7 +45,7 @@ test-all: check browser ## the slow tests too
 	$(BIN)/pytest -n 2 -m "not gpu and not download"
 
 test-hostile: $(STAMP) ## the campaign against it: every fuzzer for SECONDS each, every cut and fault
-	EAGLENET_HOSTILE_SECONDS=$(SECONDS) $(BIN)/pytest tests/hostile tests/serve/test_hostile_requests.py -m "not gpu and not download"
+	EAGLENET_HOSTILE_SECONDS=$(SECONDS) $(BIN)/pytest tests/hostile tests/serve/test_hostile_requests.py tests/serve/test_memory.py -m "not gpu and not download"
 
 audit: $(STAMP) ## known holes in the dependencies, where a network is; pins and the list of parts anyhow
 	$(BIN)/python tools/audit.py --sbom dist/sbom.json

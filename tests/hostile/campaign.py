@@ -1,9 +1,16 @@
-"""Running many damaged inputs through one reader: an error in one line, in time, in bounds."""
+"""Running many damaged inputs through one reader: an error in one line, in time, in bounds.
+
+``EAGLENET_HOSTILE_SECONDS``: new inputs for so long, not a fixed number. Inputs whose answer is of
+a new kind are then damaged further, and with ``EAGLENET_HOSTILE_KEEP`` the small ones of them are
+kept in the corpus. ``EAGLENET_HOSTILE_COUNT``: a file to which every reader's cases are added.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
+import re
 import resource
 import signal
 import time
@@ -18,7 +25,10 @@ import pytest
 from eaglenet.errors import EagleNetError
 
 CORPUS = Path(__file__).parent / "corpus"
-"""``<reader>/<name>``: inputs that once went wrong. A new finding is added here."""
+"""``<reader>/<name>``: inputs that once went wrong, and one for each kind of answer."""
+KEPT_BYTES = 2048
+MOST_BASES = 64
+SECONDS_EACH = float(os.environ.get("EAGLENET_HOSTILE_SECONDS", "0"))
 SECONDS = 5.0
 """For one input, on a busy machine."""
 MEMORY = 2 * 2**30
@@ -66,36 +76,66 @@ def _too_slow(number: int, frame: Any) -> None:
 
 
 def run(reader: Reader, cases: int, seed: int = 0) -> int:
-    """The corpus of the reader and ``cases`` new inputs; returns how many were refused.
-
-    ``EAGLENET_HOSTILE_SECONDS`` in the environment runs new ones for that long instead.
-    """
+    """The corpus of the reader and ``cases`` new inputs; returns how many were refused."""
     sound = reader.file.read_bytes()
-    refused = 0
+    known = {path.name: path.read_bytes() for path in sorted((CORPUS / reader.name).glob("*"))}
+    bases, kinds, refused = [sound, *known.values()], set[str](), list[str]()
+    tried = 0
     try:
         reader.read()
-        for path in sorted((CORPUS / reader.name).glob("*")):
-            refused += _try(reader, path.read_bytes(), path.name)
-        for number in _numbers(cases, seed):
-            content = reader.mutate(sound, random.Random(f"{reader.name} {number}"))
-            refused += _try(reader, content, str(number))
+        for name, content in known.items():
+            answer = _try(reader, content, name)
+            kinds.add(kind_of(answer))
+            refused += [answer] * bool(answer)
+        for number in numbers(cases, seed):
+            chance = random.Random(f"{reader.name} {number}")
+            content = reader.mutate(chance.choice(bases), chance)
+            answer = _try(reader, content, str(number))
+            refused += [answer] * bool(answer)
+            tried += 1
+            if SECONDS_EACH and kind_of(answer) not in kinds and len(bases) < MOST_BASES:
+                kinds.add(kind_of(answer))
+                bases.append(content)
+                keep(reader.name, content)
     finally:
         reader.file.write_bytes(sound)
-    return refused
+        count(reader.name, tried + len(known))
+    return len(refused)
 
 
-def _numbers(cases: int, seed: int) -> Iterator[int]:
-    seconds = float(os.environ.get("EAGLENET_HOSTILE_SECONDS", "0"))
-    if not seconds:
+def numbers(cases: int, seed: int = 0) -> Iterator[int]:
+    """Of the inputs to make: ``cases`` that are always the same, or new ones for some time."""
+    if not SECONDS_EACH:
         yield from range(seed, seed + cases)
         return
-    number, until = random.SystemRandom().randrange(2**40), time.monotonic() + seconds
+    number, until = random.SystemRandom().randrange(2**40), time.monotonic() + SECONDS_EACH
     while time.monotonic() < until:
         yield number
         number += 1
 
 
-def _try(reader: Reader, content: bytes, name: str) -> bool:
+def kind_of(answer: str) -> str:
+    """An answer without what differs from case to case: numbers, names, quoted values."""
+    words = re.sub(r"'[^']*'|\"[^\"]*\"|\S*[/\d]\S*", "", answer[:400].lower())
+    return " ".join(re.findall(r"[a-z]{3,}", words))[:120]
+
+
+def keep(name: str, content: bytes) -> None:
+    """Add a small input to the corpus, where that is asked for."""
+    if os.environ.get("EAGLENET_HOSTILE_KEEP") and len(content) <= KEPT_BYTES:
+        (CORPUS / name).mkdir(parents=True, exist_ok=True)
+        (CORPUS / name / hashlib.sha256(content).hexdigest()[:12]).write_bytes(content)
+
+
+def count(name: str, cases: int) -> None:
+    """Note how many inputs were tried, where that is asked for."""
+    if place := os.environ.get("EAGLENET_HOSTILE_COUNT"):
+        with open(place, "a") as stream:
+            stream.write(f"{cases} {name}\n")
+
+
+def _try(reader: Reader, content: bytes, name: str) -> str:
+    """The words of the error; an empty text where the input was read."""
     reader.file.write_bytes(content)
     try:
         with limits():
@@ -105,7 +145,7 @@ def _try(reader: Reader, content: bytes, name: str) -> bool:
         assert text, "an error without words"
         assert len(text) < 3000, text[:300]
         assert "\n" not in text, text
-        return True
+        return text
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -116,4 +156,4 @@ def _try(reader: Reader, content: bytes, name: str) -> bool:
             f"{reader.name} {name}: {type(error).__name__}: {error}; mend it and keep "
             f"{place / name} in {CORPUS / reader.name}"
         )
-    return False
+    return ""

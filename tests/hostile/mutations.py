@@ -103,7 +103,11 @@ def mutated_json_bytes(content: bytes, chance: random.Random) -> bytes:
         return b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     if kind < 0.15:
         return b"1" * 10_000
-    return json.dumps(mutate_json(json.loads(content), chance)).encode()
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return mutate_bytes(content, chance)  # A damaged one that is damaged further.
+    return json.dumps(mutate_json(value, chance)).encode()
 
 
 def mutated_lines(content: bytes, chance: random.Random) -> bytes:

@@ -8,13 +8,14 @@ import json
 import pickle
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from campaign import Reader, run
+from campaign import Reader, count, numbers, run
 from mutations import mutate_bytes, mutate_json, mutated_json_bytes, mutated_lines
 
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
@@ -51,7 +52,9 @@ def test_clip_folders(sound_clip: Path, name: str, cases: int) -> None:
 
 def test_configurations_without_weights(sound_clip: Path) -> None:
     values = json.loads((sound_clip / "config.json").read_text())
-    for number in range(2500):
+    tried = 0
+    for number in numbers(2500):
+        tried += 1
         changed = mutate_json(values, random.Random(number))
         if not isinstance(changed, dict):
             continue
@@ -61,6 +64,7 @@ def test_configurations_without_weights(sound_clip: Path) -> None:
             pass
         except Exception as error:
             pytest.fail(f"configuration {number}: {error!r} from {changed}")
+    count("hub configurations", tried)
 
 
 def test_vocabularies(tmp_path: Path, sound_model: Path) -> None:
@@ -163,14 +167,15 @@ def mutate_by_name(path: Path) -> Any:
     if path.suffix == ".json":
         return mutated_json_bytes
     if path.suffix == ".pkl":
-        return _mutated_pickle
+        return partial(_mutated_pickle, path.read_bytes())
     return mutated_lines
 
 
-def _mutated_pickle(content: bytes, chance: random.Random) -> bytes:
+def _mutated_pickle(sound: bytes, content: bytes, chance: random.Random) -> bytes:
+    """Only the sound one is unpickled: what is damaged may hold anything."""
     if chance.random() < 0.5:
         return mutate_bytes(content, chance)
-    value = pickle.loads(content)
+    value = pickle.loads(sound)
     plain = json.loads(json.dumps({str(key): list(entry) for key, entry in value.items()}))
     return pickle.dumps(mutate_json(plain, chance))
 

@@ -24,8 +24,9 @@ from eaglenet.serve.settings import Settings
 class Service:
     """``eaglenet serve`` on a free port."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, *options: str) -> None:
         command = [sys.executable, "-m", "eaglenet", "serve", "--store", str(store), "--port", "0"]
+        command += options
         environment = {key: os.environ[key] for key in os.environ if key != "EAGLENET_TOKEN"}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

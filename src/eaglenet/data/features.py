@@ -224,6 +224,8 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
 
 
 METADATA = ("format", "model", "frame_spec", "dataset", "split", "protocol")
+MOST_OF_A_VIDEO = 100_000_000
+"""Frames or captions: eleven days of film at 100 frames a second."""
 PER_VIDEO = ("video_ids", "frames_per_video", "captions_per_video", "captions")
 
 
@@ -251,9 +253,10 @@ def read_index(folder: Path) -> dict[str, Any]:
         raise DatasetError(f"{path}: video id {twice!r} appears more than once")
     for key in ("frames_per_video", "captions_per_video"):
         for video_id, count in zip(ids, index[key], strict=True):
-            if not isinstance(count, int) or count < 1:
+            if not isinstance(count, int) or not 1 <= count <= MOST_OF_A_VIDEO:
                 raise DatasetError(
-                    f"{path}: {key} of {video_id!r} is {count!r}, expected 1 or more"
+                    f"{path}: {key} of {video_id!r} is {count!r:.40}, expected 1 or more, and at "
+                    f"most {MOST_OF_A_VIDEO:,}"
                 )
     for video_id, group, count in zip(
         ids, index["captions"], index["captions_per_video"], strict=True

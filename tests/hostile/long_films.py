@@ -1,0 +1,98 @@
+"""Long films made quickly: a piece that is encoded once and repeated, then damaged.
+
+    python tests/hostile/long_films.py --minutes 10 40
+
+Prints the seconds that indexing takes of each film, whole and damaged, without a model's part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+
+from eaglenet.search.indexing.decoding import ClipFailure, decode_ahead, split_request
+from eaglenet.search.indexing.files import FoundFile
+from eaglenet.search.indexing.inspection import inspect
+from eaglenet.search.store.manifest import Splitting
+from eaglenet.types import FrameSpec
+from eaglenet.video.decoding import write_video
+
+PIECE = 60
+"""Seconds that are encoded."""
+FPS = 25
+HOLES_A_MINUTE = 6
+SPEC = FrameSpec(num_frames=12, size=16)
+
+
+def make_film(path: Path, minutes: int) -> Path:
+    """A film of 64 x 48 that moves, with a keyframe every ten seconds as x264 has by default."""
+    piece = path.with_name(f"piece{path.suffix}")
+    if not piece.exists():
+        generator = np.random.default_rng(0)
+        scene = generator.integers(0, 256, (3, 48, 64 + PIECE * FPS), dtype=np.uint8)
+        frames = np.stack([scene[:, :, step : step + 64] for step in range(PIECE * FPS)])
+        write_video(piece, frames, FPS, options={"preset": "ultrafast", "bf": "2"})
+    # The index lies before the pictures, so that a film that is cut short can be opened.
+    options = {"movflags": "+faststart"} if path.suffix == ".mp4" else {}
+    with av.open(str(path), "w", options=options) as target:
+        stream: Any = None
+        for turn in range(minutes * 60 // PIECE):
+            with av.open(str(piece)) as source:
+                given = source.streams.video[0]
+                stream = stream or target.add_stream_from_template(given)
+                shift = round(turn * PIECE / given.time_base)
+                for packet in source.demux(given):
+                    if packet.dts is not None:
+                        packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+                        packet.stream = stream
+                        target.mux(packet)
+    return path
+
+
+def damage(path: Path, minutes: int) -> Path:
+    """A copy with its last tenth cut off and as many holes a minute whatever its length."""
+    content = bytearray(path.read_bytes())
+    chance = random.Random(0)
+    for _ in range(HOLES_A_MINUTE * minutes):
+        place = chance.randrange(len(content) // 20, len(content))  # past the index
+        content[place : place + 40] = chance.randbytes(40)
+    target = path.with_name(f"damaged {path.name}")
+    target.write_bytes(content[: len(content) * 9 // 10])
+    return target
+
+
+def index(path: Path) -> tuple[float, int, int]:
+    """Seconds to look at a film and decode all its clips; how many clips came, and did not."""
+    began = time.perf_counter()
+    status = path.stat()
+    file = FoundFile(str(path), status.st_size, status.st_mtime_ns)
+    found = inspect(file, Splitting(), frozenset())
+    windows = dict(enumerate(found.windows))
+    requests = split_request(found.content, str(path), windows, found.version, found.duration)
+    outcomes = list(decode_ahead(requests, SPEC, 0))
+    lost = sum(isinstance(one, ClipFailure) for one in outcomes)
+    return time.perf_counter() - began, len(windows) - lost, lost
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--minutes", type=int, nargs="+", default=[10, 40])
+    minutes = parser.parse_args().minutes
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix in ("mp4", "mkv", "ts"):
+            for length in minutes:
+                film = make_film(Path(folder) / f"{length}.{suffix}", length)
+                for path in (film, damage(film, length)):
+                    seconds, clips, lost = index(path)
+                    print(f"{path.name}: {seconds:.1f} s, {clips} clips, {lost} lost", flush=True)
+
+
+if __name__ == "__main__":
+    main()
