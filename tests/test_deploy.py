@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -77,14 +79,60 @@ def test_kubernetes_knows_every_field() -> None:
         schemas.validate(item, schemas.latest_version(), strict=True)
 
 
+def test_kubernetes_knows_every_field_of_the_pods_that_kuberay_starts() -> None:
+    schemas = pytest.importorskip("kubernetes_validate")
+    metadata = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}}
+    for pod in pods():
+        schemas.validate({**metadata, "spec": pod}, schemas.latest_version(), strict=True)
+
+
+@pytest.mark.skipif("EAGLENET_RAYJOB_CRD" not in os.environ, reason="no schema of KubeRay given")
+def test_kuberay_knows_every_field() -> None:
+    """Its schema, ``ray.io_rayjobs.yaml``, is in no package: download it and name it."""
+    definition = yaml.safe_load(Path(os.environ["EAGLENET_RAYJOB_CRD"]).read_text())
+    version = next(each for each in definition["spec"]["versions"] if each["name"] == "v1")
+    schema = closed(version["schema"]["openAPIV3Schema"])
+    schema["properties"]["metadata"] = {"type": "object"}
+    (job,) = documents("index.yaml")
+    assert problems(schema, job) == []
+    job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["nonsense"] = 1
+    assert problems(schema, job)
+
+
+def closed(schema: Any) -> Any:
+    """With no other fields than the named ones, as Kubernetes has it."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: closed(part) for name, part in schema.items()}
+    if found.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string"]}
+    is_open = "additionalProperties" in found or "x-kubernetes-preserve-unknown-fields" in found
+    if found.get("type") == "object" and "properties" in found and not is_open:
+        found["additionalProperties"] = False
+    return found
+
+
+def problems(schema: Any, document: Any) -> list[str]:
+    jsonschema = pytest.importorskip("jsonschema")
+    found = jsonschema.Draft202012Validator(schema).iter_errors(document)
+    return [error.message for error in found]
+
+
+def test_the_specification_of_compose_knows_every_field() -> None:
+    checks = pytest.importorskip("check_jsonschema")
+    folder = Path(checks.__file__).parent / "builtin_schemas" / "vendor"
+    schema = json.loads((folder / "compose-spec.json").read_text())
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert problems(schema, compose) == []
+    compose["services"]["front"]["nonsense"] = 1
+    assert problems(schema, compose)
+
+
 def test_composed_services_are_read_only_and_wait_for_each_other() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    known = {
-        "image", "build", "read_only", "cap_drop", "security_opt", "tmpfs", "environment",
-        "restart", "volumes", "command", "ports", "depends_on", "profiles",
-    }  # fmt: skip
     for service in compose["services"].values():
-        assert set(service) <= known
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["build"]["dockerfile"] == "deploy/Dockerfile"

@@ -20,6 +20,14 @@ from eaglenet.errors import UsageError
 
 SCHEMES = ("s3", "gs", "az")
 ENDPOINT = "AWS_ENDPOINT_URL"
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""Variables that say who asks; a machine of the provider may know it without them."""
+UNKNOWN_ASKER = ("169.254.169.254", "metadata.google", "Account must be specified", "credential")
+"""In errors of an asker who is not known: his machine was asked who he is, in vain."""
 RETRY_SECONDS = 60.0
 REQUEST_SECONDS = 60.0
 
@@ -90,9 +98,13 @@ class ObjectFolder:
                 "pip install 'eaglenet[s3]'"
             ) from error
         self.url = url.rstrip("/")
+        self._scheme = match[1]
         options: dict[str, Any] = {}
         endpoint = os.environ.get(ENDPOINT, "")
         client: dict[str, Any] = {"timeout": timedelta(seconds=REQUEST_SECONDS)}
+        prefix = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[match[1]]
+        if os.environ.get(f"{prefix}_ALLOW_HTTP", "").lower() == "true":
+            client["allow_http"] = True
         if endpoint and match[1] == "s3":
             options["endpoint"] = endpoint
             client["allow_http"] = endpoint.startswith("http://")
@@ -113,13 +125,16 @@ class ObjectFolder:
             raise ChangedObjectError(f"{where}: another writer was faster") from error
         except (exceptions.BaseError, OSError, ValueError) as error:
             text = str(error).split("Debug source")[0]
-            raise ObjectError(f"{where}: {' '.join(text.split())[:400]}") from error
+            hint = ""
+            if any(sign in text for sign in UNKNOWN_ASKER):
+                hint = f"; no credentials were found: set {CREDENTIALS[self._scheme]}"
+            raise ObjectError(f"{where}: {' '.join(text.split())[:400]}{hint}") from error
 
     def read(self, name: str) -> tuple[bytes, str]:
         """Content and tag of an object."""
         with self._errors(name):
             answer = self._store.get(name)
-            return bytes(answer.bytes()), str(answer.meta["e_tag"])
+            return bytes(answer.bytes()), _tag(answer.meta)
 
     def read_ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Stretches of one object: first byte, and the one after the last."""
@@ -137,12 +152,12 @@ class ObjectFolder:
     def tag(self, name: str) -> str:
         """Changes with the content of an object."""
         with self._errors(name):
-            return str(self._store.head(name)["e_tag"])
+            return _tag(self._store.head(name))
 
     def write(self, name: str, content: bytes) -> str:
         """Write or replace an object; returns its tag."""
         with self._errors(name):
-            return str(self._store.put(name, content)["e_tag"])
+            return _tag(self._store.put(name, content))
 
     def write_if(self, name: str, content: bytes, tag: str | None) -> str:
         """Write an object that is not there (``tag`` None), or still has this tag; its new tag.
@@ -152,8 +167,11 @@ class ObjectFolder:
         """
         try:
             with self._errors(name):
-                mode: Any = "create" if tag is None else {"e_tag": tag}
-                return str(self._store.put(name, content, mode=mode)["e_tag"])
+                mode: Any = "create"
+                if tag is not None:
+                    e_tag, _, version = tag.partition(" ")
+                    mode = {"e_tag": e_tag, "version": version or None}
+                return _tag(self._store.put(name, content, mode=mode))
         except ChangedObjectError:
             found, now = self.read(name)
             if found == content:
@@ -180,3 +198,9 @@ class ObjectFolder:
                     self._store.delete(name)
                 except FileNotFoundError:
                     continue
+
+
+def _tag(found: Any) -> str:
+    """Changes with an object. S3 and Azure compare the first word of it, Google the second."""
+    version = found.get("version")
+    return f"{found['e_tag']} {version}" if version else str(found["e_tag"])
