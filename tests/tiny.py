@@ -66,7 +66,7 @@ def logged_losses(folder: Path) -> list[dict]:
     from eaglenet.training.logbook import read_log
 
     return [
-        {name: value for name, value in record.items() if name != "seconds"}
-        for record in read_log(folder)
-        if record["event"] == "step"
+        {name: value for name, value in entry.to_dict().items() if name != "seconds"}
+        for entry in read_log(folder)
+        if entry.event == "step"
     ]

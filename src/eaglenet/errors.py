@@ -85,3 +85,11 @@ class StoppedError(EagleNetError):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal
+
+
+def too_many_frames(given: int, most: int) -> ConfigError:
+    """Videos longer than a model with a place for each frame."""
+    return ConfigError(
+        f"videos of {given} frames, the model was built for {most}; sample fewer frames or build "
+        "it with a larger num_frames"
+    )

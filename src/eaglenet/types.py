@@ -44,16 +44,18 @@ class TensorRecord:
     A field may also be a record itself, or a table of records by name; both go along.
     """
 
-    def _map(self: Record, function: Any) -> Record:
+    def map_tensors(self: Record, function: Any) -> Record:
         changes: dict[str, Any] = {}
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, spec.name)
             if isinstance(value, Tensor):
                 changes[spec.name] = function(value)
             elif isinstance(value, TensorRecord):
-                changes[spec.name] = value._map(function)
+                changes[spec.name] = value.map_tensors(function)
             elif isinstance(value, Mapping):
-                changes[spec.name] = {name: part._map(function) for name, part in value.items()}
+                changes[spec.name] = {
+                    name: part.map_tensors(function) for name, part in value.items()
+                }
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def tensors(self) -> list[Tensor]:
@@ -64,7 +66,7 @@ class TensorRecord:
             found.append(value)
             return value
 
-        self._map(take)
+        self.map_tensors(take)
         return found
 
     def to(self: Record, device: torch.device | str, dtype: torch.dtype | None = None) -> Record:
@@ -74,20 +76,20 @@ class TensorRecord:
             target = dtype if dtype is not None and value.is_floating_point() else value.dtype
             return value.to(device, target, non_blocking=_may_be_late(device))
 
-        return self._map(move)
+        return self.map_tensors(move)
 
     def __getitem__(self: Record, index: Any) -> Record:
         """Rows ``index`` (a slice, an index tensor or a list) of every field."""
         if isinstance(index, int):
             index = slice(index, index + 1)
-        return self._map(lambda value: value[index])
+        return self.map_tensors(lambda value: value[index])
 
     def __len__(self) -> int:
         found = self.tensors()
         return found[0].shape[0] if found else 0
 
     def detach(self: Record) -> Record:
-        return self._map(lambda value: value.detach())
+        return self.map_tensors(lambda value: value.detach())
 
     @classmethod
     def concatenate(cls: type[Record], parts: Sequence[Record]) -> Record:

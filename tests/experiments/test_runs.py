@@ -67,11 +67,11 @@ def test_training_lowers_the_loss_and_beats_chance(features, tmp_path):
 def test_coarse_epochs_come_first_train_the_towers_alone_and_are_not_evaluated(features, tmp_path):
     experiment = tiny_experiment(features, epochs=1, coarse_epochs=2, checkpoint_every=0)
     run = train(experiment, tmp_path, device="cpu")
-    steps = [record for record in read_log(tmp_path) if record["event"] == "step"]
-    coarse = ["coarse" in record for record in steps]
+    steps = [entry for entry in read_log(tmp_path) if entry.event == "step"]
+    coarse = ["coarse" in entry.values for entry in steps]
     each = len(steps) // 3
     assert coarse == [True] * 2 * each + [False] * each
-    assert "enriched" in steps[-1]
+    assert "enriched" in steps[-1].values
     assert [record["epoch"] for record in run.result["history"]] == [3]
 
 
@@ -225,8 +225,8 @@ def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
     run = _killed_and_resumed(experiment, tmp_path / "run", victim, call)
     assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
     assert run.result["history"] == finished.result["history"]
-    evaluations = [record for record in read_log(run.folder) if record["event"] == "evaluation"]
-    assert [record["epoch"] for record in evaluations] == [1, 2, 3]
+    evaluations = [entry for entry in read_log(run.folder) if entry.event == "evaluation"]
+    assert [entry.values["epoch"] for entry in evaluations] == [1, 2, 3]
     assert run.result["pairs"] == finished.result["pairs"]
 
 

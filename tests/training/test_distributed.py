@@ -21,7 +21,7 @@ from eaglenet.training.distributed import (
     join,
     leave,
 )
-from eaglenet.training.rounds import evaluate_source
+from eaglenet.training.evaluating import evaluate_source
 from eaglenet.training.step import StepOptions, training_losses
 from eaglenet.types import PairBatch
 from processes import free_port, run_ranks, start, wait

@@ -142,7 +142,7 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
     from eaglenet.data.frame_cache import FrameCache
     from eaglenet.data.video_files import cached_source
     from eaglenet.training.distributed import World
-    from eaglenet.training.rounds import evaluate_source
+    from eaglenet.training.evaluating import evaluate_source
 
     folder = output / "frames" / f"{len(world)}-clips"
     cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.video_proxy import split_heads
 from eaglenet.encoders.vision import VisionTower, place_in_time
-from eaglenet.errors import ConfigError
+from eaglenet.errors import ConfigError, too_many_frames
 
 
 class LowRankModulation(nn.Module):
@@ -142,10 +142,7 @@ class AsynchronousTower(nn.Module):
         num_videos, num_frames = mask.shape
         most = len(self.modulations[0].scale_time)  # type: ignore[arg-type]
         if num_frames > most:
-            raise ConfigError(
-                f"videos of {num_frames} frames, the model was built for {most}; sample fewer "
-                "frames or build it with a larger num_frames"
-            )
+            raise too_many_frames(num_frames, most)
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
             tokens = place_in_time(tokens, tower.frame_embedding, num_frames)

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from eaglenet.arithmetic import SLOPE, quick_gelu
 from eaglenet.encoders.config import Activation
 from eaglenet.encoders.token_shift import shift_tokens
 
@@ -100,19 +101,11 @@ class FeedForward(nn.Module):
         return result.view(tokens.shape)
 
 
-SLOPE = 1.702
-
-
 def activate(values: Float[Tensor, "*shape"], activation: Activation) -> Float[Tensor, "*shape"]:
     """One of CLIP's quick GELU, GELU, and GELU by tanh."""
     if activation == "quick_gelu":
         return quick_gelu(values)
     return F.gelu(values, approximate="tanh" if activation == "gelu_tanh" else "none")
-
-
-def quick_gelu(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """x sigmoid(1.702 x), the approximation OpenAI's models were trained with."""
-    return values * torch.sigmoid(SLOPE * values)
 
 
 class ResidualBlock(nn.Module):

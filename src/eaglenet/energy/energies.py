@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.arithmetic import MIN_NORM
 from eaglenet.registry import Registry
 
 EnergyPooling = Literal["mean", "max", "min", "global"]
 
-MIN_NORM = 1e-6
-"""Shorter vectors count as this long, so that a vector of zeros has a bounded gradient."""
 
 ENERGIES: Registry[type[Energy]] = Registry("energy")
 
@@ -111,23 +110,12 @@ class Energy(nn.Module, ABC):
         return shares if mask is None else shares.masked_fill(~mask, 0.0)
 
 
-class BilinearEnergy(Energy):
-    """``-(W t/||t|| + b) . f / ||f||`` (paper eq. 13).
-
-    bias: Paper: none; the released code's linear map of the unit text has one.
-    """
-
-    def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
-        super().__init__(dim, pooling=pooling, bias=bias)
-        self.projection = nn.Linear(dim, dim, bias=bias)
+class DirectionEnergy(Energy):
+    """``-g(t/||t||) . f / ||f||``: a text names a direction, a frame's energy is low along it."""
 
     def direction(self, text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         """Where a frame has to point for a low energy."""
         return self._project(_unit_and_length(text)[0])
-
-    def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        projected: Tensor = self.projection(unit_text)
-        return projected
 
     def frame_energies(
         self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
@@ -159,15 +147,38 @@ class BilinearEnergy(Energy):
         to_text = torch.addcmul(to_unit, along, unit_text, value=-1) / text_length
         return to_text, to_frames
 
+    def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        """g."""
+        raise NotImplementedError
+
+    def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        """A gradient of g(t) as one of t."""
+        raise NotImplementedError
+
+
+class BilinearEnergy(DirectionEnergy):
+    """``-(W t/||t|| + b) . f / ||f||`` (paper eq. 13).
+
+    bias: Paper: none; the released code's linear map of the unit text has one.
+    """
+
+    def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
+        super().__init__(dim, pooling=pooling, bias=bias)
+        self.projection = nn.Linear(dim, dim, bias=bias)
+
+    def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
+        projected: Tensor = self.projection(unit_text)
+        return projected
+
     def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         return gradient @ self.projection.weight
 
 
-class CosineEnergy(BilinearEnergy):
+class CosineEnergy(DirectionEnergy):
     """``-cos(t, f)`` (paper eq. 12): bilinear with the identity, nothing to learn."""
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = False) -> None:
-        Energy.__init__(self, dim, pooling=pooling, bias=False)
+        super().__init__(dim, pooling=pooling, bias=False)
 
     def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         return unit_text

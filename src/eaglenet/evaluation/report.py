@@ -215,7 +215,11 @@ def _pictures(
 def _loss_curves(runs: Sequence[RunRecord]) -> list[Curve]:
     curves = []
     for run in runs:
-        points = [(step["step"], _loss(step)) for step in run.steps if _loss(step) is not None]
+        points = [
+            (entry.step, _loss(entry.values))
+            for entry in run.steps
+            if _loss(entry.values) is not None
+        ]
         if points:
             x, y = zip(*points, strict=True)
             curves.append(Curve(_run_label(run), x, y))
@@ -231,8 +235,11 @@ def _recall_curves(runs: Sequence[RunRecord]) -> list[Curve]:
     return [
         Curve(
             _run_label(run),
-            [event.get("epoch", number) for number, event in enumerate(run.history, start=1)],
-            [event["t2v"]["R@1"] for event in run.history],
+            [
+                entry.values.get("epoch", number)
+                for number, entry in enumerate(run.history, start=1)
+            ],
+            [entry.values["t2v"]["R@1"] for entry in run.history],
         )
         for run in runs
         if run.history

@@ -10,6 +10,7 @@ from typing import Any
 
 from eaglenet import foreign
 from eaglenet.methods import METHODS
+from eaglenet.run_folder import EXPERIMENT, LOG, MANIFEST, RESULT, LogEvent
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class RunRecord:
     seed: int
     settings: Mapping[str, Any]
     metrics: Mapping[str, Any] | None
-    steps: tuple[Mapping[str, Any], ...]
-    history: tuple[Mapping[str, Any], ...]
+    steps: tuple[LogEvent, ...]
+    history: tuple[LogEvent, ...]
     evaluations: Mapping[str, Mapping[str, Any]]
     manifest: Mapping[str, Any]
     selection: str
@@ -104,16 +105,16 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
 def read_run(folder: Path) -> RunRecord:
     """One run folder; missing parts become ``problem``."""
     problems: list[str] = []
-    manifest = _read_object(folder / "manifest.json", problems)
-    result = _read_object(folder / "result.json", problems)
-    experiment = _read_object(folder / "experiment.json", problems, needed=False)
-    events = _read_log(folder / "log.jsonl", problems)
-    steps = [event for event in events if _kind(event) == "step"]
-    history = [event for event in events if _kind(event) == "evaluation"]
+    manifest = _read_object(folder / MANIFEST, problems)
+    result = _read_object(folder / RESULT, problems)
+    experiment = _read_object(folder / EXPERIMENT, problems, needed=False)
+    events = _read_log(folder / LOG, problems)
+    steps = [entry for entry in events if entry.event == "step"]
+    history = [entry for entry in events if entry.event == "evaluation"]
     training = experiment.get("training", {})
     metrics = result.get("metrics")
     if result and not _has_metrics(metrics):
-        problems.append("result.json holds no metrics")
+        problems.append(f"{RESULT} holds no metrics")
     return RunRecord(
         folder=folder,
         name=str(result.get("experiment") or manifest.get("experiment") or folder.name),
@@ -122,7 +123,7 @@ def read_run(folder: Path) -> RunRecord:
         settings=experiment,
         metrics=metrics if _has_metrics(metrics) else None,
         steps=tuple(steps),
-        history=tuple(event for event in history if _has_metrics(event)),
+        history=tuple(entry for entry in history if _has_metrics(entry.values)),
         evaluations=_read_evaluations(folder, problems),
         manifest=manifest,
         selection=str(result.get("selection") or manifest.get("selection") or ""),
@@ -175,10 +176,6 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _kind(event: Mapping[str, Any]) -> Any:
-    return event.get("event", event.get("kind"))
-
-
 def _has_metrics(record: Any) -> bool:
     return isinstance(record, Mapping) and all(
         isinstance(record.get(direction), Mapping) and "R@1" in record[direction]
@@ -187,10 +184,7 @@ def _has_metrics(record: Any) -> bool:
 
 
 def _is_run(folder: Path) -> bool:
-    return any(
-        (folder / name).exists()
-        for name in ("experiment.json", "manifest.json", "log.jsonl", "result.json")
-    )
+    return any((folder / name).exists() for name in (EXPERIMENT, MANIFEST, LOG, RESULT))
 
 
 def _runs_below(folder: Path, depth: int = 3) -> list[Path]:
@@ -222,20 +216,18 @@ def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dic
     return value
 
 
-def _read_log(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+def _read_log(path: Path, problems: list[str]) -> list[LogEvent]:
     if not path.exists():
         problems.append(f"no {path.name}")
         return []
-    events: list[dict[str, Any]] = []
+    events: list[LogEvent] = []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            event = foreign.parse_json(line)
+            events.append(LogEvent.parse(line))
         except ValueError:
             problems.append(f"{path.name} line {number} is broken; read up to there")
             break
-        if isinstance(event, dict):
-            events.append(event)
     return events
 
 

@@ -21,12 +21,12 @@ from eaglenet.evaluation.conditions import (
 )
 from eaglenet.evaluation.summary import mean_and_spread
 from eaglenet.experiments.build import build_method
-from eaglenet.experiments.runs import RESULT
 from eaglenet.experiments.search import Search, search_setting
 from eaglenet.experiments.trials import Failure, SeedRun, Trial, make_job, run_jobs, slug
 from eaglenet.files import write_json, write_text
 from eaglenet.methods import METHODS
 from eaglenet.progress import Progress
+from eaglenet.run_folder import RESULT
 from eaglenet.settings import to_plain
 
 BUDGET = {

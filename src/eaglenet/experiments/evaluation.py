@@ -23,7 +23,7 @@ from eaglenet.methods.folder import load
 from eaglenet.progress import Progress
 from eaglenet.settings import differences, override, to_plain
 from eaglenet.training.distributed import World, join, leave
-from eaglenet.training.rounds import evaluate_source
+from eaglenet.training.evaluating import evaluate_source
 from eaglenet.types import FrameSpec
 
 

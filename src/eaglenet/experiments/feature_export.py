@@ -16,7 +16,7 @@ from eaglenet.methods.folder import load
 from eaglenet.progress import Progress
 from eaglenet.training.distributed import World, join, leave
 from eaglenet.training.epochs import index_chunks
-from eaglenet.training.rounds import fetched
+from eaglenet.training.evaluating import fetched
 from eaglenet.types import Expert
 
 

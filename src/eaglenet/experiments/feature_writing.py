@@ -17,7 +17,7 @@ from eaglenet.files import folder_written_whole
 from eaglenet.methods.base import Method
 from eaglenet.progress import Progress
 from eaglenet.training.epochs import index_chunks
-from eaglenet.training.rounds import fetched
+from eaglenet.training.evaluating import fetched
 from eaglenet.types import Expert, TextFeatures, TextGraph, Tokens
 
 FRAMES, WORDS = "frames", "words"

@@ -25,6 +25,7 @@ from eaglenet.experiments.feature_data import feature_source, read_features
 from eaglenet.experiments.feature_writing import write_features
 from eaglenet.locking import hold_lock
 from eaglenet.methods.folder import PACKAGED, WEIGHTS, is_packaged, load
+from eaglenet.run_folder import MODEL
 
 TOWERS = "small"
 
@@ -88,7 +89,7 @@ def feature_folder(data: DataChoice, split: str, cache: Path) -> Path:
 def weights_of(towers: str) -> str:
     """A hash of the weights of a model folder: features of other weights are not found again."""
     folder = PACKAGED / towers if is_packaged(towers) else Path(towers).expanduser()
-    for path in (folder / WEIGHTS, folder / "model" / WEIGHTS):
+    for path in (folder / WEIGHTS, folder / MODEL / WEIGHTS):
         if path.is_file():
             with path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()

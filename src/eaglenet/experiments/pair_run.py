@@ -18,6 +18,7 @@ from eaglenet.errors import ConfigError, DatasetError
 from eaglenet.files import write_json
 from eaglenet.methods.base import METHODS
 from eaglenet.methods.folder import save
+from eaglenet.run_folder import EXPERIMENT, MODEL
 from eaglenet.settings import override, split_assignment, to_plain
 from eaglenet.training.pairs.banks import PairBank, open_bank
 from eaglenet.training.pairs.config import PairTrainingConfig
@@ -102,7 +103,7 @@ def train_pairs(
     length = experiment.towers.text.context_length
     tokenizer = JsonTokenizer(backend, TokenizerSettings(context_length=length))
     output.mkdir(parents=True, exist_ok=True)
-    write_json(output / "experiment.json", to_plain(experiment))
+    write_json(output / EXPERIMENT, to_plain(experiment))
 
     def bank(folders: Sequence[Path], split: str) -> PairBank:
         return open_bank(folders, split, tokenizer, size=experiment.picture_size, device=device)
@@ -111,8 +112,8 @@ def train_pairs(
     banks = (bank(experiment.places, "train"), _validation(experiment.places, bank))
     making = Making(experiment, output, *banks, report)
     encoder = making.student(making.teacher(making.ingredients(making.beginning())))
-    save_towers(encoder, backend, output / "model")
-    return output / "model"
+    save_towers(encoder, backend, output / MODEL)
+    return output / MODEL
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from eaglenet.locking import LockHeldError, hold_lock
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
 from eaglenet.progress import Progress
+from eaglenet.run_folder import EXPERIMENT, MANIFEST, MODEL, RESULT
 from eaglenet.settings import differences
 from eaglenet.training.determinism import repeatable
 from eaglenet.training.distributed import (
@@ -43,9 +44,6 @@ from eaglenet.training.memory import reset_peak_memory
 from eaglenet.training.trainer import Position, Trainer
 
 logger = logging.getLogger(__name__)
-EXPERIMENT = "experiment.json"
-MANIFEST = "manifest.json"
-RESULT = "result.json"
 LOCK = ".lock"
 SELECTION_NOTES = {
     "val": "the epoch was chosen on the validation split",
@@ -190,7 +188,7 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
 
 
 def has_begun(folder: Path) -> bool:
-    return any(record["event"] == "step" for record in read_log(folder))
+    return any(entry.event == "step" for entry in read_log(folder))
 
 
 @contextmanager
@@ -284,9 +282,9 @@ def load_run(folder: str | Path) -> tuple[Experiment, Method]:
             f"{folder} is not a run folder: it has no {EXPERIMENT}; to evaluate a model by "
             "its name or folder say on what with --dataset"
         )
-    if not (folder / "model").is_dir():
+    if not (folder / MODEL).is_dir():
         raise CheckpointError(
             f"{folder} has no selected model yet: it is saved after the first evaluation; resume "
             "the run with the same `eaglenet train` command"
         )
-    return Experiment.load(path), load(str(folder / "model"))
+    return Experiment.load(path), load(str(folder / MODEL))

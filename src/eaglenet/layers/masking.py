@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -27,3 +27,8 @@ def frame_weights(
     """Weights that average the real frames: ``mask / number of real frames``."""
     counted = mask.to(dtype)
     return counted / counted.sum(dim=-1, keepdim=True).clamp_min(1.0)
+
+
+def first_right_video(positives: Bool[Tensor, "texts videos"]) -> Int[Tensor, "texts"]:
+    """The first of the videos that belong to each text."""
+    return positives.to(torch.uint8).argmax(dim=1)

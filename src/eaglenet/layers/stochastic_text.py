@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.arithmetic import MIN_NORM
+
 Prior = Literal["normal", "uniform"]
 SupportMode = Literal["pair", "elementwise", "batch"]
-
-MIN_NORM = 1e-6
-"""Shorter vectors count as this long: their direction is rounding, and its gradient explodes."""
 
 
 def draw_noise(

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.arithmetic import quick_gelu
 from eaglenet.errors import ConfigError
 from eaglenet.types import Encoder
 
@@ -48,7 +49,7 @@ class TransformerBlock(nn.Module):
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         states = states[:, :num_queries] + self.out_projection(attended.transpose(1, 2).flatten(2))
         hidden = self.expand(self.ln_2(states))
-        return states + self.contract(hidden * torch.sigmoid(1.702 * hidden))  # type: ignore[no-any-return]
+        return states + self.contract(quick_gelu(hidden))  # type: ignore[no-any-return]
 
 
 class TransformerStack(nn.Module):
@@ -114,26 +115,6 @@ class TemporalTransformer(nn.Module):
         return self.stack(frames, mask) + frames  # type: ignore[no-any-return]
 
 
-class TemporalLSTM(nn.Module):
-    """``g = LSTM(f) + f`` over the valid frames; a padded position keeps ``f`` (seqLSTM)."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(dim, dim, batch_first=True)
-
-    def forward(
-        self,
-        frames: Float[Tensor, "videos frames dim"],
-        mask: Bool[Tensor, "videos frames"],
-    ) -> Float[Tensor, "videos frames dim"]:
-        # Valid frames first, in their order. The network looks back only, so what stands after
-        # them never reaches them: the same numbers as a packed sequence, without a device sync.
-        order = (~mask).long().argsort(dim=1, stable=True)[..., None]
-        outputs, _ = self.lstm(frames.take_along_dim(order, dim=1))
-        outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
-        return frames + outputs * mask[..., None].to(outputs.dtype)
-
-
 class CrossEncoder(nn.Module):
     r"""Text and frames of one pair in one sequence (CLIP4Clip's tightTransf head).
 
@@ -175,7 +156,7 @@ class CrossEncoder(nn.Module):
         mask = torch.cat([mask.new_ones(mask.shape[0], 1), mask], dim=1)
         first = self.stack.attend(self.dropout(tokens), mask, num_queries=1)[:, 0]
         hidden = self.hidden(self.norm(first))
-        return self.output(hidden * torch.sigmoid(1.702 * hidden)).squeeze(-1)  # type: ignore[no-any-return]
+        return self.output(quick_gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
 
 
 def default_heads(encoder: Encoder) -> int:

@@ -1,4 +1,4 @@
-"""One file a paper, one class a file, one small interface. Every file here registers its method."""
+"""One file a paper, one class a file, one small interface. A file of a method registers it."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -260,7 +260,6 @@ def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
 class MethodSpec:
     """What the registry knows of a method: how to configure and build it, and where it is from."""
 
-    name: str
     config_class: type[Any]
     build: Callable[[Any, Encoder], Method]
     paper: str

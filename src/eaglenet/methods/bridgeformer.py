@@ -141,7 +141,6 @@ def build(config: BridgeFormerConfig, encoder: Encoder) -> BridgeFormer:
 METHODS.add(
     "bridgeformer",
     MethodSpec(
-        name="bridgeformer",
         config_class=BridgeFormerConfig,
         build=build,
         paper="BridgeFormer (Ge et al., CVPR 2022)",

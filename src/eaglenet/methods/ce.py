@@ -127,7 +127,6 @@ def build(config: CEConfig, encoder: Encoder) -> CE:
 METHODS.add(
     "ce",
     MethodSpec(
-        name="ce",
         config_class=CEConfig,
         build=build,
         paper="CE (Liu et al., BMVC 2019)",

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from eaglenet.errors import ConfigError
 from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.temporal_lstm import TemporalLSTM
 from eaglenet.layers.temporal_transformer import (
     CrossEncoder,
-    TemporalLSTM,
     TemporalTransformer,
     copy_text_tower,
     default_heads,
@@ -171,7 +171,6 @@ def build(config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
 METHODS.add(
     "clip4clip",
     MethodSpec(
-        name="clip4clip",
         config_class=CLIP4ClipConfig,
         build=build,
         paper="CLIP4Clip (Luo et al., Neurocomputing 2022)",

@@ -227,7 +227,6 @@ def build(config: ClipBERTConfig, encoder: Encoder) -> ClipBERT:
 METHODS.add(
     "clipbert",
     MethodSpec(
-        name="clipbert",
         config_class=ClipBERTConfig,
         build=build,
         paper="ClipBERT (Lei et al., CVPR 2021)",

@@ -113,7 +113,6 @@ def build(config: CLIPViPConfig, encoder: Encoder) -> CLIPViP:
 METHODS.add(
     "clipvip",
     MethodSpec(
-        name="clipvip",
         config_class=CLIPViPConfig,
         build=build,
         paper="CLIP-ViP (Xue et al., ICLR 2023)",

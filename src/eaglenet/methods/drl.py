@@ -14,6 +14,7 @@ from eaglenet.layers.late_interaction import (
     weighted_token_interaction,
     words_or_sentence,
 )
+from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.temporal_transformer import (
     TemporalTransformer,
     copy_text_tower,
@@ -128,7 +129,7 @@ class DRL(Method):
         positives: Bool[Tensor, "texts videos"],
     ) -> Float[Tensor, ""]:
         words, words_mask = words_or_sentence(text)
-        own = positives.int().argmax(dim=1)  # first right video of each text
+        own = first_right_video(positives)
         tokens, mask = self._tokens(video)[own], video.mask[own]
         return channel_decorrelation_loss(
             words,
@@ -151,7 +152,6 @@ def build(config: DRLConfig, encoder: Encoder) -> DRL:
 METHODS.add(
     "drl",
     MethodSpec(
-        name="drl",
         config_class=DRLConfig,
         build=build,
         paper="DRL (Wang et al., 2022)",

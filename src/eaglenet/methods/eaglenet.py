@@ -17,8 +17,9 @@ from eaglenet.energy import (
     energy_matching_loss,
     noise_deviation,
 )
-from eaglenet.errors import ConfigError
+from eaglenet.errors import ConfigError, too_many_frames
 from eaglenet.layers.frame_pooling import FramePooling
+from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import StochasticText, draw_noise, support_text
 from eaglenet.layers.text_frame_graph import TextFrameGraph
 from eaglenet.losses.sigmoid import SigmoidLoss
@@ -200,7 +201,7 @@ class EagleNet(Method):
             terms["energy"] = self._energy_loss(text.sentence, video, matching, positives, **chain)
             weights["energy"] = config.energy_weight
             if config.energy_support_weight > 0:
-                own_video = positives.to(torch.uint8).argmax(dim=1)
+                own_video = first_right_video(positives)
                 rows = torch.arange(len(text), device=own_video.device)
                 own_support = F.normalize(support[rows, own_video], dim=-1)
                 terms["energy_support"] = self._energy_loss(
@@ -230,10 +231,7 @@ class EagleNet(Method):
         """Which frames count; None where all do (the released code looks at padding too)."""
         given = video.frames.shape[1]
         if given > self.config.num_frames:
-            raise ConfigError(
-                f"videos of {given} frames, the model was built for {self.config.num_frames}; "
-                "sample fewer frames or build it with a larger num_frames"
-            )
+            raise too_many_frames(given, self.config.num_frames)
         return video.mask if self.config.mask_frames else None
 
     def _closest(
@@ -310,7 +308,6 @@ def build(config: EagleNetConfig, encoder: Encoder) -> EagleNet:
 METHODS.add(
     "eaglenet",
     MethodSpec(
-        name="eaglenet",
         config_class=EagleNetConfig,
         build=build,
         paper="EagleNet: fine-grained relationship learning and energy-aware matching (CVPR 2026)",

@@ -19,6 +19,7 @@ from eaglenet.errors import CheckpointError, ModelNotFoundError, UnknownNameErro
 from eaglenet.files import write_json, written_whole
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.methods.int8_weights import from_int8, to_int8
+from eaglenet.run_folder import MODEL
 from eaglenet.settings import from_plain
 from eaglenet.types import Encoder, FrameSpec
 
@@ -97,7 +98,7 @@ def _find(name_or_folder: str | Path) -> Method:
     packaged = PACKAGED / str(name_or_folder)
     if is_packaged(name_or_folder):
         folder = packaged
-    for place in (folder, folder / "model"):
+    for place in (folder, folder / MODEL):
         description = _read_description(place)
         if description is not None:
             return _load_folder(place, description)

@@ -97,7 +97,6 @@ def build(config: FrozenConfig, encoder: Encoder) -> Frozen:
 METHODS.add(
     "frozen",
     MethodSpec(
-        name="frozen",
         config_class=FrozenConfig,
         build=build,
         paper="Frozen in Time (Bain et al., ICCV 2021)",

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.layers.masking import masked_softmax
+from eaglenet.layers.masking import first_right_video, masked_softmax
 from eaglenet.layers.temporal_transformer import (
     TemporalTransformer,
     copy_text_tower,
@@ -168,7 +168,7 @@ class GLSCL(Method):
         of_text = self.concepts(*words_or_sentence(text))
         scores = self.global_scores(text.sentence, frames, video.mask)
         scores = scores + self.config.local_weight * self._local_scores(of_text, of_video)
-        own = of_video[positives.int().argmax(dim=1)]  # first right video of each text
+        own = of_video[first_right_video(positives)]
         return Losses(
             {
                 "contrastive": self.loss(scores, positives),
@@ -212,7 +212,6 @@ def build(config: GLSCLConfig, encoder: Encoder) -> GLSCL:
 METHODS.add(
     "glscl",
     MethodSpec(
-        name="glscl",
         config_class=GLSCLConfig,
         build=build,
         paper="GLSCL (Zhang et al., TIP 2025)",

@@ -19,6 +19,7 @@ from eaglenet.files import write_json, written_whole
 from eaglenet.layers.temporal_transformer import default_heads
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.folder import CONFIG, PACKAGED, WEIGHTS, is_packaged
+from eaglenet.run_folder import MODEL
 from eaglenet.settings import from_plain
 
 FORMAT = 1
@@ -29,7 +30,7 @@ TOWERS = "encoder."
 def head_folder(model: str | Path) -> Path | None:
     """Where the head of a model lies; None where it has none."""
     place = PACKAGED / str(model) if is_packaged(model) else Path(model).expanduser()
-    for folder in (place / FOLDER, place / "model" / FOLDER):
+    for folder in (place / FOLDER, place / MODEL / FOLDER):
         if (folder / CONFIG).is_file():
             return folder
     return None

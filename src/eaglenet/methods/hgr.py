@@ -201,7 +201,6 @@ def build(config: HGRConfig, encoder: Encoder) -> HGR:
 METHODS.add(
     "hgr",
     MethodSpec(
-        name="hgr",
         config_class=HGRConfig,
         build=build,
         paper="HGR (Chen et al., CVPR 2020)",

@@ -259,7 +259,6 @@ def build(config: HiTConfig, encoder: Encoder) -> HiT:
 METHODS.add(
     "hit",
     MethodSpec(
-        name="hit",
         config_class=HiTConfig,
         build=build,
         paper="HiT (Liu et al., ICCV 2021)",

@@ -132,7 +132,6 @@ def build(config: MMTConfig, encoder: Encoder) -> MMT:
 METHODS.add(
     "mmt",
     MethodSpec(
-        name="mmt",
         config_class=MMTConfig,
         build=build,
         paper="MMT (Gabeur et al., ECCV 2020)",

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.errors import ConfigError, too_many_frames
 from eaglenet.layers.late_interaction import masked_max, token_similarities
 from eaglenet.layers.masking import frame_weights
 from eaglenet.layers.prototypes import PrototypeDecoder, SparsePrototypes, local_mask
@@ -90,10 +90,7 @@ class ProST(Method):
             raise ConfigError("prost needs patches; make features with its own encode_video")
         num_videos, num_frames = features.mask.shape
         if num_frames > self.config.num_frames:
-            raise ConfigError(
-                f"videos of {num_frames} frames, the model was built for {self.config.num_frames}; "
-                "sample fewer frames or build it with a larger num_frames"
-            )
+            raise too_many_frames(num_frames, self.config.num_frames)
         made = self.objects(features.patches.flatten(0, 1)).unflatten(0, (num_videos, num_frames))
         objects = torch.cat([features.frames[:, :, None], made], dim=2).flatten(1, 2)
         mask = features.mask.repeat_interleave(self.config.num_objects, dim=1)
@@ -168,7 +165,6 @@ def build(config: ProSTConfig, encoder: Encoder) -> ProST:
 METHODS.add(
     "prost",
     MethodSpec(
-        name="prost",
         config_class=ProSTConfig,
         build=build,
         paper="ProST (Li et al., ICCV 2023)",

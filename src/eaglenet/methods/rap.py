@@ -102,7 +102,6 @@ def build(config: RAPConfig, encoder: Encoder) -> RAP:
 METHODS.add(
     "rap",
     MethodSpec(
-        name="rap",
         config_class=RAPConfig,
         build=build,
         paper="RAP (Cao et al., Findings of ACL 2024)",

@@ -140,7 +140,6 @@ def build(config: SHENetConfig, encoder: Encoder) -> SHENet:
 METHODS.add(
     "shenet",
     MethodSpec(
-        name="shenet",
         config_class=SHENetConfig,
         build=build,
         paper="SHE-Net (Yu et al., TCSVT 2025)",

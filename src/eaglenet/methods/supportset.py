@@ -214,7 +214,6 @@ def build(config: SupportSetConfig, encoder: Encoder) -> SupportSet:
 METHODS.add(
     "supportset",
     MethodSpec(
-        name="supportset",
         config_class=SupportSetConfig,
         build=build,
         paper="Support-Set (Patrick et al., ICLR 2021)",

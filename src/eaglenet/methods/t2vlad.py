@@ -144,7 +144,6 @@ def build(config: T2VLADConfig, encoder: Encoder) -> T2VLAD:
 METHODS.add(
     "t2vlad",
     MethodSpec(
-        name="t2vlad",
         config_class=T2VLADConfig,
         build=build,
         paper="T2VLAD (Wang et al., CVPR 2021)",

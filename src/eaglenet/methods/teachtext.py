@@ -146,7 +146,6 @@ def build(config: TeachTextConfig, encoder: Encoder) -> TeachText:
 METHODS.add(
     "teachtext",
     MethodSpec(
-        name="teachtext",
         config_class=TeachTextConfig,
         build=build,
         paper="TeachText (Croitoru et al., ICCV 2021)",

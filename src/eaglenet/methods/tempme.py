@@ -139,7 +139,6 @@ def build(config: TempMeConfig, encoder: Encoder) -> TempMe:
 METHODS.add(
     "tempme",
     MethodSpec(
-        name="tempme",
         config_class=TempMeConfig,
         build=build,
         paper="TempMe (Shen et al., ICLR 2025)",

@@ -13,7 +13,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.frames_as_words import FramesAsPicture, FramesAsWords
 from eaglenet.encoders.low_rank import freeze_tower
 from eaglenet.encoders.video_proxy import unit_videos
-from eaglenet.errors import ConfigError, UsageError
+from eaglenet.errors import UsageError, too_many_frames
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import (
@@ -71,10 +71,7 @@ class TFVL(Method):
             raise UsageError(f"tfvl reads Clips, got {type(videos).__name__}")
         mask = videos.mask.to(self.device)
         if mask.shape[1] > self.config.num_frames:
-            raise ConfigError(
-                f"videos of {mask.shape[1]} frames, the model was built for "
-                f"{self.config.num_frames}; sample fewer or build it with a larger num_frames"
-            )
+            raise too_many_frames(mask.shape[1], self.config.num_frames)
         order, back = real_first(mask)
         first = mask.take_along_dim(order, dim=1)
         frames = videos.frames.to(self.device, non_blocking=True)
@@ -121,7 +118,6 @@ def build(config: TFVLConfig, encoder: Encoder) -> TFVL:
 METHODS.add(
     "tfvl",
     MethodSpec(
-        name="tfvl",
         config_class=TFVLConfig,
         build=build,
         paper="TFVL (Shen et al., TNNLS 2025)",

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eaglenet.errors import ConfigError
+from eaglenet.errors import ConfigError, too_many_frames
 from eaglenet.layers.frame_pooling import FramePooling
+from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import Prior, StochasticText, draw_noise
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import (
@@ -86,10 +87,7 @@ class TMASS(Method):
     def radius(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos dim"]:
         given = video.frames.shape[1]
         if given > self.config.num_frames:
-            raise ConfigError(
-                f"videos of {given} frames, the model was built for {self.config.num_frames}; "
-                "sample fewer frames or build it with a larger num_frames"
-            )
+            raise too_many_frames(given, self.config.num_frames)
         return self.stochastic.radius(text.sentence, video.frames, video.mask)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
@@ -122,7 +120,7 @@ class TMASS(Method):
         In training the radius comes from a text's own video. ``noise`` is drawn where not given.
         """
         sentence = text.sentence
-        own = positives.int().argmax(dim=1)  # first right video of each text
+        own = first_right_video(positives)
         rows = torch.arange(len(text), device=own.device)
         radius = self.radius(text, video)[rows, own]
         pooled = self.pooling(sentence, video.frames, video.mask)
@@ -158,7 +156,6 @@ def build(config: TMASSConfig, encoder: Encoder) -> TMASS:
 METHODS.add(
     "tmass",
     MethodSpec(
-        name="tmass",
         config_class=TMASSConfig,
         build=build,
         paper="T-MASS (Wang et al., CVPR 2024)",

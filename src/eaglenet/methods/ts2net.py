@@ -175,7 +175,6 @@ def build(config: TS2NetConfig, encoder: Encoder) -> TS2Net:
 METHODS.add(
     "ts2net",
     MethodSpec(
-        name="ts2net",
         config_class=TS2NetConfig,
         build=build,
         paper="TS2-Net (Liu et al., ECCV 2022)",

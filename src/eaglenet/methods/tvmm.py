@@ -163,7 +163,6 @@ def build(config: TVMMConfig, encoder: Encoder) -> TVMM:
 METHODS.add(
     "tvmm",
     MethodSpec(
-        name="tvmm",
         config_class=TVMMConfig,
         build=build,
         paper="TVMM (Lin et al., NeurIPS 2022)",

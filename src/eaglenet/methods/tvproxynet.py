@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding, unit_videos
 from eaglenet.errors import ConfigError
+from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.proxy_decoder import ProxyDecoder
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import (
@@ -165,7 +166,7 @@ class TVProxyNet(Method):
         The authors sum the two directions of each; the loss here is their mean, hence the 2.
         """
         sentence, vectors, proxies = self._match(text, video)
-        own = positives.int().argmax(dim=1)  # first right video of each text
+        own = first_right_video(positives)
         own_proxies = proxies[torch.arange(len(text), device=own.device), own]
         return Losses(
             {
@@ -198,7 +199,6 @@ def build(config: TVProxyNetConfig, encoder: Encoder) -> TVProxyNet:
 METHODS.add(
     "tvproxynet",
     MethodSpec(
-        name="tvproxynet",
         config_class=TVProxyNetConfig,
         build=build,
         paper="TV-ProxyNet (Xiao et al., AAAI 2025)",

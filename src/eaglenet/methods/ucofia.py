@@ -187,7 +187,6 @@ def build(config: UCoFiAConfig, encoder: Encoder) -> UCoFiA:
 METHODS.add(
     "ucofia",
     MethodSpec(
-        name="ucofia",
         config_class=UCoFiAConfig,
         build=build,
         paper="UCoFiA (Wang et al., ICCV 2023)",

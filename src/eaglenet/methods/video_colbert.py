@@ -161,7 +161,6 @@ def build(config: VideoColBERTConfig, encoder: Encoder) -> VideoColBERT:
 METHODS.add(
     "video_colbert",
     MethodSpec(
-        name="video_colbert",
         config_class=VideoColBERTConfig,
         build=build,
         paper="Video-ColBERT (Reddy et al., CVPR 2025)",

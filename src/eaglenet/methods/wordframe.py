@@ -219,7 +219,6 @@ def build(config: WordFrameConfig, encoder: Encoder) -> WordFrame:
 METHODS.add(
     "wordframe",
     MethodSpec(
-        name="wordframe",
         config_class=WordFrameConfig,
         build=build,
         paper="this project's own; its interaction is that of DRL (Wang et al., 2022)",

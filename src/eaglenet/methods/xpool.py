@@ -71,7 +71,6 @@ def build(config: XPoolConfig, encoder: Encoder) -> XPool:
 METHODS.add(
     "xpool",
     MethodSpec(
-        name="xpool",
         config_class=XPoolConfig,
         build=build,
         paper="X-Pool (Gorti et al., CVPR 2022)",

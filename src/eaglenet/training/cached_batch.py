@@ -77,7 +77,7 @@ def _leaves(record: Any) -> Any:
     def leaf(value: Tensor) -> Tensor:
         return value.detach().requires_grad_() if value.is_floating_point() else value
 
-    return record._map(leaf)
+    return record.map_tensors(leaf)
 
 
 def _floats(record: TensorRecord) -> list[Tensor]:

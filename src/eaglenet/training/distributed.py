@@ -84,7 +84,7 @@ def gather(record: Record, world: World, gradients: GatherGradients = "sum") -> 
     """The records of all ranks joined in rank order, differentiable."""
     if world.size == 1:
         return record
-    return record._map(lambda value: gather_tensor(value, world, gradients))
+    return record.map_tensors(lambda value: gather_tensor(value, world, gradients))
 
 
 def gather_tensor(value: Tensor, world: World, gradients: GatherGradients = "sum") -> Tensor:
@@ -100,7 +100,7 @@ def gather_uneven(record: Record, num_total: int, world: World) -> Record:
     """Rows ``rank, rank + size, ...`` of each rank put back in order. Without gradients."""
     if world.size == 1:
         return record
-    return record._map(lambda value: gather_uneven_tensor(value, num_total, world))
+    return record.map_tensors(lambda value: gather_uneven_tensor(value, num_total, world))
 
 
 def gather_uneven_tensor(value: Tensor, num_total: int, world: World) -> Tensor:

@@ -60,4 +60,6 @@ def _pinned(batch: PairBatch) -> PairBatch:
     def pin(value: Tensor) -> Tensor:
         return value if value.is_cuda else value.pin_memory()
 
-    return PairBatch(batch.texts._map(pin), batch.videos._map(pin), pin(batch.video_ids))
+    return PairBatch(
+        batch.texts.map_tensors(pin), batch.videos.map_tensors(pin), pin(batch.video_ids)
+    )

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eaglenet import foreign
 from eaglenet.errors import UsageError
 from eaglenet.files import write_text
+from eaglenet.run_folder import LOG, LogEvent
 
 
 class Logbook:
-    """Appends records to ``log.jsonl``; mirrors numbers to TensorBoard when asked.
+    """Appends events to ``log.jsonl``; mirrors numbers to TensorBoard when asked.
 
-    Records carry ``event`` (`start`, `step`, `evaluation`, `end`) and ``step``, the number of
-    optimizer steps done so far; ``step`` of the logbook is where the run begins or resumes.
+    ``step`` of the logbook is where the run begins or resumes.
     """
 
     def __init__(
@@ -26,16 +25,16 @@ class Logbook:
         step: int = 0,
         tensorboard: bool = False,
     ) -> None:
-        self.path = folder / "log.jsonl"
+        self.path = folder / LOG
         self._file = self.path.open("a", encoding="utf-8")
         self._board = _open_board(folder, step) if tensorboard else None
 
-    def write(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(record) + "\n")
+    def write(self, event: LogEvent) -> None:
+        self._file.write(json.dumps(event.to_dict()) + "\n")
         self._file.flush()
         if self._board is not None:
-            for name, value in _numbers(record, record["event"]):
-                self._board.add_scalar(name, value, record["step"])
+            for name, value in _numbers(event.values, event.event):
+                self._board.add_scalar(name, value, event.step)
 
     def close(self) -> None:
         self._file.close()
@@ -48,31 +47,30 @@ def cut_log(folder: Path, step: int, evaluated: int) -> None:
 
     ``step`` is the checkpoint's; ``evaluated`` the last step whose evaluation it knows of.
     """
-    path = folder / "log.jsonl"
+    path = folder / LOG
     if not path.exists():
         return
     limits = {"evaluation": evaluated, "end": -1}
     kept = [
-        record
-        for record in read_log(folder)
-        if record["step"] <= min(step, limits.get(record["event"], step))
+        entry
+        for entry in read_log(folder)
+        if entry.step <= min(step, limits.get(entry.event, step))
     ]
-    write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+    write_text(path, "".join(json.dumps(entry.to_dict()) + "\n" for entry in kept))
 
 
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    """All whole records of a run's log."""
-    records: list[dict[str, Any]] = []
-    path = folder / "log.jsonl"
+def read_log(folder: Path) -> list[LogEvent]:
+    """All whole events of a run's log."""
+    events: list[LogEvent] = []
+    path = folder / LOG
     if not path.exists():
-        return records
+        return events
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            record = foreign.parse_json(line)
-        except json.JSONDecodeError:
+            events.append(LogEvent.parse(line))
+        except ValueError:
             break
-        records.append(record)
-    return records
+    return events
 
 
 def _numbers(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:

@@ -182,7 +182,7 @@ def coarse_losses(
 
 
 def _widened(features: Any) -> Any:
-    return features._map(lambda value: value.float() if value.dtype in HALF_TYPES else value)
+    return features.map_tensors(lambda value: value.float() if value.dtype in HALF_TYPES else value)
 
 
 class FiniteWatch:

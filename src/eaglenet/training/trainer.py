@@ -27,6 +27,7 @@ from eaglenet.files import folder_written_whole
 from eaglenet.methods.base import Method
 from eaglenet.methods.folder import save
 from eaglenet.progress import Progress, tell
+from eaglenet.run_folder import MODEL, LogEvent
 from eaglenet.training.checkpoint import latest_checkpoint, write_checkpoint
 from eaglenet.training.config import TrainingConfig
 from eaglenet.training.distributed import (
@@ -37,6 +38,7 @@ from eaglenet.training.distributed import (
     sum_over_ranks,
 )
 from eaglenet.training.epochs import epoch_batches, pair_samplers
+from eaglenet.training.evaluating import evaluate_source
 from eaglenet.training.logbook import Logbook, cut_log
 from eaglenet.training.memory import peak_memory
 from eaglenet.training.optimizer import (
@@ -45,7 +47,6 @@ from eaglenet.training.optimizer import (
     halve_towers,
     parameter_groups,
 )
-from eaglenet.training.rounds import evaluate_source
 from eaglenet.training.schedule import rate_factor
 from eaglenet.training.step import FiniteWatch, StepOptions, training_losses
 from eaglenet.training.stopping import StopRequest
@@ -175,7 +176,7 @@ class Trainer:
 
     def _fit(self) -> Position:
         self._counted = time.perf_counter()
-        self._log({"event": "start", "num_steps": self.num_steps})
+        self._log("start", {"num_steps": self.num_steps})
         tell(self.progress, "step", self.position.step, self.num_steps, is_notable=True)
         self.method.train()
         while True:
@@ -190,7 +191,7 @@ class Trainer:
             for batch in epoch_batches(self.train, sampler, epoch, start, self.world):
                 self._step(batch)
         self._count()
-        self._log({"event": "end", "best_epoch": self.position.best_epoch})
+        self._log("end", {"best_epoch": self.position.best_epoch})
         return self.position
 
     def _step(self, batch: PairBatch) -> None:
@@ -266,7 +267,7 @@ class Trainer:
         rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
         for (step, _), row in zip(self.pending, rows, strict=True):
             named = dict(zip(self.names, row, strict=True))
-            self._log({"event": "step", "step": step, **named, "seconds": round(seconds, 5)})
+            self._log("step", {**named, "seconds": round(seconds, 5)}, step)
             detail = f"loss {named['total']:.4f}{self._last_score}"
             tell(self.progress, "step", step, self.num_steps, detail)
         logger.debug("rates after step %d: %s", self.position.step, rates)
@@ -292,8 +293,8 @@ class Trainer:
         result = evaluate_source(
             evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
         )
-        record = {"event": "evaluation", "epoch": epoch, **summary(result)}
-        self._log(record)
+        record = {"epoch": epoch, **summary(result)}
+        self._log("evaluation", record)
         score = result.metrics.t2v.recall_at_1
         if self.config.select_by == "Rsum":
             score = result.metrics.rsum
@@ -306,7 +307,7 @@ class Trainer:
             self.position.best_score, self.position.best_epoch = score, epoch
             self.position.evaluations_since_best = 0
             if self.world.is_main:
-                save_model(evaluated, self.folder / "model")
+                save_model(evaluated, self.folder / MODEL)
         barrier(self.world, "waiting for rank 0 to save the model")
 
     def _lost_patience(self) -> bool:
@@ -352,9 +353,10 @@ class Trainer:
             cut_log(self.folder, self.position.step, self.position.evaluated)
         logger.info("resuming after step %d of %d", self.position.step, self.num_steps)
 
-    def _log(self, record: dict[str, Any]) -> None:
+    def _log(self, event: str, values: Mapping[str, Any], step: int | None = None) -> None:
         if self.logbook is not None:
-            self.logbook.write({"step": self.position.step, **record})
+            at = self.position.step if step is None else step
+            self.logbook.write(LogEvent(event, at, values))
 
 
 def summary(result: EvaluationResult) -> dict[str, Any]:

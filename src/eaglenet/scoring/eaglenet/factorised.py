@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eaglenet.errors import ConfigError
-from eaglenet.layers.stochastic_text import MIN_NORM
+from eaglenet.arithmetic import MIN_NORM
+from eaglenet.errors import too_many_frames
 from eaglenet.scoring.eaglenet.plan import GraphPlan, LayerPlan, Plan
 from eaglenet.types import VideoFeatures
 
@@ -28,10 +28,7 @@ def prepare(plan: Plan, video: VideoFeatures) -> Prepared:
     """Everything that a score needs of a video and that no text changes."""
     frames = video.frames
     if frames.shape[1] > plan.radius.shape[0]:
-        raise ConfigError(
-            f"videos of {frames.shape[1]} frames, the model was built for {plan.radius.shape[0]}; "
-            "sample fewer frames or build it with a larger num_frames"
-        )
+        raise too_many_frames(frames.shape[1], plan.radius.shape[0])
     mask = video.mask if plan.masked else torch.ones_like(video.mask)
     prepared = {"mask": mask, "unit": F.normalize(frames, dim=-1, eps=MIN_NORM)}
     prepared |= _prepare_pooling(plan, frames, mask)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from eaglenet.encoders.compact.encoder import CompactEncoder
 from eaglenet.encoders.compact.text import mean_of_words
 from eaglenet.errors import NonFiniteError
+from eaglenet.run_folder import LOG
 from eaglenet.training.pairs.banks import PairBank, random_views
 from eaglenet.training.pairs.config import PairTrainingConfig
 from eaglenet.training.pairs.distillation import distillation_loss
@@ -27,7 +28,6 @@ from eaglenet.training.pairs.loss import pair_loss
 from eaglenet.types import Tokens
 
 logger = logging.getLogger(__name__)
-LOG = "log.jsonl"
 BEST = "best.pt"
 
 
