@@ -1,29 +1,35 @@
-"""How search grows: the scan of coarse vectors, whole and in parts; what an index run costs.
+"""How everything grows: queries, commits, workers, shards. One part a run, one file of results.
 
-    python benchmarks/scale.py                         # 100,000 clips, and the model
-    python benchmarks/scale.py --clips 100000 1000000  # a million needs 4 GB of disk
+    python benchmarks/scale.py query --clips 100000          # and 1000000, 10000000 (23 GB of disk)
+    python benchmarks/scale.py commit                        # at 1, 2 and 5 million rows (4 GB)
+    python benchmarks/scale.py workers                       # local processes and Ray
+    python benchmarks/scale.py query --clips 10000000 --folder DIR --build     # builds and ends
 
-Clips are synthetic: unit vectors of 512 numbers in clusters, records of one frame, so that the disk
-holds a million. The scan is what a shard does (``exact_shortlists``); it is exact, so its recall
-is 1. The front's share (encoding the sentence, ranking 100 clips exactly) does not grow with the
-store and is measured by ``benchmarks/search.py``.
+Every part is put into ``results/scale-cpu.json`` beside the others, with its load averages.
 
-The model of a run (:func:`predicted`) is a formula; :func:`simulated` plays the same run event by
-event, with workers that are lost, and the two are compared in every run.
+Query: a store's own snapshot of synthetic clips, 512 numbers each: 2,000 centres, and noise of the
+same size around them; coordinate i of both has variance ~ 1/i, about as features of real frames
+and sentences have. Queries are drawn likewise and are not in the store. A query is the shortlist
+of 100 clips and the reading of their records; what encoding the sentence and ranking 100 clips
+take does not grow with the store (``benchmarks/search.py``). Recall is against all cosines.
+Shards: a quarter of the vectors scanned exactly, the slowest of the four and the merging.
+
+Commit: 256 clips of one file into a store whose real tables and snapshot hold so many rows already
+(vectors of 64 numbers: a commit reads no old vector).
+
+Workers: films of 240p into a new store with the ``small`` model, each process with one thread, in
+turns; decoding and encoding alone and the start of an empty run are measured beside.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
+import json
 import os
-import random
-import resource
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,237 +38,292 @@ import torch
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import save_result
+from common import RESULTS, environment
+from eaglenet.files import write_json
+from eaglenet.search.approximate import coded_shortlists, is_scanned, way_of
+from eaglenet.search.indexing.commit import COMMIT_CLIPS, Commit
 from eaglenet.search.shortlist import exact_shortlists, merged
 from eaglenet.search.store import publishing
 from eaglenet.search.store.layout import FeatureLayout
+from eaglenet.search.store.local import SNAPSHOT, StoreFolder
+from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
-from eaglenet.types import VideoFeatures
+from eaglenet.types import FrameSpec, VideoFeatures
 
-DIM, CLUSTERS, CLIPS_A_FILE, QUERIES, PARTS = 512, 2000, 1000, 30, 4
-CLIPS_AN_HOUR = 450
-"""Of ten seconds that overlap by two."""
+CLUSTERS, CLIPS_A_FILE, QUERIES, WARM, PARTS, SHORTLIST = 2000, 1000, 60, 5, 4, 100
+STEP = 500_000
+"""Clips that are published at a time."""
+FEATURES = VideoFeatures(torch.zeros(1, 1, 8), torch.ones(1, 1, dtype=torch.bool))
 
 
 class SyntheticTables:
     """What publishing reads of tables, made up as it is asked for."""
 
-    def __init__(self, num_clips: int, layout: FeatureLayout) -> None:
+    def __init__(self, num_clips: int, layout: FeatureLayout, dim: int = 512) -> None:
         self.num_files = num_clips // CLIPS_A_FILE
         self.layout = layout
-        generator = np.random.default_rng(0)
-        centres = generator.standard_normal((CLUSTERS, DIM), np.float32)
-        self.centres = centres / np.linalg.norm(centres, axis=1, keepdims=True)
+        self.spread = (np.arange(1, dim + 1, dtype=np.float32)) ** np.float32(-0.5)
+        self.centres = np.random.default_rng(0).standard_normal((CLUSTERS, dim), np.float32)
+
+    def file(self, number: int) -> FileRow:
+        content = f"{number * 2654435761 % 2**64:016x}{number:016x}"
+        return FileRow(f"/v/{number:08}.mp4", 1, 1, content, "done", num_clips=CLIPS_A_FILE)
 
     def files(self) -> list[FileRow]:
-        return [
-            FileRow(f"/v/{n:08}.mp4", 1, 1, f"{n:032x}", "done", num_clips=CLIPS_A_FILE)
-            for n in range(self.num_files)
-        ]
+        return [self.file(number) for number in range(self.num_files)]
 
     def clip_keys(self, contents: Sequence[str] | None = None) -> list[ClipKey]:
         names = contents if contents is not None else [row.content for row in self.files()]
         return [(content, number) for content in names for number in range(CLIPS_A_FILE)]
 
-    def index_kind(self) -> str | None:
-        return None
+    def vectors(self, count: int, seed: int) -> NDArray[np.float32]:
+        generator = np.random.default_rng(seed)
+        vectors = generator.standard_normal((count, len(self.spread)), np.float32)
+        vectors += self.centres[generator.integers(0, CLUSTERS, count)]
+        vectors *= self.spread
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors
 
     def read_clips(self, keys: Sequence[ClipKey]) -> ClipRows:
         count = len(keys)
-        generator = np.random.default_rng(int(keys[0][0], 16) * CLIPS_A_FILE + keys[0][1])
-        noise = generator.standard_normal((count, DIM), np.float32) / np.float32(DIM**0.5)
-        vectors = self.centres[generator.integers(0, CLUSTERS, count)] + noise
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return ClipRows(
             keys=list(keys),
             paths=["/v"] * count,
-            starts=np.zeros(count),
-            ends=np.full(count, 10.0),
-            coarse=vectors,
+            starts=np.array([8.0 * number for _, number in keys]),
+            ends=np.array([8.0 * number + 10.0 for _, number in keys]),
+            coarse=self.vectors(count, int(keys[0][0][16:], 16) * CLIPS_A_FILE + keys[0][1]),
             records=np.zeros(count, self.layout.dtype),
             thumbnails=[b"x"] * count,
         )
 
 
-def make_snapshot(folder: Path, num_clips: int) -> tuple[Snapshot, float]:
-    """A real snapshot of synthetic clips, and the seconds it took to publish."""
-    features = VideoFeatures(torch.zeros(1, 1, 8), torch.ones(1, 1, dtype=torch.bool))
-    layout = FeatureLayout.of(features)
-    tables: Any = SyntheticTables(num_clips, layout)
+def opened(folder: Path, layout: FeatureLayout, dim: int = 512) -> Snapshot:
+    return Snapshot(folder, layout, dim, location="synthetic")
+
+
+def build(folder: Path, num_clips: int, dim: int = 512) -> None:
+    """A real snapshot of synthetic clips; goes on where it was left."""
+    layout = FeatureLayout.of(FEATURES)
+    folder.mkdir(parents=True, exist_ok=True)
+    previous = opened(folder, layout, dim) if (folder / "current.json").exists() else None
+    have = len(previous) if previous is not None else 0
+    for total in range(min(have + STEP, num_clips), num_clips + 1, STEP):
+        tables: Any = SyntheticTables(total, layout, dim)
+        begun = time.perf_counter()
+        publishing.publish(folder, tables, layout, dim, previous)
+        previous = opened(folder, layout, dim)
+        print(f"{total:,} clips, {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+def measure_query(num_clips: int, folder: Path) -> dict[str, Any]:
+    build(folder, num_clips)
+    layout = FeatureLayout.of(FEATURES)
+    before = memory()
     begun = time.perf_counter()
-    publishing.publish(folder, tables, layout, DIM, None)
-    return Snapshot(folder, layout, DIM, location="synthetic"), time.perf_counter() - begun
+    snapshot = opened(folder, layout)
+    seconds = {"open_seconds": time.perf_counter() - begun}
+    is_exact = is_scanned(snapshot)
+    way = exact_shortlists if is_exact else coded_shortlists
+    queries = torch.from_numpy(SyntheticTables(0, layout).vectors(QUERIES, 2**60))
+
+    def ask(query: torch.Tensor) -> NDArray[np.int64]:
+        rows = way(snapshot, query[None], SHORTLIST)[0].rows
+        snapshot.records(rows)
+        return rows
+
+    begun = time.perf_counter()
+    ask(queries[0])
+    seconds["first_query_seconds"] = time.perf_counter() - begun
+    spent, used, found = [], [], []
+    for query in queries:
+        begun, before_use = time.perf_counter(), time.process_time()
+        found.append(ask(query))
+        spent.append(time.perf_counter() - begun)
+        used.append(time.process_time() - before_use)
+    after = memory()
+    result = {
+        "clips": len(snapshot),
+        "searched_by": way_of(snapshot),
+        **{name: round(value, 2) for name, value in seconds.items()},
+        **percentiles(spent[WARM:]),
+        "processor_p50_ms": percentiles(used[WARM:])["p50_ms"],
+        "recall_at_100": recall(snapshot, queries, found),
+        "memory_mb": {name: after[name] - before[name] for name in after},
+        "bytes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
+    }
+    if num_clips <= 1_000_000:
+        result["shards"] = measure_shards(snapshot, queries[:20])
+    return result
 
 
-def measure_scan(num_clips: int, folder: Path) -> dict[str, Any]:
-    """Seconds of shortlists of 100, over all vectors and over a quarter of them."""
-    snapshot, published = make_snapshot(folder, num_clips)
-    generator = torch.Generator().manual_seed(1)
-    queries = torch.nn.functional.normalize(torch.randn(QUERIES, DIM, generator=generator), dim=-1)
-    whole: list[float] = []
-    parts: list[float] = []
-    is_same = True
+def recall(snapshot: Snapshot, queries: torch.Tensor, found: list[NDArray[np.int64]]) -> float:
+    """Share of the 100 nearest of all clips that were found; one pass over the vectors."""
+    best = torch.full((len(queries), SHORTLIST), -2.0)
+    rows = torch.zeros(len(queries), SHORTLIST, dtype=torch.int64)
+    mapped = snapshot.folder / f"vectors-{snapshot.generation}.f32"
+    vectors = np.memmap(mapped, np.float32, "r", shape=(snapshot.num_slots, snapshot.dim))
+    for first in range(0, len(vectors), 20_000):
+        scores = queries @ torch.from_numpy(np.array(vectors[first : first + 20_000])).T
+        values, places = scores.topk(SHORTLIST, dim=1)
+        best, order = torch.cat([best, values], dim=1).topk(SHORTLIST, dim=1)
+        rows = torch.cat([rows, places + first], dim=1).gather(1, order)
+    pairs = zip(rows.tolist(), found, strict=True)
+    return round(float(np.mean([len({*ours} & {*truth}) / SHORTLIST for truth, ours in pairs])), 4)
+
+
+def measure_shards(snapshot: Snapshot, queries: torch.Tensor) -> dict[str, Any]:
+    """Exact scans of all vectors, and of four parts one after the other."""
+    whole, parts, is_same = [], [], True
     for query in queries:
         begun = time.perf_counter()
-        expected = exact_shortlists(snapshot, query[None], 100)[0]
+        expected = exact_shortlists(snapshot, query[None], SHORTLIST)[0]
         whole.append(time.perf_counter() - begun)
         pieces, slowest = [], 0.0
         for number in range(1, PARTS + 1):
             begun = time.perf_counter()
-            pieces.append(exact_shortlists(snapshot, query[None], 100, None, (number, PARTS))[0])
+            part = (number, PARTS)
+            pieces.append(exact_shortlists(snapshot, query[None], SHORTLIST, None, part)[0])
             slowest = max(slowest, time.perf_counter() - begun)
         begun = time.perf_counter()
-        found = merged(pieces, 100)
+        together = merged(pieces, SHORTLIST)
         parts.append(slowest + time.perf_counter() - begun)
-        is_same &= found.cosines.tobytes() == expected.cosines.tobytes()
-        is_same &= bool((found.rows == expected.rows).all())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        is_same &= together.cosines.tobytes() == expected.cosines.tobytes()
+        is_same &= bool((together.rows == expected.rows).all())
     return {
-        "clips": num_clips,
-        "publish_seconds": round(published, 1),
-        "p50_ms": percentile(whole, 50),
-        "p99_ms": percentile(whole, 99),
-        "shards": PARTS,
-        "shards_p50_ms": percentile(parts, 50),
-        "shards_p99_ms": percentile(parts, 99),
-        "shards_are_bit_identical": is_same,
-        "peak_mb": round(peak),
+        "parts": PARTS,
+        "one": percentiles(whole[WARM:]),
+        "four": percentiles(parts[WARM:]),
+        "are_bit_identical": is_same,
     }
 
 
-def percentile(seconds: Sequence[float], share: float) -> float:
-    values: NDArray[np.float64] = np.asarray(seconds[1:])  # The first maps the vectors.
-    return round(1000 * float(np.percentile(values, share)), 2)
-
-
-@dataclass(frozen=True)
-class Run:
-    """An index run on a cluster."""
-
-    hours: float
-    """Of video."""
-    cores: int
-    gpus: int
-    decode_a_core: float = 2.3
-    """Clips a second; 12 frames of 224 from H.264."""
-    encode_a_gpu: float = 1200.0
-    encode_a_core: float = 0.0
-    """Where there is no GPU: clips a second of a core that does nothing else."""
-    losses_an_hour: float = 0.0
-    """Workers lost in an hour, of each core."""
-    shard: int = 32
-    start_seconds: float = 10.0
-    """Of a worker: Python, torch and the model."""
-    core_hour: float = 0.04
-    gpu_hour: float = 3.0
-    gigabyte_month: float = 0.023
-    bytes_a_clip: float = 25e3
-
-    @property
-    def clips(self) -> float:
-        return self.hours * CLIPS_AN_HOUR
-
-    @property
-    def seconds_a_clip(self) -> float:
-        """Of one core."""
-        own = 1 / self.encode_a_core if not self.gpus else 0.0
-        return 1 / self.decode_a_core + own
-
-
-def predicted(run: Run) -> dict[str, float]:
-    """Seconds = clips / min(cores / t, gpus * e) * (1 + l (T / 2 + s)) + s.
-
-    t: core seconds a clip; e: clips a second of a GPU; l: losses of a core a second; T: seconds of
-    a shard; s: seconds to start a worker. A loss costs half a shard and a start.
-    """
-    rate = run.cores / run.seconds_a_clip
-    if run.gpus:
-        rate = min(rate, run.gpus * run.encode_a_gpu)
-    shard_seconds = run.shard * run.cores / rate
-    wasted = run.losses_an_hour / 3600 * (shard_seconds / 2 + run.start_seconds)
-    seconds = run.clips / rate * (1 + wasted) + run.start_seconds
-    gigabytes = run.clips * run.bytes_a_clip / 1e9
-    return {
-        "seconds": seconds,
-        "gigabytes": gigabytes,
-        "money": seconds / 3600 * (run.cores * run.core_hour + run.gpus * run.gpu_hour),
-        "money_a_month": gigabytes * run.gigabyte_month,
-    }
-
-
-def simulated(run: Run, seed: int = 0) -> float:
-    """Seconds of the same run, shard by shard: cores decode, GPUs take turns, workers are lost."""
-    chance = random.Random(seed)
-    waiting = round(run.clips / run.shard)
-    free = [(run.start_seconds, number, "free") for number in range(run.cores)]
-    gpus = [0.0] * run.gpus
-    heapq.heapify(free)
-    end = 0.0
-    while free:
-        now, number, what = heapq.heappop(free)
-        if what == "decoded":
-            if gpus:
-                now = max(now, heapq.heappop(gpus)) + run.shard / run.encode_a_gpu
-                heapq.heappush(gpus, now)
-            end = max(end, now)
-        if not waiting:
-            continue
-        work = run.shard * run.seconds_a_clip * chance.uniform(0.7, 1.3)
-        lost = chance.expovariate(run.losses_an_hour / 3600) if run.losses_an_hour else work + 1
-        if lost < work:
-            heapq.heappush(free, (now + lost + run.start_seconds, number, "free"))
-        else:
-            waiting -= 1
-            heapq.heappush(free, (now + work, number, "decoded"))
-    return end
-
-
-def compare_model() -> list[dict[str, float]]:
-    """The formula and the simulation for runs whose shards can be counted in seconds."""
-    rows = []
-    for run in (
-        Run(10, 2, 0, encode_a_core=4.0),
-        Run(1000, 64, 1),
-        Run(1000, 64, 1, losses_an_hour=2.0),
-        Run(1000, 1000, 1),
-    ):
-        formula, played = predicted(run)["seconds"], simulated(run)
-        rows.append(
-            {
-                "hours": run.hours,
-                "cores": run.cores,
-                "gpus": run.gpus,
-                "losses_an_hour": run.losses_an_hour,
-                "formula_seconds": round(formula),
-                "simulated_seconds": round(played),
-                "ratio": round(formula / played, 3),
-            }
-        )
+def measure_commit(folder: Path, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Into real tables that hold the clips of the synthetic snapshot too."""
+    dim, layout = 64, FeatureLayout.of(FEATURES)
+    manifest = Manifest("none", "none", "none", dim, FrameSpec(), Splitting(), layout)
+    store = StoreFolder(folder, manifest)
+    folder.mkdir(parents=True, exist_ok=True)
+    store.write_manifest()
+    tables, have, rows = store.tables(), 0, []
+    for size in sizes:
+        synthetic = SyntheticTables(size, layout, dim)
+        for first in range(have // CLIPS_A_FILE, size // CLIPS_A_FILE, 100):
+            files = [synthetic.file(number) for number in range(first, first + 100)]
+            tables.add_clips(synthetic.read_clips(synthetic.clip_keys([f.content for f in files])))
+            tables.put_files(files)
+            print(f"{(first + 100) * CLIPS_A_FILE:,} rows", end="\r", flush=True)
+        have = size
+        tables.optimize()
+        (folder / SNAPSHOT).mkdir(exist_ok=True)
+        made: Any = synthetic
+        previous = store.snapshot() if store.is_searched else None
+        publishing.publish(folder / SNAPSHOT, made, layout, dim, previous)
+        commit_once(store, tables, synthetic, size * 10 + 9, {})  # Reads what it finds anew.
+        parts: dict[str, list[float]] = {"whole": [], "clips": [], "files": [], "publish": []}
+        for number in range(5):
+            commit_once(store, tables, synthetic, size * 10 + number, parts)
+        medians = {f"{name}_seconds": round(float(np.median(v)), 3) for name, v in parts.items()}
+        rows.append({"rows": size, "clips_a_commit": COMMIT_CLIPS, **medians})
+        print(rows[-1], flush=True)
     return rows
+
+
+def commit_once(
+    store: StoreFolder, tables: Any, synthetic: SyntheticTables, number: int, parts: dict[str, Any]
+) -> None:
+    content = f"{number:032x}"
+    rows = synthetic.read_clips([(content, clip) for clip in range(COMMIT_CLIPS)])
+    row = FileRow(f"/more/{number}.mp4", 1, 1, content, "done", num_clips=COMMIT_CLIPS)
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                parts.setdefault(name, []).append(time.perf_counter() - begun)
+
+        return call
+
+    class Timed:
+        """The tables, with a clock."""
+
+        add_clips = staticmethod(timed("clips", tables.add_clips))
+        put_files = staticmethod(timed("files", tables.put_files))
+
+    class TimedStore:
+        """The store, with a clock."""
+
+        @staticmethod
+        def publish(_: Any) -> int:
+            count: int = timed("publish", store.publish)(tables)
+            return count
+
+    waiting: Any = Commit(TimedStore, Timed)  # type: ignore[arg-type]
+    waiting.add_clips(rows)
+    waiting.add_row(row)
+    timed("whole", waiting.write)()
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    values = 1000 * np.asarray(seconds)
+    return {f"p{share}_ms": round(float(np.percentile(values, share)), 1) for share in (50, 99)}
+
+
+def memory() -> dict[str, int]:
+    """Of this process now, in MB: its own, and pages of mapped files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    values = dict(line.split(":", 1) for line in lines)
+    return {name: int(values[name].split()[0]) // 1024 for name in ("RssAnon", "RssFile")}
+
+
+def keep(part: str, key: str | None, result: Any, load_before: tuple[float, ...]) -> None:
+    """Put one part into the file of results, beside what other runs put there."""
+    path = RESULTS / "scale-cpu.json"
+    values = json.loads(path.read_text()) if path.exists() else {}
+    conditions = {
+        "environment": environment(),
+        "load_average": {
+            "before": [round(value, 2) for value in load_before],
+            "after": [round(value, 2) for value in os.getloadavg()],
+        },
+    }
+    entry = {**result, **conditions}
+    if key is None:
+        values[part] = entry
+    else:
+        values.setdefault(part, {})[key] = entry
+    write_json(path, values)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clips", type=int, nargs="+", default=[100_000])
-    parser.add_argument("--model-only", action="store_true", help="formula and simulation alone")
-    parser.add_argument("--folder", type=Path, help="where the synthetic stores are made")
+    parser.add_argument("part", choices=["query", "commit", "workers"])
+    parser.add_argument("--clips", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 2_000_000, 5_000_000])
+    parser.add_argument("--folder", type=Path, help="keep the synthetic store here, use it again")
+    parser.add_argument("--build", action="store_true", help="make that store and measure nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
-    model = compare_model()
-    for row in model:
-        print(row)
-    if arguments.model_only:
-        return
-    scans = []
-    for num_clips in arguments.clips:
-        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            scans.append(measure_scan(num_clips, Path(folder)))
-            print(scans[-1])
     load = os.getloadavg()
-    save_result(
-        "scale", {"scan": scans, "model": model, "load_average": [round(x, 1) for x in load]}
-    )
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary) / "store"
+        if arguments.build:
+            build(folder, arguments.clips)
+            return
+        if arguments.part == "query":
+            result = measure_query(arguments.clips, folder)
+            keep("query", str(arguments.clips), result, load)
+        elif arguments.part == "commit":
+            result = {"sizes": measure_commit(folder, arguments.rows)}
+            keep("commit", None, result, load)
+        else:
+            from scale_workers import measure_workers
+
+            result = measure_workers(Path(temporary))
+            keep("workers", None, result, load)
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from eaglenet.search.store.snapshot import Snapshot
 
 CANDIDATES = 4096
 """Clips whose exact cosines are computed, and one more for each ``ONE_IN`` clips of the store."""
-ONE_IN = 2048
+ONE_IN = 8192
 WIDER = 16
 """At least so many candidates for each clip of the shortlist."""
 

@@ -129,6 +129,7 @@ class Snapshot:
             # Copy-on-write only because torch refuses read-only memory; nothing writes to it.
             vectors = np.memmap(path, np.float32, "c", shape=(self.num_slots, self.dim))
         self._vectors = vectors
+        self._vector_bytes = LocalBytes(path)
         status = path.stat()
         self._vectors_file = (status.st_dev, status.st_ino)
 
@@ -186,9 +187,20 @@ class Snapshot:
         return torch.from_numpy(self._vectors[first:end])
 
     def vectors_of(self, rows: NDArray[np.int64]) -> Tensor:
-        """``[rows, dim]`` of a few clips, compared with their checksums; reads no other."""
-        vectors = np.array(self._vectors[self.columns["slot"][rows]])
-        if not np.array_equal(checks_of(vectors), self.columns["vector_check"][rows]):
+        """``[rows, dim]`` of a few clips, compared with their checksums; reads no other.
+
+        Read in place: a mapped page would bring its neighbours with it.
+        """
+        vectors = np.empty((len(rows), self.dim), np.float32)
+        if not len(rows):
+            return torch.from_numpy(vectors)
+        offsets = (self.columns["slot"][rows] * self.dim * 4).tolist()
+        view, size = memoryview(vectors.data).cast("B"), self.dim * 4
+        parts = [view[place * size : (place + 1) * size] for place in range(len(rows))]
+        is_whole = self._vector_bytes.read_into(list(zip(offsets, parts, strict=True)))
+        if not is_whole or not np.array_equal(
+            checks_of(vectors), self.columns["vector_check"][rows]
+        ):
             raise damaged(f"vectors-{self.generation}.f32", self.location)
         return torch.from_numpy(vectors)
 
@@ -361,6 +373,8 @@ class LocalBytes:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
+        if hasattr(os, "posix_fadvise"):  # Reading ahead would bring what nobody asked for.
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
     def read_into(self, spans: Sequence[Span]) -> bool:
         handle = self._file.fileno()
