@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from synthetic_store import FRAMES, BagMethod, clip_rows, content_of, make_manifest
+from torch import Tensor
 from torch.nn import functional as F
 
 from eaglenet.search.engine import Engine
-from eaglenet.search.folding import NEAR_SECONDS, apart
+from eaglenet.search.folding import NEAR_SECONDS, apart, change_alike
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.tables import FileRow
 from eaglenet.types import Moment
@@ -136,3 +137,24 @@ def test_folding_still_gives_as_many_results_as_were_asked_for(films: Engine) ->
     hits = films.search("red car", k=5)
     assert [(Path(hit.path).stem, hit.clip_id) for hit in hits] == many[:5]
     assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
+
+
+def test_one_place_with_other_events_is_no_copy_and_compression_is() -> None:
+    """A fixed camera: frames are alike all along; what happens, and when, tells films apart."""
+    draw = torch.Generator().manual_seed(0)
+    place, event, offset = F.normalize(torch.randn(3, 48, generator=draw), dim=-1)
+    quiet = place.expand(12, -1)
+
+    def film(frames: list[int]) -> Tensor:
+        there = torch.zeros(12, 1)
+        there[frames] = 0.5
+        return F.normalize(quiet + there * event, dim=-1)
+
+    early, late = film([1, 2, 3]), film([8, 9, 10])
+    noise = 0.02 * torch.randn(12, 48, generator=draw)
+    compressed = F.normalize(early + 0.4 * offset + noise, dim=-1)
+    assert float((early * late).sum(dim=-1).min()) > 0.85, "alike, frame by frame"
+    assert change_alike(early, compressed)
+    assert not change_alike(early, late)
+    assert not change_alike(early, quiet)
+    assert change_alike(quiet, F.normalize(quiet + 0.4 * offset, dim=-1))
