@@ -80,8 +80,8 @@ def knock(endpoint: str, name: str) -> None:
         cause = f"no answer in {PATIENCE} s" if waited else str(reason)
         raise ModelNotFoundError(
             f"{name} is not on this machine, and {endpoint} cannot be reached ({cause}). Use "
-            "--model small, which comes with the package, or a model folder; or run this once "
-            "where there is a network"
+            "--model small, which comes with the package, or a model folder (training: --set "
+            "encoder.source=FOLDER); or run this once where there is a network"
         ) from error
 
 
