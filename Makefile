@@ -48,6 +48,7 @@ test-hostile: $(STAMP) ## the campaign against it: every fuzzer for SECONDS each
 	EAGLENET_HOSTILE_SECONDS=$(SECONDS) $(BIN)/pytest tests/hostile tests/serve/test_hostile_requests.py tests/serve/test_memory.py -m "not gpu and not download"
 
 audit: $(STAMP) ## known holes in the dependencies, where a network is; pins and the list of parts anyhow
+	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 10 pip-audit -c constraints.txt
 	$(BIN)/python tools/audit.py --sbom dist/sbom.json
 
 dist: $(STAMP) ## wheel and sdist in dist/, checked as PyPI checks them; .ci/release uploads them

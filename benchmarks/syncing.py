@@ -29,7 +29,7 @@ from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
 MOST = 0.05
 """Share of a run that syncing may take."""
-FILM_SECONDS, SHORT_SECONDS, SHORT_FILES = 64, 4, 24
+FILM_SECONDS, SHORT_SECONDS, SHORT_FILES = 32, 2, 12
 
 
 class Counted:

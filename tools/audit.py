@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -57,11 +58,14 @@ def sbom() -> dict[str, object]:
 
 def known_holes() -> int:
     """Exit code of pip-audit; 0 where it or the network is not there, which is said."""
-    if shutil.which("pip-audit") is None:
-        print("pip-audit is not installed: known holes were not looked up")
+    # Beside this interpreter first: a virtual environment need not be on the path.
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    program = shutil.which("pip-audit", path=places)
+    if program is None:
+        print("pip-audit is not installed (pip install pip-audit): known holes were not looked up")
         return 0
     run = subprocess.run(
-        ["pip-audit", "--progress-spinner", "off", "-r", str(CONSTRAINTS), "--no-deps"],
+        [program, "--progress-spinner", "off", "-r", str(CONSTRAINTS), "--no-deps"],
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,74 @@
+"""The audit of the dependencies: pins, known holes where they can be looked up, a list of parts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOL = Path(__file__).parent.parent / "tools" / "audit.py"
+
+
+@pytest.fixture
+def audit() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("audit", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def stand_in(folder: Path, words: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pip-audit beside the interpreter that says this."""
+    program = folder / "pip-audit"
+    program.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+
+
+def test_a_known_hole_fails_the_audit(
+    audit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, "pillow 1.0 PYSEC-1", 1, monkeypatch)
+    assert audit.known_holes() == 1
+
+
+def test_without_a_network_that_is_said_and_no_failure(
+    audit: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stand_in(tmp_path, "ConnectionError: Max retries exceeded", 1, monkeypatch)
+    assert audit.known_holes() == 0
+    assert "no network" in capsys.readouterr().out
+
+
+def test_a_package_unlike_its_pin_is_named(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "pins", lambda: {"a": "1.0", "b": "2.0"})
+    monkeypatch.setattr(audit, "installed", lambda: {"a": "1.0+cpu", "b": "2.1", "c": "3"})
+    assert audit.unlike_their_pins() == ["b is 2.1, pinned to 2.0"]
+
+
+def test_the_list_of_parts_names_every_package(audit: ModuleType) -> None:
+    parts = json.loads(json.dumps(audit.sbom()))
+    assert (parts["bomFormat"], parts["specVersion"]) == ("CycloneDX", "1.5")
+    assert {"torch", "av", "eaglenet"} <= {part["name"] for part in parts["components"]}
+    assert all(part["purl"].startswith("pkg:pypi/") for part in parts["components"])
+
+
+def test_every_core_dependency_is_pinned(audit: ModuleType) -> None:
+    import tomllib
+
+    project = tomllib.loads((TOOL.parent.parent / "pyproject.toml").read_text())["project"]
+    names = {
+        audit.normal(audit.re.split(r"[<>=!~\[; ]", each)[0]) for each in project["dependencies"]
+    }
+    assert names <= set(audit.pins()), names - set(audit.pins())
