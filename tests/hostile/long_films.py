@@ -33,7 +33,7 @@ SPEC = FrameSpec(num_frames=12, size=16)
 
 def make_film(path: Path, minutes: int) -> Path:
     """A film of 64 x 48 that moves, with a keyframe every ten seconds as x264 has by default."""
-    piece = path.with_name(f"piece{path.suffix}")
+    piece = path.with_name("piece.mp4")  # Matroska leaves the times of its first packets open
     if not piece.exists():
         generator = np.random.default_rng(0)
         scene = generator.integers(0, 256, (3, 48, 64 + PIECE * FPS), dtype=np.uint8)
