@@ -170,7 +170,7 @@ class ObjectFolder:
                 mode: Any = "create"
                 if tag is not None:
                     e_tag, _, version = tag.partition(" ")
-                    mode = {"e_tag": e_tag, "version": version or None}
+                    mode = {"e_tag": e_tag, "version": version} if version else {"e_tag": e_tag}
                 return _tag(self._store.put(name, content, mode=mode))
         except ChangedObjectError:
             found, now = self.read(name)
