@@ -10,7 +10,6 @@ from pathlib import Path
 
 from eaglenet.hardware import AUTO
 from eaglenet.objects import absolute
-from eaglenet.search.approximate import way_of
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.search.indexing.excluding import Excluding
@@ -22,6 +21,7 @@ from eaglenet.search.indexing.ledger import Ledger, Settled
 from eaglenet.search.indexing.report import IndexProgress, IndexReport, OnProgress
 from eaglenet.search.indexing.tally import Tally
 from eaglenet.search.indexing.words import WordsRun
+from eaglenet.search.shortlist import is_exact
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.store.tables import FileRow
 from eaglenet.video.limits import Limits
@@ -137,7 +137,7 @@ class IndexRun:
             dropped=len(gone) if drop_missing else 0,
             missing=0 if drop_missing else len(gone),
             clips=clips,
-            index=way_of(self.commit.store.snapshot()),
+            index="exact scan" if is_exact(clips, self.commit.store.manifest.dim) else "codes",
             unused_tags=unused_tags([file.path for file in found], self.ledger.tags),
         )
 
