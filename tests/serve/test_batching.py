@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import run_apart
 
 from eaglenet.search.filters import Filters
 from eaglenet.search.options import SearchOptions
@@ -66,7 +67,7 @@ def test_queries_that_wait_are_answered_in_one_call() -> None:
         assert len(engine.threads) == 1
         await batcher.close()
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_only_queries_with_the_same_options_go_together() -> None:
@@ -104,7 +105,7 @@ def test_only_queries_with_the_same_options_go_together() -> None:
         assert found[3].hits[1][0].clip_id == "e 1"
         await batcher.close()
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_one_bad_query_does_not_spoil_the_others() -> None:
@@ -118,7 +119,7 @@ def test_one_bad_query_does_not_spoil_the_others() -> None:
         assert [each.hits[0][0].clip_id for each in (found[1], found[3])] == ["a 1", "b 1"]
         await batcher.close()
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_who_gave_up_is_not_searched_for() -> None:
@@ -133,7 +134,7 @@ def test_who_gave_up_is_not_searched_for() -> None:
         assert engine.calls[1][0] == ["stays"]
         await batcher.close()
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_closing_answers_what_waits_and_takes_no_more() -> None:
@@ -150,7 +151,7 @@ def test_closing_answers_what_waits_and_takes_no_more() -> None:
         assert found[1].hits[0][0].clip_id == "a 1"
         await closing
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_a_long_line_cuts_the_shortlists_and_says_so() -> None:
@@ -170,7 +171,7 @@ def test_a_long_line_cuts_the_shortlists_and_says_so() -> None:
         assert all(len(each.hits[0]) == 30 for each in found[:-1])
         await batcher.close()
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_the_time_of_cut_shortlists_does_not_count_for_whole_ones() -> None:
@@ -186,7 +187,7 @@ def test_the_time_of_cut_shortlists_does_not_count_for_whole_ones() -> None:
         ]
         await batcher.close()
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_workers_share_the_line_and_the_cores() -> None:
@@ -218,4 +219,4 @@ def test_workers_share_the_line_and_the_cores() -> None:
         assert len(engine.threads) == 2
         await batcher.close()
 
-    asyncio.run(scenario())
+    run_apart(scenario())

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from loops import run_apart
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
@@ -74,7 +75,7 @@ def held_requests(engine: Engine, settings: Settings, count: int) -> list[httpx.
             held.go.set()
             return await asyncio.gather(*tasks)
 
-    return asyncio.run(scenario())
+    return run_apart(scenario())
 
 
 def test_too_many_at_once_are_turned_away_and_the_others_answered(engine: Engine) -> None:

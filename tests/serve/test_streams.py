@@ -13,6 +13,7 @@ import av
 import pytest
 from demo_store import save_model
 from fastapi.testclient import TestClient
+from loops import run_apart
 from odd_files import write_odd
 
 from eaglenet.search.engine import Engine
@@ -135,7 +136,7 @@ def test_what_is_no_video_or_names_other_files_is_refused(content: bytes, tmp_pa
         assert str(tmp_path) not in caught.value.detail
         assert not streams._running
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_pa
         await streams.close()
         assert second.process.returncode is not None
 
-    asyncio.run(scenario())
+    run_apart(scenario())
 
 
 def test_one_that_never_begins_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,4 +178,4 @@ def test_one_that_never_begins_is_given_up(tmp_path: Path, monkeypatch: pytest.M
         assert caught.value.status_code in (415, 504)
         assert not streams._running
 
-    asyncio.run(scenario())
+    run_apart(scenario())

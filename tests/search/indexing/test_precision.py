@@ -131,7 +131,7 @@ def test_auto_puts_a_model_that_is_loaded_where_the_machine_is_best(
     film = colour_video(tmp_path / "film.mp4", ["red"])
     store = tmp_path / "store"
     index_videos([film], store, model, options=IndexOptions(device="cpu", workers=0))
-    monkeypatch.setattr("eaglenet.search.models.best_device", lambda: "meta")
+    monkeypatch.setattr("eaglenet.hardware.best_device", lambda: "meta")
     assert Engine.open(store).method.device.type == "meta"
     assert Engine.open(store, device="cpu").method.device.type == "cpu"
     assert Engine.open(store, load(model)).method.device == torch.device("cpu")
