@@ -202,7 +202,8 @@ def run(options: argparse.Namespace) -> None:
         if options.device == "cuda":
             torch.cuda.empty_cache()
     name = "towers-quick" if options.quick else "towers"
-    result = {"settings": vars(options) | {"output": str(options.output or "")}, "rows": rows}
+    settings = {name: value for name, value in vars(options).items() if name != "output"}
+    result = {"settings": settings, "rows": rows}
     print(f"written to {save_result(name, result, options.output)}")
 
 

@@ -147,13 +147,13 @@ class DirectionEnergy(Energy):
         to_text = torch.addcmul(to_unit, along, unit_text, value=-1) / text_length
         return to_text, to_frames
 
+    @abstractmethod
     def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         """g."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         """A gradient of g(t) as one of t."""
-        raise NotImplementedError
 
 
 class BilinearEnergy(DirectionEnergy):
