@@ -45,8 +45,7 @@ def make_piece(path: Path, film: Film) -> None:
 
 
 def make_film(path: Path, minutes: int) -> Path:
-    indexing.PIECE, indexing.make_file = PIECE, make_piece
-    indexing.make_film(path, "1080p", minutes * 60)
+    indexing.make_film(path, "1080p", minutes * 60, piece_seconds=PIECE, make_piece=make_piece)
     return path
 
 

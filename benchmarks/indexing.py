@@ -188,17 +188,24 @@ def ways() -> dict[str, Way]:
     return every
 
 
-def make_film(path: Path, name: str, seconds: int) -> None:
+def make_film(
+    path: Path,
+    name: str,
+    seconds: int,
+    *,
+    piece_seconds: int = PIECE,
+    make_piece: Callable[[Path, Film], None] = make_file,
+) -> None:
     """A piece of film, its packets repeated."""
     piece = path.with_name(f"piece-{path.name}")
-    make_file(piece, Film(name, PIECE, *SIZES[name], 2 * FPS))
+    make_piece(piece, Film(name, piece_seconds, *SIZES[name], 2 * FPS))
     with pyav().open(str(path), "w") as target:
         stream: Any = None
-        for turn in range(seconds // PIECE):
+        for turn in range(seconds // piece_seconds):
             with pyav().open(str(piece)) as source:
                 given = source.streams.video[0]
                 stream = stream or target.add_stream_from_template(given)
-                shift = round(turn * PIECE / given.time_base)
+                shift = round(turn * piece_seconds / given.time_base)
                 for packet in source.demux(given):
                     if packet.dts is not None:
                         packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
