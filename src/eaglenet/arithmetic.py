@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,3 +18,8 @@ SLOPE = 1.702
 def quick_gelu(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """x sigmoid(1.702 x), the approximation OpenAI's models were trained with."""
     return values * torch.sigmoid(SLOPE * values)
+
+
+def unit_entries(features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    """The same directions with entries of about 1: unit length times the root of the width."""
+    return F.normalize(features, dim=-1) * math.sqrt(features.shape[-1])

@@ -148,6 +148,17 @@ def test_captions_of_other_items_are_an_error_that_shows_both_names(tmp_path: Pa
         prepare_frames(plan, tmp_path / "frames")
 
 
+def test_a_folder_of_test_items_has_no_other_split(tmp_path: Path) -> None:
+    images = write_pictures(tmp_path)
+    (tmp_path / "captions.json").write_text('{"1": ["a man"], "2": ["a dog"]}')
+    files = {"people": tmp_path / "captions.json"}
+    plan = FramePreparation(images, files, "own", 24, test=True)
+    prepare_frames(plan, tmp_path / "frames")
+    assert FrameFolder.open(tmp_path / "frames").splits == {"test": 2}
+    with pytest.raises(UsageError, match="--test and --validation"):
+        FramePreparation(images, files, "own", 24, validation=1, test=True)
+
+
 def test_a_pattern_without_a_group_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="one group"):
         FramePreparation(tmp_path, {}, "test", item="video")

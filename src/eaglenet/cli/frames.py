@@ -38,6 +38,9 @@ def frames(
     validation: Annotated[
         float, typer.Option(help="Share, or number, of items held out for choices.")
     ] = 0.0,
+    test: Annotated[
+        bool, typer.Option("--test", help="All items are the test split, in a folder of its own.")
+    ] = False,
 ) -> None:
     """Pack pictures with captions; `eaglenet train small --set folders=A,B` trains on them."""
     from eaglenet.data.frame_folder import CAPTION_KINDS
@@ -51,7 +54,7 @@ def frames(
             raise UsageError(f"--captions {entry}: {kind} is none of {', '.join(CAPTION_KINDS)}")
         files[kind] = Path(path)
     plan = FramePreparation(
-        images, files, source, size, item, halves, only, tuple(without or ()), validation
+        images, files, source, size, item, halves, only, tuple(without or ()), validation, test
     )
     with shown_progress(quiet=False) as announce:
         counts = prepare_frames(plan, output, announce(source))

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from eaglenet import plugins
 from eaglenet.cli.help import speak_plainly
+from eaglenet.cli.quick import ShortCommand, end_short_command
 from eaglenet.cli.terminal import SafeFormatter, lines
 from eaglenet.errors import EagleNetError, StoppedError, UsageError
 
@@ -147,6 +148,8 @@ def main() -> None:
         # Typer turns an interrupt into this code without a word.
         if leaving.code == 130:
             print("interrupted; training, indexing and caching go on if run again", file=sys.stderr)
+        if ShortCommand.runs and isinstance(leaving.code, int | None):
+            end_short_command(leaving.code or 0)
         raise
     except StoppedError as stopped:
         print(stopped, file=sys.stderr)

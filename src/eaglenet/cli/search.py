@@ -15,6 +15,7 @@ from eaglenet.cli.asking import ask_on
 from eaglenet.cli.graphics import Draw
 from eaglenet.cli.graphics import choose as choose_drawing
 from eaglenet.cli.players import play
+from eaglenet.cli.quick import begin_short_command
 from eaglenet.cli.results import clock, show_answer
 from eaglenet.cli.saving import Saved, save_hits
 from eaglenet.cli.store_options import StoreName
@@ -97,6 +98,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find moments with words, a picture or a video."""
+    begin_short_command()
     from eaglenet.search.engine import Engine
     from eaglenet.search.filters import make_filters
     from eaglenet.search.options import SearchOptions, parse_parts

@@ -34,6 +34,7 @@ class FramePreparation:
     only, without: files with ids to take or to leave out (a test split), one a line or a CSV with
         a column ``video_id``.
     validation: share of the items, or from 1 up their number, that become the validation split.
+    test: all items are the test split of a folder of its own.
     """
 
     images: Path
@@ -45,12 +46,15 @@ class FramePreparation:
     only: Path | None = None
     without: Sequence[Path] = field(default_factory=tuple)
     validation: float = 0.0
+    test: bool = False
 
     def __post_init__(self) -> None:
         if not 16 <= self.size <= 1024:
             raise UsageError(f"--size {self.size}: give 16 to 1024 pixels")
         if self.validation < 0:
             raise UsageError(f"--validation {self.validation}: give a share or a number of items")
+        if self.test and self.validation:
+            raise UsageError("--test and --validation: a folder of test items has no other split")
         if self.item and re.compile(self.item).groups != 1:
             raise UsageError(f"--item {self.item!r}: the pattern needs one group, the item's id")
 
@@ -74,6 +78,7 @@ def prepare_frames(
             f"{', '.join(sorted(known)[:3])}: --item PATTERN finds an id in a path"
         )
     validation = choose_validation(wanted, plan)
+    others = "test" if plan.test else "train"
     writer = FrameFolderWriter(output, plan.size)
     counts = {"items": 0, "frames": 0, "validation": len(validation), "unreadable": 0}
     order = sorted(wanted, key=lambda name: (len(name), name))
@@ -82,7 +87,7 @@ def prepare_frames(
         if frames:
             item = FrameItem(
                 id=f"{plan.source}-{name}",
-                split="validation" if name in validation else "train",
+                split="validation" if name in validation else others,
                 source=plan.source,
                 frames=len(frames),
                 captions={kind: table.get(name, ()) for kind, table in captions.items()},

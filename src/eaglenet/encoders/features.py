@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.arithmetic import unit_entries
 from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec
@@ -84,7 +85,7 @@ class FeatureAdapter(nn.Module):
         if self.norm is not None:
             features = self.norm(features)
         elif self.scaling == "unit":
-            features = F.normalize(features, dim=-1) * self.in_dim**0.5
+            features = unit_entries(features)
         features = self.dropout(features)
         if self.raised is not None:
             features = self.hidden_dropout(F.gelu(self.raised(features)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.arithmetic import unit_entries
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.errors import ConfigError, UsageError
@@ -65,6 +67,9 @@ class Method(nn.Module, ABC):
     is_cross_encoder: ClassVar[bool] = False
     """A score reads text and video together in a network: nothing of it can be prepared, and search
     ranks a shortlist with it."""
+    unit_features: bool = False
+    """Whether sentences and frames are brought to entries of about 1 first: for methods that add
+    noise of a given length, on towers whose features have another one than CLIP's."""
     needs_ids: ClassVar[bool] = False
     """Whether ``losses`` wants to know which video is which (``VideoFeatures.ids``)."""
 
@@ -141,11 +146,17 @@ class Method(nn.Module, ABC):
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """What :meth:`encode_text` does with tokens; the part that methods change."""
-        return self.encoder.encode_text(texts, words=self.needs_words)
+        features = self.encoder.encode_text(texts, words=self.needs_words)
+        if not self.unit_features:
+            return features
+        return dataclasses.replace(features, sentence=unit_entries(features.sentence))
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         """What :meth:`encode_video` does with clips; the part that methods change."""
-        return self.encoder.encode_video(videos, patches=self.needs_patches)
+        features = self.encoder.encode_video(videos, patches=self.needs_patches)
+        if not self.unit_features:
+            return features
+        return dataclasses.replace(features, frames=unit_entries(features.frames))
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
         """Token ids of sentences, by the tokenizer that the model came with."""

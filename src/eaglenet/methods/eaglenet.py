@@ -69,6 +69,7 @@ class EagleNet(Method):
                 f"{config.dim}; use replace(config, dim={encoder.dim})"
             )
         self.config = config
+        self.unit_features = config.unit_features
         self.stochastic = StochasticText(config.num_frames, config.dim, bias=config.radius_bias)
         self.pooling = FramePooling(config.dim, dropout=config.pool_dropout)
         self.graph = (

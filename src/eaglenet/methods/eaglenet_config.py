@@ -24,6 +24,7 @@ class EagleNetConfig:
     dim: int = 512
     num_frames: int = 12
     mask_frames: bool = True  # padded frames count nowhere; released code: they count as real
+    unit_features: bool = False  # scale sentences and frames to the noise; for towers not CLIP's
     token_shift: bool = False  # last two visual blocks swap tokens with neighbour frames
 
     # Stochastic text

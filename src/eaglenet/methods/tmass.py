@@ -34,6 +34,8 @@ class TMASSConfig:
     num_candidates: draws a pair may choose its best from at inference.
     noise_seed: of the one bank of draws that every evaluation uses.
     support_weight: weight of the support loss (0.8 for MSR-VTT; the authors use 0 for DiDeMo).
+    unit_features: bring sentences and frames to entries of about 1 first, the size of the noise;
+        for towers whose features are shorter than CLIP's.
     """
 
     num_frames: int = 12
@@ -43,6 +45,7 @@ class TMASSConfig:
     num_candidates: int = 20
     noise_seed: int = 0
     support_weight: float = 0.8
+    unit_features: bool = False
 
     def __post_init__(self) -> None:
         if self.prior not in get_args(Prior):
@@ -72,6 +75,7 @@ class TMASS(Method):
     def __init__(self, encoder: Encoder, config: TMASSConfig) -> None:
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
+        self.unit_features = config.unit_features
         self.stochastic = StochasticText(config.num_frames, encoder.dim, bias=True)
         self.pooling = FramePooling(encoder.dim, dropout=config.dropout)
         self.loss = SoftmaxLoss()

@@ -17,7 +17,7 @@ from typing import Any
 
 from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.encoders.features import FeatureConfig, InputScaling
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.experiments.feature_writing import FRAMES as FRAMES_EXPERT
 from eaglenet.methods import METHODS
@@ -45,8 +45,12 @@ TRAINING = TrainingConfig(
     select_by="R@1",
 )
 TUNING = replace(TRAINING, lr_encoder=1e-6, lr_head=1e-4, batch_size=64)
+# Sentences of `small` have a length of 4, the noise of a candidate text one of 20: unscaled, a
+# candidate would be noise alone. Other methods look at directions, or normalise first.
 CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "tmass": {"unit_features": True},
     "eaglenet": {
+        "unit_features": True,
         "edge_weights": "activated",
         "head_size": "split",
         "shared_residual": True,
@@ -57,9 +61,6 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     },
     "supportset": {"vocabulary_size": VOCABULARY},
 }
-# Sentences of `small` have a length of 4, the noise of a candidate text one of 20: unscaled, a
-# candidate would be noise alone. Other methods look at directions, or normalise first.
-SCALING: Mapping[str, InputScaling] = {"eaglenet": "unit", "tmass": "unit"}
 NOTES = "Towers of `small`; the folder's validation items choose the epoch."
 
 
@@ -70,7 +71,7 @@ def frame_experiment(method: str) -> Experiment:
         shape: Any = ExpertConfig(widths, FRAMES_EXPERT, text_dim=DIM, words_dim=DIM, dim=DIM)
         encoder = EncoderChoice("experts", config=shape)
     else:
-        shape = FeatureConfig(DIM, DIM, DIM, identity=True, scaling=SCALING.get(method, "none"))
+        shape = FeatureConfig(DIM, DIM, DIM, identity=True)
         encoder = EncoderChoice("features", config=shape, logit_scale=LOGIT_SCALE)
     return Experiment(
         name=f"frames/{method}",

@@ -1,0 +1,100 @@
+"""A short command leaves out parts of torch and ends at once; its answers stay the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import eaglenet
+from eaglenet.cli import quick
+
+TOWERS = str(Path(__file__).parents[1] / "contract")
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_words_are_encoded_the_same_without_the_part_of_torch(tmp_path: Path) -> None:
+    code = """
+import sys
+from eaglenet.cli.quick import UNUSED, begin_short_command
+begin_short_command()
+import torch, eaglenet
+assert not vars(sys.modules[UNUSED]).get("activate_meta"), "the part was imported"
+torch.save(eaglenet.load("small").encode_text(["a dog runs"]).sentence, sys.argv[1])
+"""
+    done = run(code, str(tmp_path / "short.pt"))
+    assert done.returncode == 0, done.stderr
+    expected = eaglenet.load("small").encode_text(["a dog runs"]).sentence
+    assert torch.equal(torch.load(tmp_path / "short.pt"), expected)
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip", "perception", "compact"])
+def test_models_of_every_tower_family_load_and_encode_without_it(
+    family: str, tmp_path: Path
+) -> None:
+    code = """
+import sys
+from eaglenet.cli.quick import begin_short_command
+begin_short_command()
+sys.path.insert(0, sys.argv[1])
+import torch
+from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
+from eaglenet.methods.folder import load, save
+from eaglenet.search.models import keep_text_tower
+from eaglenet.types import Clips, Tokens
+from test_every_tower import make_tower
+family, folder = sys.argv[2:]
+if family == "clip":
+    sys.path.insert(0, sys.argv[1] + "/../methods")
+    from small_towers import small_clip
+    tower = small_clip()
+else:
+    tower = make_tower(family)
+save(CLIP4Clip(tower, CLIP4ClipConfig(num_frames=2)), folder)
+method = load(folder)
+keep_text_tower(method, folder)
+ids = torch.randint(1, 20, (2, 5))
+sentence = method.encode_text(Tokens(ids, torch.ones_like(ids, dtype=torch.bool))).sentence
+size = method.frame_spec.size
+pixels = torch.randint(0, 256, (1, 2, 3, size, size)).byte()
+video = Clips(pixels, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2))
+print(sentence.isfinite().all().item(), method.encode_video(video).frames.isfinite().all().item())
+"""
+    done = run(code, TOWERS, family, str(tmp_path / "model"))
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_it_ends_with_its_code_and_all_that_it_printed() -> None:
+    code = """
+import atexit, sys
+from unittest import mock
+from eaglenet.cli import main, quick
+quick.ShortCommand.runs = True
+atexit.register(print, "taken apart")
+def command():
+    print("an answer", end="")
+    sys.exit(3)
+with mock.patch.object(main, "app", command):
+    main.main()
+"""
+    done = run(code)
+    assert (done.returncode, done.stdout) == (3, "an answer"), done.stderr
+
+
+def test_it_does_nothing_where_torch_is_there_already() -> None:
+    before = sys.modules.get(quick.UNUSED)
+    quick.begin_short_command()
+    assert sys.modules.get(quick.UNUSED) is before
+    assert not quick.ShortCommand.runs
