@@ -11,21 +11,26 @@ from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
 from eaglenet.scoring import score_all
-from eaglenet.types import TextFeatures
+from eaglenet.types import TextFeatures, VideoFeatures
 from reference import wordframe as reference
 from reference.arithmetic import part, temporal, weights_of
 
 SHAPE = {"num_heads": 2, "num_layers": 2}
 
 
+@pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("layers", [0, 2])
 @torch.no_grad()
-def test_the_score_equals_the_loops(weighted: bool, layers: int) -> None:
-    method = build("wordframe", num_heads=2, num_layers=layers, weighted=weighted)
+def test_the_score_equals_the_loops(weighted: bool, layers: int, both_ways: bool) -> None:
+    method = build(
+        "wordframe", num_heads=2, num_layers=layers, weighted=weighted, both_ways=both_ways
+    )
     assert isinstance(method, WordFrame)
     assert method.bank is not None
+    assert method.gate is not None
     method.bank.double().add(torch.randn(9, method.encoder.dim))
+    method.gate += 0.05  # from 0, where the interaction does not count yet
     text, video = texts(), videos()
     weights = weights_of(method)
     tokens = frames_of(video)
@@ -34,7 +39,7 @@ def test_the_score_equals_the_loops(weighted: bool, layers: int) -> None:
         tokens = [temporal(frames, stack, **SHAPE) for frames in tokens]  # type: ignore[arg-type]
     expected = [
         [
-            reference.similarity(sentence, words, frames, seen, weights)
+            reference.similarity(sentence, words, frames, seen, weights, both_ways=both_ways)
             for frames, seen in zip(frames_of(video), tokens, strict=True)
         ]
         for sentence, words in zip(sentences_of(text), words_of(text), strict=True)
@@ -68,6 +73,18 @@ def test_without_the_coarse_part_it_is_the_interaction_alone() -> None:
 
 
 @torch.no_grad()
+def test_more_frames_of_the_same_cost_nothing() -> None:
+    """The same frame once more is found as before; only where frames look for words it counts."""
+    text, video = texts(), videos()
+    frames = torch.cat([video.frames, video.frames[:, :1]], dim=1)
+    longer = VideoFeatures(frames, torch.cat([video.mask, video.mask[:, :1]], dim=1))
+    for both_ways in (False, True):
+        method = build("wordframe", coarse=False, num_layers=0, bank=0, both_ways=both_ways)
+        same = torch.allclose(method.score(text, video), method.score(text, longer), atol=1e-12)
+        assert same is not both_ways
+
+
+@torch.no_grad()
 def test_a_sentence_without_words_is_its_only_word() -> None:
     method = build("wordframe", **SHAPE)
     text, video = texts(), videos()
@@ -78,7 +95,8 @@ def test_a_sentence_without_words_is_its_only_word() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"coarse": False}, {"weighted": False}, {"interaction": False}]
+    "changes",
+    [{}, {"coarse": False}, {"weighted": False}, {"both_ways": True}, {"interaction": False}],
 )
 @pytest.mark.parametrize("has_words", [True, False])
 @torch.no_grad()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reference import drl
-from reference.arithmetic import Vector, Weights, cosine, unit
+from reference.arithmetic import Vector, Weights, cosine, part, unit
 
 
 def similarity(
@@ -16,10 +16,13 @@ def similarity(
     frames: Sequence[Vector],
     tokens: Sequence[Vector],
     weights: Weights,
+    *,
+    both_ways: bool = False,
 ) -> float:
-    """cos(t, mean of unit frames) + 10 gate (what words and frames find in each other) - level."""
+    """cos(t, mean of unit frames) + 10 gate (what words find in frames) - level."""
     mean = np.mean([unit(frame) for frame in frames], axis=0)
-    found = 10 * float(weights["gate"]) * interaction(words, tokens, weights)
+    meet = interaction_both_ways if both_ways else interaction
+    found = 10 * float(weights["gate"]) * meet(words, tokens, weights)
     return cosine(sentence, mean) + found - level(mean, weights)
 
 
@@ -34,8 +37,18 @@ def level(mean: Vector, weights: Weights) -> float:
 
 
 def interaction(words: Sequence[Vector], tokens: Sequence[Vector], weights: Weights) -> float:
-    """Weighted token-wise interaction where there are networks, else plain means."""
-    if any(name.startswith("word_weights") for name in weights):
+    """What words find in their best frames, by the weights of words where there is a network."""
+    best = [max(cosine(word, token) for token in tokens) for word in words]
+    if "word_weights.network.0.weight" not in weights:
+        return float(np.mean(best))
+    return float(np.dot(drl.token_weights(words, part(weights, "word_weights")), best))
+
+
+def interaction_both_ways(
+    words: Sequence[Vector], tokens: Sequence[Vector], weights: Weights
+) -> float:
+    """Frames look for their words too, as in DRL."""
+    if "word_weights.network.0.weight" in weights:
         return drl.similarity(words, tokens, weights)
     by_words = np.mean([max(cosine(word, token) for token in tokens) for word in words])
     by_tokens = np.mean([max(cosine(word, token) for word in words) for token in tokens])

@@ -81,6 +81,22 @@ class TokenWeights(nn.Module):
         return masked_softmax(self.network(tokens).squeeze(-1), mask)
 
 
+def words_find_tokens(
+    words: Float[Tensor, "texts words dim"],
+    word_weights: Float[Tensor, "texts words"],
+    tokens: Float[Tensor, "videos tokens dim"],
+    tokens_mask: Bool[Tensor, "videos tokens"],
+) -> Float[Tensor, "texts videos"]:
+    r"""One half of DRL's interaction: every word looks for its best token.
+
+    .. math:: s = \sum_i \alpha_i \max_m \hat w_i \cdot \hat g_m
+
+    Padded words have a weight of 0.
+    """
+    best = masked_max(token_similarities(words, tokens), tokens_mask[None, :, None, :], dim=-1)
+    return torch.einsum("tvw,tw->tv", best, word_weights)
+
+
 def weighted_token_interaction(
     words: Float[Tensor, "texts words dim"],
     word_weights: Float[Tensor, "texts words"],

@@ -14,6 +14,7 @@ from eaglenet.errors import ConfigError
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
+    words_find_tokens,
     words_or_sentence,
 )
 from eaglenet.layers.masking import frame_weights
@@ -44,9 +45,11 @@ class WordFrameConfig:
     """Settings of WordFrame; the switches are its ablation.
 
     coarse: the cosine of sentence and mean frame is a part of the score, and the rest starts at 0.
-        Off: the interaction alone, from the start.
+        Off: the interaction alone, from the start; for towers that know nothing yet.
     num_layers: blocks in which frames look at each other before words meet them; 0: none.
-    weighted: words and frames count as much as a small network says; off: all alike.
+    weighted: words count as much as a small network says; off: all alike.
+    both_ways: frames look for their word too, as in DRL. Off: a frame that no word speaks of
+        costs nothing.
     interaction: words meet frames; off: the coarse part and the bank alone.
     bank, bank_weight: how many sentences of training level the videos (0: none), and by how much.
     token_shift: the last two visual blocks of a CLIP tower exchange tokens with neighbour frames.
@@ -54,10 +57,11 @@ class WordFrameConfig:
 
     num_frames: int = 12
     coarse: bool = True
-    num_layers: int = 1
+    num_layers: int = 2
     num_heads: int | None = None
     num_positions: int = 77
     weighted: bool = True
+    both_ways: bool = False
     interaction: bool = True
     bank: int = 1024
     bank_weight: float = 0.75
@@ -77,18 +81,17 @@ class WordFrameConfig:
 class WordFrame(Method):
     r"""The towers' own score, what every word finds in its best frame, minus what any text finds.
 
-    .. math:: s = \cos(t, \bar v) + \frac{\lambda}{2} \Big[ \sum_i \alpha_i \max_m C_{im}
-        + \sum_m \beta_m \max_i C_{im} \Big] - h(\bar v), \quad C_{im} = \hat w_i \cdot \hat g_m,
-        \quad g = T(f + PE) + f
+    .. math:: s = \cos(t, \bar v) + \lambda \sum_i \alpha_i \max_m C_{im} - h(\bar v),
+        \quad C_{im} = \hat w_i \cdot \hat g_m, \quad g = T(f + PE) + f
 
-    with words w, frames f, their unit mean v, weights that sum to 1 over the words of a text and
-    over the frames of a video, and lambda = 0 at the start: training begins with exactly what the
-    towers know. h is the level of a video against a bank of training sentences
+    with words w, frames f, their unit mean v, weights alpha that sum to 1 over the words of a text,
+    and lambda = 0 at the start: training begins with exactly what the towers know. h is the level
+    of a video against a bank of training sentences
     (:class:`eaglenet.layers.sentence_bank.SentenceBank`); the loss does not see it, so that towers
     cannot learn to undo it, and it leaves the order of texts for a video as it is. The interaction
-    is DRL's, without its decorrelation loss and with one block instead of four. ``encode_video``
-    stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no words, the
-    sentence is the only word.
+    is one half of DRL's, with two blocks instead of four and without its decorrelation loss.
+    ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no
+    words, the sentence is the only word.
     """
 
     name = "wordframe"
@@ -108,8 +111,9 @@ class WordFrame(Method):
             else None
         )
         is_weighted = config.weighted and config.interaction
+        weighs_frames = is_weighted and config.both_ways
         self.word_weights = TokenWeights(encoder.dim) if is_weighted else None
-        self.frame_weights = TokenWeights(encoder.dim) if is_weighted else None
+        self.frame_weights = TokenWeights(encoder.dim) if weighs_frames else None
         has_gate = config.coarse and config.interaction
         self.gate = nn.Parameter(torch.zeros(())) if has_gate else None
         self.bank = (
@@ -154,7 +158,7 @@ class WordFrame(Method):
     def weights_of_frames(
         self, tokens: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames"]:
-        """Beta."""
+        """How much each frame's best word counts, where frames look for words."""
         if self.frame_weights is None:
             return frame_weights(mask, tokens.dtype)
         return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
@@ -177,21 +181,28 @@ class WordFrame(Method):
         """The score before videos are levelled, which is what training sees."""
         if not self.config.interaction:
             return F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
-        words, words_mask = words_or_sentence(text)
-        tokens = self.frame_tokens(video)
-        found = weighted_token_interaction(
-            words,
-            self.weights_of_words(words, words_mask),
-            words_mask,
-            tokens,
-            self.weights_of_frames(tokens, video.mask),
-            video.mask,
-        )
+        found = self._found(text, video)
         share = self.share()
         if share is None:
             return found
         coarse = F.normalize(text.sentence, dim=-1) @ mean_pooling(video.frames, video.mask).T
         return coarse + share * found
+
+    def _found(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        """What the words of a text find in a video."""
+        words, words_mask = words_or_sentence(text)
+        tokens = self.frame_tokens(video)
+        weights = self.weights_of_words(words, words_mask)
+        if not self.config.both_ways:
+            return words_find_tokens(words, weights, tokens, video.mask)
+        return weighted_token_interaction(
+            words,
+            weights,
+            words_mask,
+            tokens,
+            self.weights_of_frames(tokens, video.mask),
+            video.mask,
+        )
 
     def losses(
         self,

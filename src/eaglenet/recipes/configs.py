@@ -22,7 +22,7 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
     "wordframe-interaction": ("wordframe", "coarse=false"),
     "wordframe-alike": ("wordframe", "weighted=false"),
     "wordframe-still": ("wordframe", "num_layers=0"),
-    "wordframe-deep": ("wordframe", "num_layers=4"),
+    "wordframe-both": ("wordframe", "both_ways=true"),
     "wordframe-bankless": ("wordframe", "bank=0"),
     "wordframe-levelled": ("wordframe", "interaction=false"),
 }

@@ -69,7 +69,8 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
         "initial_temperature": 2.66,
         "initial_bias": -6.0,
     },
-    "wordframe": {"token_shift": True},
+    # Towers from random weights have no score of their own yet that would be worth keeping.
+    "wordframe": {"coarse": False, "bank": 0},
     "xpool": {"dropout": 0.1},
     "tmass": {"num_candidates": 4, "dropout": 0.1},
     "ce": {"text_centres": 8, "margin": 0.2},

@@ -17,11 +17,12 @@ from eaglenet.types import TextFeatures, VideoFeatures
 
 Prepared = dict[str, Tensor]
 """Of every video: unit ``tokens`` [videos, frames, dim] that have looked at each other, their
-``weights``, their ``mask``, the unit ``mean`` frame, and the ``level`` taken off its scores."""
+``mask``, the unit ``mean`` frame, the ``level`` taken off its scores, and the ``weights`` of the
+tokens where these look for words too."""
 
 
 class WordFrameScorer(Scorer):
-    """One matrix product of all real words with all frames of a tile, then two maxima."""
+    """One matrix product of all real words with all frames of a tile, then a maximum."""
 
     def __init__(self, method: WordFrame, device: torch.device, precision: Precision) -> None:
         self.method = method
@@ -34,13 +35,15 @@ class WordFrameScorer(Scorer):
         full = video.to(video.frames.device, torch.float32)
         tokens = self.method.frame_tokens(full)
         mean = mean_pooling(full.frames, full.mask)
-        return {
+        prepared = {
             "tokens": F.normalize(tokens, dim=-1).to(self.dtype),
-            "weights": self.method.weights_of_frames(tokens, full.mask),
             "mask": full.mask,
             "mean": mean,
             "level": self.method.level(mean),
         }
+        if self.method.config.both_ways:
+            prepared["weights"] = self.method.weights_of_frames(tokens, full.mask)
+        return prepared
 
     def _score(self, text: TextFeatures, prepared: Prepared) -> Tensor:
         config = self.method.config
@@ -59,10 +62,10 @@ class WordFrameScorer(Scorer):
         cosines = cosines.float().view(len(words), longest, videos, frames)
         # Padded frames of a video are never its best; a padded word is never a frame's best.
         best_frame = masked_max(cosines, prepared["mask"][None, None], dim=-1)
-        best_word = masked_max(cosines, mask[:, :, None, None], dim=1)
-        by_words = torch.einsum("twv,tw->tv", best_frame, weights)
-        by_frames = torch.einsum("tvf,vf->tv", best_word, prepared["weights"])
-        found = (by_words + by_frames) / 2
+        found = torch.einsum("twv,tw->tv", best_frame, weights)
+        if config.both_ways:
+            best_word = masked_max(cosines, mask[:, :, None, None], dim=1)
+            found = (found + torch.einsum("tvf,vf->tv", best_word, prepared["weights"])) / 2
         share = self.method.share()
         return rest + (found if share is None else share * found)
 
@@ -81,7 +84,7 @@ class WordFrameForm:
         return self.factorised(precision)
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:
-        return "wordframe is one matrix product and two maxima: it has no kernel of its own"
+        return "wordframe is one matrix product and a maximum: it has no kernel of its own"
 
 
 def arrange(method: WordFrame, device: torch.device) -> WordFrameForm:
