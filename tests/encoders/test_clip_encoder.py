@@ -276,3 +276,38 @@ def test_a_video_of_one_picture_costs_one_frame(encoder, clips, monkeypatch, pat
     with torch.no_grad():
         encoder.encode_video(mixed, patches=patches)
     assert sum(seen) == 3 * FRAMES, "a frame there depends on its place"
+
+
+def test_frames_that_fill_up_a_short_video_cost_one(encoder, clips, monkeypatch):
+    """Repeated or black ones, in any video of a batch; a frame that comes again later counts."""
+    frames = clips.frames.clone()
+    frames[0, 1:] = 0
+    frames[1, 2] = frames[1, 0]
+    frames[1, 1, 0, -1, -1] += 1
+    mask = torch.ones(2, FRAMES, dtype=torch.bool)
+    mask[0, 1:] = False
+    filled = Clips(frames, mask, torch.zeros(2, FRAMES))
+    wanted = encoder.encode_frames(filled.frames, filled.mask).detach()
+    seen: list[int] = []
+    monkeypatch.setattr(
+        encoder.vision, "forward", lambda *a, _real=encoder.vision.forward, **b: (
+            seen.append(len(a[0])), _real(*a, **b)
+        )[1],
+    )  # fmt: skip
+    with torch.no_grad():
+        video = encoder.encode_video(filled)
+    assert sum(seen) == 2 + FRAMES
+    torch.testing.assert_close(video.frames, wanted[:, :, 0])
+    assert torch.equal(video.mask, mask)
+
+
+def test_a_frame_that_differs_in_one_pixel_is_another_one(encoder, clips):
+    """Whatever row the pixel is in."""
+    twins = clips.frames[:1, :1].repeat(1, 2, 1, 1, 1)
+    for row in range(twins.shape[3]):
+        changed = twins.clone()
+        changed[0, 1, 0, row, 0] += 100
+        clip = Clips(changed, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2))
+        with torch.no_grad():
+            vectors = encoder.encode_video(clip).frames[0]
+        assert not torch.equal(vectors[0], vectors[1])

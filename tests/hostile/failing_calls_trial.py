@@ -27,7 +27,7 @@ EVERY = {f"/videos/{number}.mp4" for number in range(FILES)}
 def trial(shim: ctypes.CDLL, place: Path, at: int, number: int, is_torn: bool) -> tuple[int, str]:
     """Fail one call, then go on with a disk that works; calls made, and what went wrong."""
     bag, store, reported = BagMethod(), place / "store", list[str]()
-    place.mkdir()
+    place.mkdir(parents=True)
     wrong = ""
     shim.fault_arm(str(place).encode(), ctypes.c_long(at), number, int(is_torn))
     try:

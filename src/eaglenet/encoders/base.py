@@ -184,29 +184,32 @@ class TowerEncoder(BaseEncoder):
         if patches and not self.abilities.patches:
             raise UsageError(f"a {self.family} encoder gives whole frames only, not their patches")
         mask = videos.mask.to(self.device)
-        tokens = self._encode_stills_once(videos.frames, mask, patches)
+        tokens = self._encode_frames_once(videos.frames, mask, patches)
         return VideoFeatures(
             frames=tokens[:, :, 0],
             mask=mask,
             patches=tokens if patches else None,
         )
 
-    def _encode_stills_once(
+    def _encode_frames_once(
         self,
         frames: Shaped[Tensor, "videos frames 3 height width"],
         mask: Bool[Tensor, "videos frames"],
         patches: bool,
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """:meth:`encode_frames`, but a video that is one picture all along costs one frame."""
-        still = None if torch.is_grad_enabled() or self._sees_time else _stills(frames)
-        if still is None:
+        """:meth:`encode_frames`, but a frame that its video shows again and again costs one.
+
+        Stills of a camera, pictures, the frames that fill up a short video.
+        """
+        fresh = None if torch.is_grad_enabled() or self._sees_time else _fresh(frames)
+        if fresh is None:
             return self.encode_frames(frames, mask, patches=patches)
-        first = self.encode_frames(frames[still][:, :1], mask[still][:, :1], patches=patches)
-        tokens = first.new_empty(len(frames), frames.shape[1], *first.shape[2:])
-        tokens[still] = first.expand(-1, frames.shape[1], -1, -1)
-        if not bool(still.all()):
-            tokens[~still] = self.encode_frames(frames[~still], mask[~still], patches=patches)
-        return tokens
+        once = self.encode_frames(
+            frames[fresh][:, None], mask.to(fresh.device)[fresh][:, None], patches=patches
+        )
+        # The frame that each one shows again: the last that was fresh, counted over all videos.
+        place = fresh.flatten().cumsum(dim=0).view(fresh.shape) - 1
+        return once[:, 0][place.to(once.device)]
 
     @property
     def _sees_time(self) -> bool:
@@ -283,14 +286,16 @@ def _blocks(tower: nn.Module) -> list[nn.Module]:
     return list(blocks) if isinstance(blocks, nn.ModuleList) else []
 
 
-def _stills(
+def _fresh(
     frames: Shaped[Tensor, "videos frames 3 height width"],
-) -> Bool[Tensor, "videos"] | None:
-    """Which videos are one picture all along; None where none is."""
-    if frames.shape[1] == 1:
+) -> Bool[Tensor, "videos frames"] | None:
+    """Which frames differ from the one before them in their video; None where all do."""
+    fresh = torch.ones(frames.shape[:2], dtype=torch.bool, device=frames.device)
+    # The middle row tells nearly always, and reading all of a frame costs.
+    row = frames.shape[3] // 2
+    alike = (frames[:, 1:, :, row] == frames[:, :-1, :, row]).flatten(2).all(dim=2)
+    if not bool(alike.any()):
         return None
-    still = (frames[:, 0] == frames[:, -1]).flatten(1).all(dim=1)
-    if not bool(still.any()):
-        return None
-    still &= (frames[:, :1] == frames).flatten(1).all(dim=1)
-    return still if bool(still.any()) else None
+    later, before = frames[:, 1:][alike], frames[:, :-1][alike]
+    fresh[:, 1:][alike] = (later != before).flatten(1).any(dim=1)
+    return None if bool(fresh.all()) else fresh
