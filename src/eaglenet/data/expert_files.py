@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eaglenet.data.features import INDEX_FILE, read_array
+from eaglenet.data.feature_folder import INDEX_FILE, read_array
 from eaglenet.errors import DatasetError
 from eaglenet.types import Expert, TextGraph
 
