@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Protocol, cast
 
 from eaglenet.serve.problems import Problem
-from eaglenet.video.pool import Isolated
+from eaglenet.video.isolated import Isolated
 
 PREFIX = "eaglenet-uploads-"
 LOCK = "lock"
