@@ -40,7 +40,7 @@ from eaglenet.search.indexing.decoding import ClipFrames, decode_clips, split_re
 from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.video.source import pyav
+from eaglenet.video.containers import pyav
 
 CLIP_SECONDS, OVERLAP, NUM_FRAMES, BATCH = 10.0, 2.0, 12, 48
 SIZES = {"240p": (320, 240), "720p": (1280, 720), "1080p": (1920, 1080)}
