@@ -19,14 +19,13 @@ A reader holds the files of one version open, so it is consistent while a writer
 from __future__ import annotations
 
 import io
-import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -36,6 +35,7 @@ from torch import Tensor
 
 from eaglenet import foreign
 from eaglenet.errors import StoreError, UsageError
+from eaglenet.search.store.byte_sources import ByteSource, LocalBytes
 from eaglenet.search.store.checks import checks_of, damaged, file_check, unsealed
 from eaglenet.search.store.codes import Codes, load_codes
 from eaglenet.search.store.file_table import FileTable
@@ -354,28 +354,3 @@ class Snapshot:
         if not is_whole or zlib.crc32(content) != self.columns["thumbnail_check"][row]:
             raise damaged(f"thumbnails-{self.generation}.bin", self.location)
         return bytes(content)
-
-
-Span = tuple[int, memoryview]
-"""Where to read, and where to put it."""
-
-
-class ByteSource(Protocol):
-    """Many bytes of which some are wanted."""
-
-    def read_into(self, spans: Sequence[Span]) -> bool:
-        """Fill every buffer from its offset on; False where there are not so many bytes."""
-        ...
-
-
-class LocalBytes:
-    """A file, held open: it can be read although it was removed."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
-        if hasattr(os, "posix_fadvise"):  # Reading ahead would bring what nobody asked for.
-            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-
-    def read_into(self, spans: Sequence[Span]) -> bool:
-        handle = self._file.fileno()
-        return all(os.preadv(handle, [part], offset) == len(part) for offset, part in spans)
