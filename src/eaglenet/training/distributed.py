@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from eaglenet.errors import DistributedError, UsageError
 from eaglenet.hardware import best_device
-from eaglenet.types import TensorRecord
+from eaglenet.tensor_record import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
 GatherGradients = Literal["sum", "local"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from eaglenet.errors import EagleNetError, UsageError
 from eaglenet.video.transport import receive
-from eaglenet.video.worker import Answer, Worker, end_worker, start_worker
+from eaglenet.video.worker import Reply, Worker, end_worker, start_worker
 
 
 def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
@@ -42,7 +42,7 @@ class Isolated:
                 connection.send((function, arguments))
                 if not connection.poll(self.seconds):
                     raise EagleNetError(f"it took longer than {self.seconds:.0f} s")
-                answer: Answer = receive(connection)
+                answer: Reply = receive(connection)
             except (EagleNetError, EOFError, OSError) as error:
                 self._stop()
                 reason = (

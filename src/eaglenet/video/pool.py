@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 from eaglenet.errors import EagleNetError
 from eaglenet.video.transport import receive
-from eaglenet.video.worker import Answer, Worker, attempt, end_worker, start_worker
+from eaglenet.video.worker import Reply, Worker, attempt, end_worker, start_worker
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def map_ahead(
         pool.close()
 
 
-def _outcome(request: Request, answer: Answer) -> Done[Request, Any] | Failed[Request]:
+def _outcome(request: Request, answer: Reply) -> Done[Request, Any] | Failed[Request]:
     if answer.reason is not None:
         return Failed(request, answer.reason)
     return Done(request, answer.result)
@@ -189,7 +189,7 @@ class _Pool(Generic[Request, Result]):
         self.open[taken[0]] = taken[1]
         if self.budget is not None and self.budget.owner(taken[1]) in self.over:
             reason = self.over[self.budget.owner(taken[1])]
-            self._finish(taken[0], Answer(reason=reason))
+            self._finish(taken[0], Reply(reason=reason))
             return self._next_item()
         return taken[0]
 
@@ -205,7 +205,7 @@ class _Pool(Generic[Request, Result]):
             item, worker.item = worker.item, None
             worker.process.kill()
             self._bury(worker)
-            self._finish(item, Answer(reason=self.over[owner]))  # type: ignore[arg-type]
+            self._finish(item, Reply(reason=self.over[owner]))  # type: ignore[arg-type]
 
     def _gather(self) -> None:
         self._end_what_takes_too_long()
@@ -232,7 +232,7 @@ class _Pool(Generic[Request, Result]):
             self._finish(worker.item, answer)
         worker.item = None
 
-    def _finish(self, item: int, answer: Answer) -> None:
+    def _finish(self, item: int, answer: Reply) -> None:
         self.ready.put((item, _outcome(self.open.pop(item), answer)))
 
     def _start(self) -> Worker:
@@ -259,4 +259,4 @@ class _Pool(Generic[Request, Result]):
             self.retries.append(item)
             return
         reason = f"the decoder process died (exit code {code}), {ATTEMPTS} times"
-        self._finish(item, Answer(reason=reason))
+        self._finish(item, Reply(reason=reason))

@@ -21,7 +21,7 @@ Request = TypeVar("Request")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """What comes back from a worker; it keeps to itself what was asked."""
 
     result: Any = None
@@ -61,19 +61,19 @@ def end_worker(worker: Worker) -> None:
         worker.process.join()
 
 
-def attempt(work: Callable[[Request], Any], request: Request) -> Answer:
+def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
     """What the work gives, or in words why it gives nothing."""
     try:
-        return Answer(work(request))
+        return Reply(work(request))
     except VideoDecodeError as error:
-        return Answer(reason=error.cause)
+        return Reply(reason=error.cause)
     except EagleNetError as error:
-        return Answer(reason=str(error))
+        return Reply(reason=str(error))
     except MemoryError:
-        return Answer(reason="it needs more memory than a file may have")
+        return Reply(reason="it needs more memory than a file may have")
     except Exception as error:
         # Nothing that one request does may end the run over all the others.
-        return Answer(reason=f"{type(error).__name__}: {error}")
+        return Reply(reason=f"{type(error).__name__}: {error}")
 
 
 def _work(
@@ -94,7 +94,7 @@ def _work(
             try:
                 content = pack(answer)
             except (pickle.PicklingError, AttributeError, TypeError) as error:
-                content = pack(Answer(reason=f"{type(error).__name__}: {error}"))
+                content = pack(Reply(reason=f"{type(error).__name__}: {error}"))
             send(connection, content)
     except (EOFError, OSError):
         return
