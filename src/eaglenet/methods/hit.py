@@ -257,7 +257,7 @@ def build(config: HiTConfig, encoder: Encoder) -> HiT:
 
 
 METHODS.add(
-    "hit",
+    HiT.name,
     MethodSpec(
         config_class=HiTConfig,
         build=build,

@@ -212,7 +212,7 @@ def build(config: SupportSetConfig, encoder: Encoder) -> SupportSet:
 
 
 METHODS.add(
-    "supportset",
+    SupportSet.name,
     MethodSpec(
         config_class=SupportSetConfig,
         build=build,

@@ -161,7 +161,7 @@ def build(config: TVMMConfig, encoder: Encoder) -> TVMM:
 
 
 METHODS.add(
-    "tvmm",
+    TVMM.name,
     MethodSpec(
         config_class=TVMMConfig,
         build=build,
