@@ -29,6 +29,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from eaglenet.errors import DatasetError
+from eaglenet.video.pictures import jpeg_of
 
 INDEX_FILE = "index.jsonl"
 SHARD_BYTES = 50_000_000
@@ -230,6 +231,4 @@ def encode_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
     if half is not None:
         box = (0, 0, middle, picture.height) if half == 0 else (middle, 0, *picture.size)
     picture = picture.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return buffer.getvalue()
+    return jpeg_of(picture, quality=JPEG_QUALITY)
