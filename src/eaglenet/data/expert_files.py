@@ -189,6 +189,6 @@ def _load(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise DatasetError(f"{path} is missing; {INDEX_FILE} says that it is there") from None
+        raise DatasetError(f"{path} is missing; {INDEX_FILE} says that it exists") from None
     except (ValueError, EOFError, OSError) as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error

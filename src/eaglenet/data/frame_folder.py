@@ -106,7 +106,7 @@ class FrameFolderWriter:
         if len(frames) != item.frames:
             raise DatasetError(f"{item.id}: {item.frames} frames named, {len(frames)} given")
         if item.id in self._known:
-            raise DatasetError(f"{item.id} is there twice; give every item an id of its own")
+            raise DatasetError(f"{item.id} appears twice; give every item its own id")
         self._known.add(item.id)
         if self._shard is None or self._bytes > SHARD_BYTES:
             self._next_shard()
@@ -154,7 +154,7 @@ class FrameFolder:
                 items.append(FrameItem.from_line(line, f"{path}, line {number}"))
         twice = [name for name, count in Counter(item.id for item in items).items() if count > 1]
         if twice:
-            raise DatasetError(f"{path}: {twice[0]} is there {len(twice)} times")
+            raise DatasetError(f"{path}: {twice[0]} appears {len(twice)} times")
         return cls(folder, tuple(items))
 
     @property

@@ -122,7 +122,7 @@ def check_features(features: FeatureSplit, reader: Reader) -> FeatureSplit:
     most = getattr(reader.config, "num_frames", None)
     if most is not None and features.max_frames > most:
         raise ConfigError(
-            f"the features have up to {features.max_frames} frames a video, the model takes "
+            f"the features have up to {features.max_frames} frames per video, the model takes "
             f"{most}: --set method_config.num_frames={features.max_frames}"
         )
     return features

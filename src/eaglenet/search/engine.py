@@ -323,9 +323,9 @@ class Engine:
 def _of_frames(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:
     options = (options or SearchOptions()).changed(changes)
     if "pictures" not in options.parts:
-        raise UsageError("a picture or video finds pictures; speech and text need words to ask for")
+        raise UsageError("a picture or a video only searches pictures; speech and text need words")
     if options.negatives:
-        raise UsageError("phrases to keep away from go with sentences, not with a picture or video")
+        raise UsageError("negative phrases work with sentences only, not with a picture or a video")
     return options
 
 

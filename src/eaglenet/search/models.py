@@ -53,8 +53,8 @@ def require_model(store: Store) -> None:
     name = store.manifest.model
     if os.path.isabs(name) and not os.path.exists(name):
         raise StoreError(
-            f"the model of {store.location} was in {name}, where nothing is now; say where it is "
-            "with --model FOLDER (in Python: model=)"
+            f"the model of {store.location} was in {name}, which no longer exists; say where it is "
+            "now with --model FOLDER (in Python: model=)"
         )
 
 

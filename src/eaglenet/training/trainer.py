@@ -221,7 +221,7 @@ class Trainer:
         number = self.stop.signal or signal.SIGTERM
         raise StoppedError(
             f"stopped by {number.name} after step {self.position.step} of {self.num_steps}, which "
-            f"is saved in {self.folder / 'checkpoints'}; run the same command again to go on",
+            f"is saved in {self.folder / 'checkpoints'}; run the same command again to continue",
             number,
         )
 

@@ -45,9 +45,7 @@ class Isolated:
                 answer: Reply = receive(connection)
             except (EagleNetError, EOFError, OSError) as error:
                 self._stop()
-                reason = (
-                    str(error) if isinstance(error, EagleNetError) else "the decoder died of it"
-                )
+                reason = str(error) if isinstance(error, EagleNetError) else "the decoder crashed"
                 raise UsageError(f"{reason}; give a smaller or another file") from None
             if answer.reason is not None:
                 raise UsageError(answer.reason)

@@ -120,7 +120,8 @@ class LanceStore:
         where = f"{table}.lance: " if table else ""
         return StoreError(
             f"the tables of {self.folder} are damaged ({where}{what}); what can be "
-            "searched now stays so. Restore the folder, or index the videos into a new --store"
+            "searched now stays searchable. Restore the folder, or index the videos into a new "
+            "--store"
         )
 
     def _require_both_tables(self) -> None:
@@ -129,7 +130,7 @@ class LanceStore:
         missing = [f"{name}.lance" for name, count in rows.items() if count is None]
         # Both tables are made before the first snapshot, and are empty until then.
         if missing and (self.is_searched or any(rows.values())):
-            rest = "; what can be searched now stays so" if self.is_searched else ""
+            rest = "; what can be searched now stays searchable" if self.is_searched else ""
             raise StoreError(
                 f"{self.folder} has lost {' and '.join(missing)}{rest}. Restore the folder, or "
                 "index the videos into a new --store"
