@@ -40,7 +40,8 @@ from eaglenet.search.indexing.decoding import ClipFrames, decode_clips, split_re
 from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.video.source import pyav
+from eaglenet.video.containers import pyav
+from repeating import repeat_piece
 
 CLIP_SECONDS, OVERLAP, NUM_FRAMES, BATCH = 10.0, 2.0, 12, 48
 SIZES = {"240p": (320, 240), "720p": (1280, 720), "1080p": (1920, 1080)}
@@ -199,18 +200,7 @@ def make_film(
     """A piece of film, its packets repeated."""
     piece = path.with_name(f"piece-{path.name}")
     make_piece(piece, Film(name, piece_seconds, *SIZES[name], 2 * FPS))
-    with pyav().open(str(path), "w") as target:
-        stream: Any = None
-        for turn in range(seconds // piece_seconds):
-            with pyav().open(str(piece)) as source:
-                given = source.streams.video[0]
-                stream = stream or target.add_stream_from_template(given)
-                shift = round(turn * piece_seconds / given.time_base)
-                for packet in source.demux(given):
-                    if packet.dts is not None:
-                        packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
-                        packet.stream = stream
-                        target.mux(packet)
+    repeat_piece(piece, path, turns=seconds // piece_seconds, seconds=piece_seconds)
     piece.unlink()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from common import save_result
 from eaglenet.data.demo.dataset import render_world
-from eaglenet.search import engine as engine_module
+from eaglenet.search import finding
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.words import fusion
@@ -125,7 +125,7 @@ def main() -> None:
         recalls = measure(engine, questions)
         thresholds = {}
         for threshold in THRESHOLDS:
-            engine_module.LEAST = threshold  # type: ignore[attr-defined]
+            finding.LEAST = threshold  # type: ignore[attr-defined]
             thresholds[str(threshold)] = {
                 kind: first_answers(engine, questions[kind], "pictures,speech,text")
                 for kind in UNSURE

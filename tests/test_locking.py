@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from eaglenet import locking
-from eaglenet.locking import LockHeldError, hold_lock
+from eaglenet.locking import LockHeldError, hold_lock, try_lock
 
 
 def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
@@ -61,3 +62,21 @@ def test_a_system_without_locks_is_worked_on_all_the_same(
     monkeypatch.setattr(locking, "fcntl", None)
     with hold_lock(tmp_path / "lock"), hold_lock(tmp_path / "lock"):
         pass
+
+
+def test_an_open_file_is_locked_by_one_until_it_is_closed(tmp_path: Path) -> None:
+    first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
+    assert try_lock(first)
+    assert not try_lock(second)
+    os.close(first)
+    assert try_lock(second)
+    os.close(second)
+
+
+def test_without_file_locks_nothing_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "fcntl", None)
+    descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    assert not try_lock(descriptor)
+    os.close(descriptor)

@@ -12,7 +12,7 @@ class EagleNetError(Exception):
     """Base of every error that is the input's fault. The command line prints it on one line.
 
     ``exit_code`` is what the command line exits with: 1 failed, 2 wrong usage, 3 finished but some
-    files were left out, 4 a model could not be had, 5 a store cannot be used as asked.
+    files were left out, 4 a model could not be loaded, 5 a store cannot be used as asked.
     """
 
     exit_code: int = 1
@@ -87,9 +87,9 @@ class StoppedError(EagleNetError):
         self.exit_code = 128 + signal
 
 
-def too_many_frames(given: int, most: int) -> ConfigError:
-    """Videos longer than a model with a place for each frame."""
+def too_many_frames(given: int, most: int, setting: str = "num_frames") -> ConfigError:
+    """Videos longer than a model with a place for each frame; ``setting`` makes more places."""
     return ConfigError(
         f"videos of {given} frames, the model was built for {most}; sample fewer frames or build "
-        "it with a larger num_frames"
+        f"it with a larger {setting}"
     )

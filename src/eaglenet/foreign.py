@@ -92,7 +92,7 @@ def gunzip(data: bytes, most: int) -> bytes:
     try:
         content = inflater.decompress(data, most + 1)
     except zlib.error as error:
-        raise ValueError(f"no gzip file ({error})") from error
+        raise ValueError(f"not a gzip file ({error})") from error
     if len(content) > most:
         raise ValueError(f"unpacks to more than {most} bytes")
     if not inflater.eof:
@@ -107,7 +107,7 @@ def check_zip(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, OSError, RuntimeError) as error:
-        raise ValueError(f"no zip archive ({error})") from error
+        raise ValueError(f"not a zip archive ({error})") from error
     if sum(member.file_size for member in members) > 2 * size + MIB:
         raise ValueError(f"unpacks to much more than its {size} bytes")
 

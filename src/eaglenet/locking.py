@@ -52,6 +52,17 @@ def hold_lock(path: Path, *, wait: bool = False, with_folder: bool = False) -> I
             os.close(folder)
 
 
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed; False where another holds it or none can be locked."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def _lock(descriptor: int, path: Path, wait: bool) -> None:
     if fcntl is None:
         logger.info("no file locks on this system: use %s once at a time", path.parent)

@@ -88,7 +88,7 @@ class ObjectFolder:
         match = re.fullmatch(rf"({'|'.join(SCHEMES)})://([^/]+)(?:/(.*))?", url)
         if match is None:
             raise UsageError(
-                f"{url!r:.200} is no address of object storage; write s3://BUCKET/NAME"
+                f"{url!r:.200} is not an address of object storage; write s3://BUCKET/NAME"
             )
         try:
             from obstore.store import from_url

@@ -38,6 +38,6 @@ class LogEvent:
         """One line; ValueError for what is none."""
         record = foreign.parse_json(line)
         if not isinstance(record, dict):
-            raise ValueError(f"{line[:40]!r} is no JSON object")
+            raise ValueError(f"{line[:40]!r} is not a JSON object")
         values = {name: value for name, value in record.items() if name not in NAMED}
         return cls(str(record.get("event", "")), int(record.get("step", 0)), values)

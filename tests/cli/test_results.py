@@ -112,7 +112,7 @@ def test_the_first_player_there_is_begins_at_the_moment(
     opened: list[str] = []
     monkeypatch.setattr(players.webbrowser, "open", lambda url: opened.append(url) or True)
     film = tmp_path / "a film.mp4"
-    with pytest.raises(UsageError, match="not there"):
+    with pytest.raises(UsageError, match="no longer exists"):
         players.play(str(film), 1)
     film.touch()
     assert players.play(str(film), 1.5) == "the browser"

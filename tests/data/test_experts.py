@@ -14,7 +14,7 @@ from eaglenet.cli.main import app
 from eaglenet.data.demo.experts import TOKENS, WIDTHS, write_experts
 from eaglenet.data.expert_writing import save_teacher
 from eaglenet.data.experts import ExpertSplit, load_expert_folder
-from eaglenet.data.features import load_feature_folder
+from eaglenet.data.feature_folder import load_feature_folder
 from eaglenet.errors import DatasetError, NonFiniteError, UsageError
 
 VIDEOS = 14

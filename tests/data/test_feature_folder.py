@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from eaglenet.data.features import (
-    FeatureSplit,
-    load_feature_folder,
-    made_otherwise,
-    save_feature_folder,
-)
+from eaglenet.data.feature_folder import load_feature_folder, made_otherwise, save_feature_folder
+from eaglenet.data.features import FeatureSplit
 from eaglenet.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
 

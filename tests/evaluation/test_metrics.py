@@ -136,7 +136,7 @@ def test_non_finite_scores_raise_and_are_counted(bad) -> None:
 
 
 def test_a_text_of_a_video_that_is_not_there_raises() -> None:
-    with pytest.raises(DatasetError, match="1 texts belong to a video that is not there"):
+    with pytest.raises(DatasetError, match="1 texts belong to a video that does not exist"):
         retrieval_metrics(torch.rand(3, 5), torch.tensor([0, 5, 2]))
 
 

@@ -86,7 +86,7 @@ def test_wrong_files_are_answered_with_what_was_expected(tmp_path, square) -> No
     with pytest.raises(UsageError, match="expected 3 whole numbers"):
         run(square, "--video-of-text", mapping)
     mapping.write_text("0 1 3\n")
-    with pytest.raises(DatasetError, match="not there"):
+    with pytest.raises(DatasetError, match="does not exist"):
         run(square, "--video-of-text", mapping)
 
 

@@ -98,7 +98,7 @@ def test_a_dry_run_counts_the_data_and_trains_nothing(features, tmp_path):
     [
         (["--set", "training.batch_size=4000"], "90 captions cannot fill one batch of 4000"),
         (["--set", "training.coarse_batch_size=5000"], "fill one batch of 5000"),
-        (["--device", "cuda:99"], "GPU 99 was asked for"),
+        (["--device", "cuda:99"], "GPU 99 was requested"),
     ],
 )
 def test_a_dry_run_refuses_what_the_run_would_refuse(features, tmp_path, arguments, message):
@@ -239,7 +239,7 @@ def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(features, tmp
     process.terminate()
     _, told = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert "run the same command again to go on" in told
+    assert "run the same command again to continue" in told
     assert "error:" not in told
     last = json.loads(log.read_text().splitlines()[-1])["step"]
     assert (tmp_path / "run" / "checkpoints" / f"step-{last:09d}.pt").exists()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.data.demo.dataset import demo_split, render_clips
-from eaglenet.data.features import load_feature_folder
+from eaglenet.data.feature_folder import load_feature_folder
 from eaglenet.errors import DatasetError, UsageError
 from eaglenet.experiments.evaluation import evaluate_run
 from eaglenet.experiments.feature_export import export_features

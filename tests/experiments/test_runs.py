@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from eaglenet.data.features import load_feature_folder
+from eaglenet.data.feature_folder import load_feature_folder
 from eaglenet.errors import (
     CheckpointError,
     ConfigError,

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-import av
 import numpy as np
 
 from eaglenet.search.indexing.decoding import ClipFailure, decode_ahead, split_request
@@ -23,6 +22,9 @@ from eaglenet.search.indexing.inspection import inspect
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import write_video
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from repeating import repeat_piece
 
 PIECE = 60
 """Seconds that are encoded."""
@@ -41,18 +43,7 @@ def make_film(path: Path, minutes: int) -> Path:
         write_video(piece, frames, FPS, options={"preset": "ultrafast", "bf": "2"})
     # The index lies before the pictures, so that a film that is cut short can be opened.
     options = {"movflags": "+faststart"} if path.suffix == ".mp4" else {}
-    with av.open(str(path), "w", options=options) as target:
-        stream: Any = None
-        for turn in range(minutes * 60 // PIECE):
-            with av.open(str(piece)) as source:
-                given = source.streams.video[0]
-                stream = stream or target.add_stream_from_template(given)
-                shift = round(turn * PIECE / given.time_base)
-                for packet in source.demux(given):
-                    if packet.dts is not None:
-                        packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
-                        packet.stream = stream
-                        target.mux(packet)
+    repeat_piece(piece, path, turns=minutes * 60 // PIECE, seconds=PIECE, options=options)
     return path
 
 

@@ -120,7 +120,7 @@ def test_an_empty_newest_version_is_left_for_the_one_before(
         newest = durability.versions(store / name)
         newest[max(newest)].write_bytes(b"")
     work(store, bag, [])
-    assert "going on from the last whole one" in caplog.text
+    assert "continuing from the last whole one" in caplog.text
     assert found(store, bag) == {f"/videos/{n}.mp4" for n in range(FILES)}
 
 

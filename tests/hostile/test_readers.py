@@ -200,7 +200,7 @@ def test_lists_of_tags(tmp_path: Path) -> None:
 
 
 def test_arrays(tmp_path: Path) -> None:
-    from eaglenet.data.features import read_array
+    from eaglenet.data.feature_folder import read_array
     from eaglenet.evaluation.matrix_files import read_scores, read_video_of_text
 
     path = tmp_path / "scores.npy"
@@ -217,7 +217,7 @@ def test_arrays(tmp_path: Path) -> None:
 
 
 def test_feature_folders(tmp_path: Path) -> None:
-    from eaglenet.data.features import load_feature_folder
+    from eaglenet.data.feature_folder import load_feature_folder
 
     generator = np.random.default_rng(0)
     np.save(tmp_path / "frame_features.npy", generator.normal(size=(6, 4)).astype(np.float16))

@@ -161,7 +161,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"model\.safetensors: the weights cannot be read"):
         eaglenet.load(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="is not there"):
+    with pytest.raises(CheckpointError, match="does not exist"):
         eaglenet.load(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not JSON"):

@@ -180,7 +180,7 @@ def test_only_local_addresses_go_without_a_token() -> None:
         Settings(local=False)
     with pytest.raises(UsageError, match="visible ASCII"):
         Settings(local=False, token="")
-    with pytest.raises(UsageError, match="no address"):
+    with pytest.raises(UsageError, match="not an address"):
         is_local_host("no such host .")
 
 

@@ -34,7 +34,7 @@ def compare(
     output: Output,
     dataset: Annotated[
         str,
-        typer.Option(help="demo, features, frames, experts, or such as msrvtt-b32."),
+        typer.Option(help="demo, features, frames, experts, or a benchmark such as msrvtt-b32."),
     ] = "demo",
     root: Root = "",
     split: Annotated[
@@ -43,7 +43,7 @@ def compare(
     ] = None,
     seeds: Seeds = 3,
     jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Runs made at a time, each in its own process.")
+        int, typer.Option("--jobs", min=1, help="Runs at a time, each in its own process.")
     ] = 1,
     search: Annotated[
         str,

@@ -98,19 +98,19 @@ def cache(
     ] = None,
     videos: VideoFolders = None,
     settings: Settings = None,
-    num_frames: Annotated[int, typer.Option("--frames", help="Frames a video.")] = 12,
+    num_frames: Annotated[int, typer.Option("--frames", help="Frames per video.")] = 12,
     size: Annotated[int, typer.Option("--size", help="Side of a frame in pixels.")] = 224,
     sampling: Annotated[str, typer.Option(help="uniform, per_second or whole_rate.")] = "uniform",
     resize: Annotated[str, typer.Option(help="crop or stretch.")] = "crop",
     short: Annotated[
-        str, typer.Option(help="Of videos with too few frames: repeat, mask or zeros.")
+        str, typer.Option(help="For videos with too few frames: repeat, mask or zeros.")
     ] = "repeat",
     square_pixels: Annotated[
         bool, typer.Option("--square-pixels", help="Ignore the pixel aspect, as OpenCV does.")
     ] = False,
     encoding: Annotated[str, typer.Option(help="raw (fast) or jpeg (small).")] = "raw",
     estimate_only: Annotated[
-        bool, typer.Option("--estimate", help="Tell the size and stop.")
+        bool, typer.Option("--estimate", help="Show the size and stop.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Try skipped videos again.")] = False,
     workers: Workers = 2,

@@ -19,5 +19,5 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help=f"Dataset option as name=value, e.g. {EXAMPLE}; repeatable."),
 ]
-Workers = Annotated[int, typer.Option("--workers", help="Files looked at side by side.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Workers = Annotated[int, typer.Option("--workers", help="Files checked in parallel.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -36,12 +36,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for all of it.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")] = Path(
         "demo"
     ),
     clips: Annotated[int, typer.Option(min=8, help="Clips of the test world to render.")] = 240,
     model: Annotated[str, typer.Option(help="The shipped model, or one trained here.")] = "demo",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Render the demo world, evaluate the shipped model, index, search, draw the results.
 

@@ -39,20 +39,20 @@ def evaluate(
     videos: VideoFolders = None,
     settings: DatasetSettings = None,
     noise_seeds: Annotated[
-        int, typer.Option(min=0, help="Also score with so many noise seeds: mean and spread.")
+        int, typer.Option(min=0, help="Also score with this many noise seeds: mean and spread.")
     ] = 0,
     device: Device = "auto",
     backend: Annotated[str, typer.Option(help="Scoring back end; auto chooses.")] = "auto",
     precision: Annotated[
         str,
-        typer.Option(help="auto (the model's own), fp32, bf16, or fp16 for the towers alone."),
+        typer.Option(help="auto (the model's own), fp32, bf16, or fp16 for the towers only."),
     ] = "auto",
     frames: Annotated[
         list[str] | None,
         typer.Option(
             "--frames",
             metavar="NAME=VALUE",
-            help="Other frames than the model's: num_frames, size, sampling, resize, short, fast "
+            help="Frames other than the model's: num_frames, size, sampling, resize, short, fast "
             "or square_pixels. May be given several times; the result says what differs.",
         ),
     ] = None,
@@ -75,7 +75,7 @@ def evaluate(
     from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
 
     if scores is not None and scores.suffix != ".npy":
-        raise UsageError(f"--scores {scores}: the file is a .npy, name it so")
+        raise UsageError(f"--scores {scores}: give a file name that ends in .npy")
     options = read_assignments(settings, EXAMPLE)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
@@ -83,7 +83,7 @@ def evaluate(
         raise UsageError("--videos and --set belong to --dataset; a run keeps the data it names")
     if features is not None and (split or dataset or root or frames):
         raise UsageError(
-            "--features names all videos of a folder; leave out --split, --dataset, --root, "
+            "--features evaluates all videos of a folder; leave out --split, --dataset, --root, "
             "--frames"
         )
     if dataset is None and root:

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def features(
     model: Annotated[
-        str, typer.Argument(help="Whose towers: a CLIP folder or hub id, a model folder or run.")
+        str, typer.Argument(help="Whose towers to use: a CLIP folder or hub id, a model or a run.")
     ],
     dataset: Dataset,
     output: Annotated[Path, typer.Option("--output", help="The features folder to write.")],
@@ -33,7 +33,7 @@ def features(
     settings: Settings = None,
     experts: Annotated[
         list[str] | None,
-        typer.Option("--expert", help="A further model as NAME=MODEL; repeatable."),
+        typer.Option("--expert", help="Another model as NAME=MODEL; repeatable."),
     ] = None,
     words: Annotated[
         bool, typer.Option("--words", help="Also every word, as the text tower sees it.")
@@ -79,7 +79,7 @@ def demo_experts(
     count: Annotated[int, typer.Option("--count", min=2, help="Clips of the split.")] = 600,
     seed: Annotated[int, typer.Option("--seed", help="Another seed is another world.")] = 0,
     missing: Annotated[
-        float, typer.Option(help="Share of videos that miss an expert, 0 to 0.5.")
+        float, typer.Option(help="Share of videos without an expert, 0 to 0.5.")
     ] = 0.3,
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +100,7 @@ def demo_experts(
 def teach(
     model: Annotated[str, typer.Argument(help="The teacher: a run or a model folder.")],
     root: Annotated[Path, typer.Option("--root", help="The features folder it teaches on.")],
-    name: Annotated[str, typer.Option("--name", help="How the teacher is called there.")],
+    name: Annotated[str, typer.Option("--name", help="Name of the teacher in that folder.")],
     as_json: AsJson = False,
 ) -> None:
     """Write a trained model's vectors into a features folder, for students to learn from.
@@ -156,10 +156,10 @@ def check_features(root: Path, as_json: bool) -> None:
         print(json.dumps(content, indent=2))
         return
     print(
-        f"{split.protocol.name}: frames {split.frame_dim} wide, up to {split.max_frames} a video; "
-        f"sentences {split.text_dim} wide; all numbers finite"
+        f"{split.protocol.name}: frames {split.frame_dim} wide, up to {split.max_frames} "
+        f"per video; sentences {split.text_dim} wide; all numbers finite"
     )
     for name, count in missing.items():
-        print(f"  expert {name}: {split.expert_widths[name]} wide, {count:,} videos miss it")
+        print(f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos")
     for name, packed in split.words.items():
-        print(f"  words {name}: {packed.values.shape[1]} wide, up to {packed.most} a text")
+        print(f"  words {name}: {packed.values.shape[1]} wide, up to {packed.most} per text")

@@ -17,12 +17,12 @@ def register(app: typer.Typer) -> None:
 
 
 def frames(
-    images: Annotated[Path, typer.Option(help="Folder of pictures; its subfolders count too.")],
+    images: Annotated[Path, typer.Option(help="Folder of pictures, with its subfolders.")],
     captions: Annotated[
         list[str],
         typer.Option(help="KIND=FILE with KIND people, machine or labels; repeatable."),
     ],
-    source: Annotated[str, typer.Option(help="A short name of where they are from, e.g. coco.")],
+    source: Annotated[str, typer.Option(help="Short name of their source, e.g. coco.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
     size: Annotated[int, typer.Option(help="Side of a frame in pixels.")] = 192,
     item: Annotated[
@@ -36,7 +36,7 @@ def frames(
         list[Path] | None, typer.Option(help="File with ids to leave out (a test split).")
     ] = None,
     validation: Annotated[
-        float, typer.Option(help="Share, or number, of items held out for choices.")
+        float, typer.Option(help="Share or number of items held out for validation.")
     ] = 0.0,
     test: Annotated[
         bool, typer.Option("--test", help="All items are the test split, in a folder of its own.")
@@ -51,7 +51,7 @@ def frames(
     for entry in captions:
         kind, path = split_assignment(entry, "people=captions.json")
         if kind not in CAPTION_KINDS:
-            raise UsageError(f"--captions {entry}: {kind} is none of {', '.join(CAPTION_KINDS)}")
+            raise UsageError(f"--captions {entry}: {kind} is not one of {', '.join(CAPTION_KINDS)}")
         files[kind] = Path(path)
     plan = FramePreparation(
         images, files, source, size, item, halves, only, tuple(without or ()), validation, test
@@ -60,7 +60,7 @@ def frames(
         counts = prepare_frames(plan, output, announce(source))
     print(
         f"{counts['items']} items, {counts['frames']} frames in {output}; "
-        f"{counts['validation']} items held out for choices"
+        f"{counts['validation']} items held out for validation"
     )
     if counts["unreadable"]:
         print(f"{counts['unreadable']} pictures could not be read and were left out")

@@ -41,19 +41,19 @@ def index(
         typer.Argument(help="Folders, videos and pictures, s3:// too; with --like its own."),
     ] = None,
     files: Annotated[
-        Path | None, typer.Option(metavar="LIST", help="Index the files of a list, one a line.")
+        Path | None, typer.Option(metavar="LIST", help="Index the files of a list, one per line.")
     ] = None,
     like: Annotated[
         str | None,
         typer.Option(
             metavar="STORE",
-            help="Index the files of this store with its settings, for another --model; it answers "
-            "as before meanwhile.",
+            help="Index the files of this store with its settings, for another --model; it can be "
+            "searched meanwhile.",
         ),
     ] = None,
     swap: Annotated[
         bool,
-        typer.Option("--swap", help="When complete, change places with the store of --like."),
+        typer.Option("--swap", help="When complete, swap with the store of --like."),
     ] = False,
     model: Annotated[
         str | None,
@@ -64,7 +64,7 @@ def index(
         ),
     ] = None,
     clip_seconds: Annotated[float, typer.Option(help="Length of clips, seconds.")] = 10.0,
-    overlap: Annotated[float, typer.Option(help="How far clips overlap, seconds.")] = 2.0,
+    overlap: Annotated[float, typer.Option(help="Overlap of clips, seconds.")] = 2.0,
     shots: Annotated[bool, typer.Option("--shots", help="Cut at shot changes.")] = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Nearest keyframes instead of exact frames.")
@@ -74,7 +74,7 @@ def index(
         bool, typer.Option("--drop-missing", help="Forget files that are gone or excluded now.")
     ] = False,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Try unchanged files again that failed before.")
+        bool, typer.Option("--retry", help="Try files that failed before again.")
     ] = False,
     prepare: Annotated[
         bool,
@@ -99,20 +99,20 @@ def index(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, help="Processes that decode; 0: none. Default: by the work."),
+        typer.Option(min=0, help="Decoding processes; 0: none. Default: depends on the work."),
     ] = None,
     file_seconds: Annotated[
-        float, typer.Option(min=1, help="For one file; 2 more for each second it shows.")
+        float, typer.Option(min=1, help="Time for one file, plus 2 for each second of video.")
     ] = 600.0,
     file_memory: Annotated[
         float, typer.Option(min=0.1, help="GiB that decoding one file may take.")
     ] = 4.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[
-        str, typer.Option(help="fp32, bf16, int8, or auto: what the machine is fast in.")
+        str, typer.Option(help="fp32, bf16, int8, or auto: fast on this machine.")
     ] = "auto",
     executor: Annotated[
-        str, typer.Option(help="Who does the work: local, ray, or one that another package brings.")
+        str, typer.Option(help="Where the work runs: local, ray, or one of another package.")
     ] = "local",
     ray_address: Annotated[
         str | None,
@@ -151,16 +151,14 @@ def index(
         limits=Limits(memory=round(file_memory * 2**30), seconds=file_seconds),
     )
     if swap and like is None:
-        raise UsageError("--swap changes places with the store of --like; name that one")
+        raise UsageError("--swap swaps with the store of --like; give --like too")
     if like is not None:
         check_apart(store, like)
         roots, options = settings_like(like, options)
         paths = paths or list(roots)
     listed = read_list(files) if files is not None else []
     if not paths and not listed:
-        raise UsageError(
-            "nothing to index is given; name folders or files, or another store with --like"
-        )
+        raise UsageError("nothing to index; give folders or files, or another store with --like")
     given_tags = read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
         if not as_json:
@@ -185,15 +183,15 @@ def index(
     if not (report.indexed or report.unchanged or report.aliases or report.problems):
         names = ", ".join([*(paths or ()), *([str(files)] if files is not None else [])])
         print(
-            f"no video or picture was found in {names}; hidden files are left out", file=sys.stderr
+            f"no video or picture was found in {names}; hidden files are skipped", file=sys.stderr
         )
     if report.unused_tags:
-        print(f"{tags} names files that were not found in the given paths:", file=sys.stderr)
+        print(f"{tags} lists files that were not found in the given paths:", file=sys.stderr)
         for name in report.unused_tags:
             print(one_line(f"  {name}"), file=sys.stderr)
     if swap and like is not None:
         swap_stores(store, like)
-        print(f"{like} is the new store now; the one it was is in {store}", file=sys.stderr)
+        print(f"{like} is now the new store; the previous one is in {store}", file=sys.stderr)
     if report.problems:
         raise typer.Exit(LEFT_OUT)
 
@@ -244,9 +242,12 @@ def print_report(report: IndexReport, store: str) -> None:
     if report.lines:
         print(f"{counted(report.lines, 'line')} of words read")
     if report.dropped:
-        print(f"{report.dropped} dropped that are gone")
+        print(f"{counted(report.dropped, 'file')} forgotten: gone or excluded")
     if report.missing:
-        print(f"{report.missing} of the store are gone or excluded; --drop-missing forgets them")
+        print(
+            f"{counted(report.missing, 'file')} of the store gone or excluded; "
+            "--drop-missing forgets them"
+        )
     print(f"{counted(report.clips, 'clip')} in {store}, searched by {report.index}")
     _print_files("left out", report.problems)
     if report.problems:

@@ -102,7 +102,7 @@ def _show_version(is_wanted: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say what is chosen and why.")
+        bool, typer.Option("--verbose", "-v", help="Log what is chosen and why.")
     ] = False,
     _modules: Annotated[
         list[str] | None,
@@ -115,11 +115,13 @@ def options(
     ] = None,
     store_endpoint: Annotated[
         str | None,
-        typer.Option(help="Address of a storage that speaks S3, for s3://; or AWS_ENDPOINT_URL."),
+        typer.Option(help="Address of S3-compatible storage, for s3://; or AWS_ENDPOINT_URL."),
     ] = None,
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Options that stand before any command."""
@@ -147,7 +149,10 @@ def main() -> None:
     except SystemExit as leaving:
         # Typer turns an interrupt into this code without a word.
         if leaving.code == 130:
-            print("interrupted; training, indexing and caching go on if run again", file=sys.stderr)
+            print(
+                "interrupted; run the same command again to continue training, indexing or caching",
+                file=sys.stderr,
+            )
         if ShortCommand.runs and isinstance(leaving.code, int | None):
             end_short_command(leaving.code or 0)
         raise

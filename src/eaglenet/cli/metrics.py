@@ -23,7 +23,7 @@ def metrics(
         Path | None,
         typer.Option(
             "--video-of-text",
-            help="Video of each text, from 0: .npy, .json list, or one number a line. "
+            help="Video of each text, from 0: .npy, .json list, or one number per line. "
             "Without it text i belongs to video i.",
         ),
     ] = None,
@@ -142,7 +142,7 @@ def _print_table(record: dict[str, object]) -> None:
             print(f"{prefix + 'Rsum':32}{part['Rsum']:8.2f}")
     without = int(str(record["videos"])) - int(record["v2t"]["queries"])  # type: ignore[index]
     if without:
-        print(f"{without} videos have no text here: they are found or not, but ask nothing")
+        print(f"{without} videos have no text here: they can be found, but are not queries")
     if "ties_for_the_model" in record:
         print("ties for it: equal scores count for the model, as many published numbers do")
     if {"dual_softmax", "qb_norm", "sinkhorn"} & set(record):

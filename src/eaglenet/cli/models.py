@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 def models(
     as_json: AsJson = False,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Frames a second of each on this machine (slow).")
+        bool, typer.Option("--measure", help="Measure frames per second on this machine (slow).")
     ] = False,
     only: Annotated[
         str, typer.Option("--containing", help="Only names with this text in them.")

@@ -29,7 +29,7 @@ def player_command(path: str, seconds: float) -> list[str] | None:
 def play(path: str, seconds: float) -> str:
     """Start playing and return at once; says with what. Photographs are opened by the browser."""
     if not Path(path).exists():
-        raise UsageError(f"{path}: is not there any more, so it cannot be played")
+        raise UsageError(f"{path}: no longer exists, so it cannot be played")
     command = None if is_picture(path) else player_command(path, seconds)
     if command is not None:
         quiet = subprocess.DEVNULL

@@ -39,7 +39,7 @@ def save_hits(
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"{place}: cannot be made: {error.strerror}") from error
+            raise UsageError(f"{place}: cannot be created: {error.strerror}") from error
         for hit in answer.hits:
             start = max(0.0, hit.moment.start - padding)
             end = min(hit.moment.end + padding, hit.duration) or hit.moment.end

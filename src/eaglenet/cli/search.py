@@ -132,9 +132,7 @@ def search(
         )
         return
     if captions is not None:
-        clip = engine.full_id(similar) if similar else video
-        ranked = engine.best_captions(clip or "", read_lines(captions), k)
-        _show_captions(ranked, as_json)
+        _show_captions(asked.ask_captions(engine, captions, k), as_json)
         return
     answers = asked.ask(engine, k, options)
     saved = Saved()
@@ -148,28 +146,13 @@ def search(
             _show(engine, answer, options, draw)
         for line in (*(f"saved {name}" for name in saved.paths.values()), *written):
             print(one_line(line))
-    clips = len(engine.snapshot)
-    if not clips:
-        add = f"eaglenet index PATH{store_argument(store)}"
-        print(f"{store} holds no clips yet; add videos with: {add}", file=sys.stderr)
-    elif not as_json:
-        print(f"searched {counted(clips, 'clip')} in {store}", file=sys.stderr)
-    if "pictures" not in options.parts and not engine.info()["lines"]:
-        print(NO_WORDS, file=sys.stderr)
-    copies = len({path for each in answers for hit in each.hits for path in _copies(hit)})
-    if copies and not as_json:
-        found = counted(copies, "near copy", "near copies")
-        print(f"{found} of these files not shown; --unfold shows all", file=sys.stderr)
+    _tell_what_was_searched(engine, options, store, as_json)
+    if not as_json:
+        _tell_what_is_folded(answers)
     _tell_what_is_gone(answers, store)
     if open_best and answers[0].hits:
-        best = answers[0].hits[0]
-        player = play(best.path, best.moment.start)
-        print(one_line(f"playing {best.path} in {player}"), file=sys.stderr)
-    if saved.left_out:
-        print(f"{counted(len(saved.left_out), 'result')} not saved:", file=sys.stderr)
-        for reason in saved.left_out:
-            print(one_line(f"  {reason}"), file=sys.stderr)
-        raise typer.Exit(VideoDecodeError.exit_code)
+        _play(answers[0].hits[0])
+    _tell_what_is_not_saved(saved)
 
 
 @dataclass(frozen=True)
@@ -212,6 +195,11 @@ class Asked:
             return [Answer(str(self.video), engine.search_video(self.video, k, options=options))]
         clip_id = engine.full_id(self.similar or "")
         return [Answer(clip_id, engine.similar(clip_id, k, options=options))]
+
+    def ask_captions(self, engine: Engine, captions: Path, k: int) -> list[CaptionHit]:
+        """Rank the lines of a file for the video or the clip."""
+        clip = engine.full_id(self.similar) if self.similar else self.video
+        return engine.best_captions(clip or "", read_lines(captions), k)
 
 
 def _draw(
@@ -261,6 +249,41 @@ def _show_json(answers: list[Answer], saved: Saved, *, one: bool) -> None:
         for number, answer in enumerate(answers)
     ]
     print(json.dumps(rows[0] if one else rows, ensure_ascii=False))
+
+
+def _tell_what_was_searched(
+    engine: Engine, options: SearchOptions, store: str, as_json: bool
+) -> None:
+    clips = len(engine.snapshot)
+    if not clips:
+        add = f"eaglenet index PATH{store_argument(store)}"
+        print(f"{store} holds no clips yet; add videos with: {add}", file=sys.stderr)
+    elif not as_json:
+        print(f"searched {counted(clips, 'clip')} in {store}", file=sys.stderr)
+    if "pictures" not in options.parts and not engine.info()["lines"]:
+        print(NO_WORDS, file=sys.stderr)
+
+
+def _tell_what_is_folded(answers: list[Answer]) -> None:
+    copies = len({path for each in answers for hit in each.hits for path in _copies(hit)})
+    if copies:
+        found = counted(copies, "near copy", "near copies")
+        print(f"{found} of these files not shown; --unfold shows all", file=sys.stderr)
+
+
+def _tell_what_is_not_saved(saved: Saved) -> None:
+    """Results that could not be saved, and why; they are an error of the command."""
+    if not saved.left_out:
+        return
+    print(f"{counted(len(saved.left_out), 'result')} not saved:", file=sys.stderr)
+    for reason in saved.left_out:
+        print(one_line(f"  {reason}"), file=sys.stderr)
+    raise typer.Exit(VideoDecodeError.exit_code)
+
+
+def _play(hit: Hit) -> None:
+    player = play(hit.path, hit.moment.start)
+    print(one_line(f"playing {hit.path} in {player}"), file=sys.stderr)
 
 
 def _copies(hit: Hit) -> Sequence[str]:

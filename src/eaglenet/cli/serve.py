@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def serve(
     store: StoreName,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but this machine's needs a token.")
+        str, typer.Option(help="Address to listen on; any but a local one needs a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
     token_file: Annotated[
@@ -35,10 +35,10 @@ def serve(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    rate: Annotated[float, typer.Option(min=0.1, help="Searches a second and client.")] = 100.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Searches per second and client.")] = 100.0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one answer.")] = 30.0,
     allow_uploads: Annotated[
-        bool, typer.Option("--allow-uploads", help="Take pictures and videos to search with.")
+        bool, typer.Option("--allow-uploads", help="Search with uploaded pictures and videos too.")
     ] = False,
     shard: Annotated[
         str | None,

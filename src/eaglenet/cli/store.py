@@ -12,7 +12,7 @@ import typer
 from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
 
-commands = typer.Typer(no_args_is_help=True, help="Look into a store, measure and repair it.")
+commands = typer.Typer(no_args_is_help=True, help="Inspect, measure and repair a store.")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -53,14 +53,14 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
 @commands.command()
 def remove(
     store: StoreName,
-    paths: Annotated[list[str], typer.Argument(help="Files, or folders with all that is in them.")],
+    paths: Annotated[list[str], typer.Argument(help="Files, or folders with everything in them.")],
 ) -> None:
     """Forget files: they are found no more. The files themselves are left alone."""
     from eaglenet.search.upkeep import remove as forget
 
     found = forget(store, paths)
     print(f"{counted(len(found), 'file')} of {store} forgotten")
-    print("indexing their folder again would take them up again", file=sys.stderr)
+    print("indexing their folder again adds them again", file=sys.stderr)
 
 
 @commands.command()
@@ -80,7 +80,7 @@ def recall(
     print(
         f"{store}, {result.index}: "
         f"recall@{result.k} {result.recall:.4f} over {result.queries} queries, "
-        f"{result.milliseconds:.1f} ms a query (exact scan {result.exact_milliseconds:.1f} ms)"
+        f"{result.milliseconds:.1f} ms per query (exact scan {result.exact_milliseconds:.1f} ms)"
     )
 
 

@@ -71,7 +71,10 @@ def train(
         print(json.dumps(run.result, indent=2))
         return
     if run.was_finished:
-        print(f"{output} was finished before: nothing was trained; another --output trains anew")
+        print(
+            f"{output} is already finished: nothing was trained; give another --output to train "
+            "again"
+        )
     show(run.result, str(output))
 
 

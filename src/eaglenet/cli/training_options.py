@@ -21,7 +21,7 @@ Root = Annotated[
     str, typer.Option("--root", help="Folder (or file) of the dataset or of the features.")
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds (0, 1, ...).")]
 
 

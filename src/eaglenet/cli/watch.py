@@ -22,15 +22,15 @@ def watch(
     store: StoreName,
     paths: Annotated[list[Path], typer.Argument(help="Folders.")],
     model: Annotated[
-        str | None, typer.Option(help="As of `eaglenet index`; default: the store's own.")
+        str | None, typer.Option(help="As in `eaglenet index`; default: the store's own.")
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help=EXCLUDE_HELP)] = None,
     interval: Annotated[
-        float, typer.Option(min=1, help="Seconds between two looks; network mounts need them.")
+        float, typer.Option(min=1, help="Seconds between scans; needed on network mounts.")
     ] = 10.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     rounds: Annotated[
-        int | None, typer.Option(min=1, hidden=True, help="End after so many reports.")
+        int | None, typer.Option(min=1, hidden=True, help="Stop after this many reports.")
     ] = None,
 ) -> None:
     """Changes are indexed when files have come to rest; files that are deleted are forgotten."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eaglenet.data.features import INDEX_FILE, read_array
+from eaglenet.data.feature_folder import INDEX_FILE, read_array
 from eaglenet.errors import DatasetError
 from eaglenet.types import Expert, TextGraph
 
@@ -189,6 +189,6 @@ def _load(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise DatasetError(f"{path} is missing; {INDEX_FILE} says that it is there") from None
+        raise DatasetError(f"{path} is missing; {INDEX_FILE} says that it exists") from None
     except (ValueError, EOFError, OSError) as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error

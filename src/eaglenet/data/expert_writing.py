@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eaglenet.data.expert_files import GRAPHS_FILE, IDS
 from eaglenet.data.experts import load_expert_folder
-from eaglenet.data.features import FRAMES_FILE, INDEX_FILE, read_index
+from eaglenet.data.feature_folder import FRAMES_FILE, INDEX_FILE, read_index
 from eaglenet.errors import DatasetError
 from eaglenet.types import Expert, TextGraph
 

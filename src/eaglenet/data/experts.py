@@ -1,7 +1,7 @@
 """Folders of features of many experts: what several pretrained models saw of the same videos.
 
-Such a folder is a feature folder (`data.features`) with more files, so every method that reads
-frames and sentences reads it too. ``index.json`` says more:
+Such a folder is a feature folder (`data.feature_folder`) with more files, so every method that
+reads frames and sentences reads it too. ``index.json`` says more:
 
 - ``experts``: ``{name: {"dim": width, "model": who made it, "seconds_per_token": number or null}}``
 - ``frames``: the expert whose tokens are ``frame_features.npy``; no video may miss it
@@ -37,13 +37,8 @@ from eaglenet.data.expert_files import (
     read_seconds,
     read_teachers,
 )
-from eaglenet.data.features import (
-    FRAMES_FILE,
-    INDEX_FILE,
-    FeatureSplit,
-    load_feature_folder,
-    read_index,
-)
+from eaglenet.data.feature_folder import FRAMES_FILE, INDEX_FILE, load_feature_folder, read_index
+from eaglenet.data.features import FeatureSplit
 from eaglenet.errors import DatasetError, UsageError
 from eaglenet.types import Expert, TextFeatures, TextGraph, Tokens, VideoFeatures
 

@@ -29,6 +29,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from eaglenet.errors import DatasetError
+from eaglenet.video.pictures import jpeg_of
 
 INDEX_FILE = "index.jsonl"
 SHARD_BYTES = 50_000_000
@@ -105,7 +106,7 @@ class FrameFolderWriter:
         if len(frames) != item.frames:
             raise DatasetError(f"{item.id}: {item.frames} frames named, {len(frames)} given")
         if item.id in self._known:
-            raise DatasetError(f"{item.id} is there twice; give every item an id of its own")
+            raise DatasetError(f"{item.id} appears twice; give every item its own id")
         self._known.add(item.id)
         if self._shard is None or self._bytes > SHARD_BYTES:
             self._next_shard()
@@ -153,7 +154,7 @@ class FrameFolder:
                 items.append(FrameItem.from_line(line, f"{path}, line {number}"))
         twice = [name for name, count in Counter(item.id for item in items).items() if count > 1]
         if twice:
-            raise DatasetError(f"{path}: {twice[0]} is there {len(twice)} times")
+            raise DatasetError(f"{path}: {twice[0]} appears {len(twice)} times")
         return cls(folder, tuple(items))
 
     @property
@@ -230,6 +231,4 @@ def encode_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
     if half is not None:
         box = (0, 0, middle, picture.height) if half == 0 else (middle, 0, *picture.size)
     picture = picture.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return buffer.getvalue()
+    return jpeg_of(picture, quality=JPEG_QUALITY)

@@ -28,6 +28,7 @@ from eaglenet.data.records import Split, VideoRecord
 from eaglenet.errors import DatasetError
 from eaglenet.files import write_json
 from eaglenet.types import FrameSpec
+from eaglenet.video.pictures import to_jpeg
 
 if TYPE_CHECKING:
     from eaglenet.video.decoding import DecodedVideo
@@ -267,12 +268,7 @@ def check_header(
 
 def encode_jpeg(frame: Bytes) -> bytes:
     """[3, height, width] to JPEG, without colour subsampling."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    image = Image.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0)))
-    image.save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
-    return buffer.getvalue()
+    return to_jpeg(frame, quality=JPEG_QUALITY, subsampling=0)
 
 
 def decode_jpeg(content: Bytes) -> Bytes:

@@ -226,7 +226,7 @@ def _named(path: Path) -> Iterator[None]:
 def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
     """The library behind trusts its input: ids, pairs and names are checked here."""
     if not isinstance(vocabulary, Mapping):
-        raise CheckpointError("the vocabulary is no table of tokens and ids")
+        raise CheckpointError("the vocabulary is not a table of tokens and ids")
     for token, number in vocabulary.items():
         is_number = isinstance(number, int) and not isinstance(number, bool)
         if not is_number or not 0 <= number < MOST_TOKENS or not _is_text(token):
@@ -237,13 +237,13 @@ def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
         if len(merge) != 2 or not all(map(_is_text, merge)):
             raise CheckpointError(f"a merge is {merge!r:.60}; expected two tokens")
     if not isinstance(added_tokens, Sequence):
-        raise CheckpointError("added_tokens is no list")
+        raise CheckpointError("added_tokens is not a list")
     for added in added_tokens:
         if not isinstance(added, Mapping) or not _is_text(added.get("content")):
             raise CheckpointError(f"an added token is {added!r:.60}; expected its content")
         names = ("single_word", "lstrip", "rstrip", "normalized")
         if not all(isinstance(added.get(name, False), bool) for name in names):
-            raise CheckpointError(f"an added token has an option that is no bool: {added!r:.60}")
+            raise CheckpointError(f"an added token has an option that is not a bool: {added!r:.60}")
 
 
 def _is_text(value: Any) -> bool:

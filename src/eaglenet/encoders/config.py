@@ -154,7 +154,7 @@ def check_sizes(config: Any) -> None:
         if isinstance(value, int) and not -1 <= value <= most:
             raise ConfigError(f"{spec.name} is {value!r:.60}; expected at most {most}")
         if isinstance(value, float) and value != value:
-            raise ConfigError(f"{spec.name} is no number")
+            raise ConfigError(f"{spec.name} is not a number")
         if is_dataclass(value):
             check_sizes(value)
 

@@ -140,8 +140,8 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     cosine = float(F.cosine_similarity(exact, twin(pictures)[:, 0].float(), dim=-1).min())
     if not cosine >= AGREEMENT:
         raise UsageError(
-            f"in int8 this model's frames are others (cosine {cosine:.4f}, at least {AGREEMENT} "
-            "is wanted); encode with --precision fp32"
+            f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
+            f"{AGREEMENT} is needed); encode with --precision fp32"
         )
     return twin
 

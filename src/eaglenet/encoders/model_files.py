@@ -70,7 +70,7 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
         shards = shard_names(read_json(path), path)
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing:
-            raise ModelNotFoundError(f"{folder}: {name} names files that are not there: {missing}")
+            raise ModelNotFoundError(f"{folder}: {name} names files that do not exist: {missing}")
         return {k: v for shard in shards for k, v in read_weight_file(folder / shard).items()}
     raise ModelNotFoundError(
         f"{folder} has a configuration but no weights; looked for {', '.join(names)}"
@@ -102,7 +102,7 @@ def shard_names(index: dict[str, Any], path: Path) -> list[str]:
     shards = sorted(set(names.values()))
     for name in shards:
         if name != Path(name).name or not name or "\0" in name:
-            raise CheckpointError(f"{path}: names {name!r:.60}, which is no file beside it")
+            raise CheckpointError(f"{path}: names {name!r:.60}, which is not a file beside it")
     return shards
 
 

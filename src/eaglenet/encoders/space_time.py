@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.video_proxy import split_heads
 from eaglenet.encoders.vision import VisionTower
-from eaglenet.errors import ConfigError, UsageError
+from eaglenet.errors import UsageError, too_many_frames
 from eaglenet.types import Clips, VideoFeatures
 
 TimeStart = Literal["identity", "released"]
@@ -146,10 +146,7 @@ class SpaceTime(nn.Module):
         patches = patches.reshape(videos, count, *patches.shape[1:])
         if self.frame_positions is not None:
             if count > len(self.frame_positions):
-                raise ConfigError(
-                    f"videos of {count} frames, the table has {len(self.frame_positions)}; raise "
-                    "num_frames of the method's config"
-                )
+                raise too_many_frames(count, len(self.frame_positions))
             patches = patches + self.frame_positions[:count, None]
         first = (tower.class_embedding + tower.positional_embedding[0]).expand(videos, 1, -1)
         return tower.ln_pre(first), tower.ln_pre(patches)

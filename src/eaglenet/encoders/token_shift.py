@@ -14,7 +14,7 @@ def shift_stride(num_tokens: int) -> int:
     stride = num_tokens // 7
     if stride == 0:
         raise ConfigError(
-            f"token shift needs at least 7 tokens a frame, got {num_tokens}; "
+            f"token shift needs at least 7 tokens per frame, got {num_tokens}; "
             "use a smaller patch or switch token shift off"
         )
     return stride

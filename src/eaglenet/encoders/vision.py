@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
 from eaglenet.encoders.config import VisionConfig
 from eaglenet.encoders.token_shift import shift_stride
-from eaglenet.errors import ConfigError, UsageError
+from eaglenet.errors import ConfigError, UsageError, too_many_frames
 
 
 @runtime_checkable
@@ -199,9 +199,6 @@ def place_in_time(
 ) -> Float[Tensor, "images tokens channels"]:
     """Add to all tokens of a frame where in its video it is."""
     if num_frames > len(positions):
-        raise ConfigError(
-            f"videos of {num_frames} frames, the tower has positions for {len(positions)}; sample "
-            "fewer frames or build it with larger frame_positions"
-        )
+        raise too_many_frames(num_frames, len(positions), "frame_positions")
     videos = tokens.reshape(-1, num_frames, *tokens.shape[1:])
     return (videos + positions[:num_frames, None]).flatten(0, 1)

@@ -101,7 +101,7 @@ def compare_ranks(
     owners = first[0]["video_of_text"]
     same = all(np.array_equal(record["video_of_text"], owners) for record in (*first, *second))
     if len(queries) != 1 or not same:
-        raise UsageError("the two models answered other queries: no paired comparison")
+        raise UsageError("the two models answered different queries: no paired comparison")
     groups = owners if direction == "t2v" else np.arange(queries.pop())
     sides = [
         100.0 * np.mean([record[direction] <= cutoff for record in records], axis=0)

@@ -21,7 +21,8 @@ from eaglenet.methods.base import Method, evaluating
 from eaglenet.progress import Progress
 from eaglenet.scoring import score_all
 from eaglenet.scoring.hubness import hub_bias, typical_sentences
-from eaglenet.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
+from eaglenet.tensor_record import TensorRecord
+from eaglenet.types import Clips, TextFeatures, Tokens, VideoFeatures
 
 MAX_NAMES = 20  # missing videos named in a result; the count is always whole
 

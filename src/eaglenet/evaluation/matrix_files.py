@@ -70,7 +70,7 @@ def default_video_of_text(scores: Float[Tensor, "texts videos"]) -> Int[Tensor, 
     num_texts, num_videos = scores.shape
     if num_texts != num_videos:
         raise UsageError(
-            f"the matrix is {num_texts} texts x {num_videos} videos, so text i need not belong to "
+            f"the matrix is {num_texts} texts x {num_videos} videos, so text i may not belong to "
             "video i: say which video each text belongs to with --video-of-text FILE"
         )
     return torch.arange(num_texts)

@@ -275,6 +275,6 @@ def check_video_of_text(video_of_text: Int[Tensor, "texts"], num_videos: int) ->
     if bool(bad.any()):
         first = int(bad.nonzero()[0, 0])
         raise DatasetError(
-            f"{int(bad.sum())} texts belong to a video that is not there (text {first} to video "
+            f"{int(bad.sum())} texts belong to a video that does not exist (text {first} to video "
             f"{int(video_of_text[first])}, of {num_videos}): leave these texts out and report them"
         )

@@ -81,7 +81,7 @@ def querybank_norm(
             "score the training texts against the same videos, in the same order"
         )
     if not 1 <= top_k <= scores.shape[1]:
-        raise UsageError(f"top_k is {top_k}; expected 1 to {scores.shape[1]}, the videos there are")
+        raise UsageError(f"top_k is {top_k}; expected 1 to {scores.shape[1]}, the number of videos")
     hubs = torch.zeros(scores.shape[1], dtype=torch.bool, device=scores.device)
     hubs[bank.topk(top_k, dim=1).indices.flatten()] = True
     normalised = temperature * scores - torch.logsumexp(temperature * bank, dim=0)[None, :]

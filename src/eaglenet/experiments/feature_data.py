@@ -9,13 +9,8 @@ from typing import Any
 
 from eaglenet.data.batches import FeaturePairs
 from eaglenet.data.experts import ExpertSplit, load_expert_folder
-from eaglenet.data.features import (
-    INDEX_FILE,
-    FeatureSplit,
-    load_feature_folder,
-    made_otherwise,
-    read_index,
-)
+from eaglenet.data.feature_folder import INDEX_FILE, load_feature_folder, made_otherwise, read_index
+from eaglenet.data.features import FeatureSplit
 from eaglenet.data.records import check_split_name, hold_out_ids
 from eaglenet.data.sources import DataChoice, Opening, Reader, Source, SourceSpec, add_source
 from eaglenet.encoders.experts import ExpertConfig
@@ -127,7 +122,7 @@ def check_features(features: FeatureSplit, reader: Reader) -> FeatureSplit:
     most = getattr(reader.config, "num_frames", None)
     if most is not None and features.max_frames > most:
         raise ConfigError(
-            f"the features have up to {features.max_frames} frames a video, the model takes "
+            f"the features have up to {features.max_frames} frames per video, the model takes "
             f"{most}: --set method_config.num_frames={features.max_frames}"
         )
     return features

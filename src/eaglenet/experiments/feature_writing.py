@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.data.expert_writing import add_experts
-from eaglenet.data.features import save_feature_folder
+from eaglenet.data.feature_folder import save_feature_folder
 from eaglenet.data.role_graphs import over_tokens, role_graphs
 from eaglenet.data.sources import Source
 from eaglenet.files import folder_written_whole

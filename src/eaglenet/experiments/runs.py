@@ -41,7 +41,8 @@ from eaglenet.training.distributed import (
 )
 from eaglenet.training.logbook import check_board, read_log
 from eaglenet.training.memory import reset_peak_memory
-from eaglenet.training.trainer import Position, Trainer
+from eaglenet.training.position import Position
+from eaglenet.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 LOCK = ".lock"

@@ -1,4 +1,4 @@
-"""Softmax, mean and checks over a frame axis of which some entries may be padding."""
+"""Softmax and mean over entries of which some are padding; the first right video of a text."""
 
 from __future__ import annotations
 

@@ -132,14 +132,14 @@ class BridgeFormer(VideoTowerMethod):
 
 def build(config: BridgeFormerConfig, encoder: Encoder) -> BridgeFormer:
     """The vision tower read as a video tower."""
-    encoder = need_tower(encoder, "bridgeformer")
+    encoder = need_tower(encoder, BridgeFormer.name)
     freeze_frame_embedding(encoder.vision)
     adopt_logit_scale(encoder, None)
     return BridgeFormer(encoder, config)
 
 
 METHODS.add(
-    "bridgeformer",
+    BridgeFormer.name,
     MethodSpec(
         config_class=BridgeFormerConfig,
         build=build,

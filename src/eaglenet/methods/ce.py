@@ -125,7 +125,7 @@ def build(config: CEConfig, encoder: Encoder) -> CE:
 
 
 METHODS.add(
-    "ce",
+    CE.name,
     MethodSpec(
         config_class=CEConfig,
         build=build,

@@ -169,7 +169,7 @@ def build(config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
 
 
 METHODS.add(
-    "clip4clip",
+    CLIP4Clip.name,
     MethodSpec(
         config_class=CLIP4ClipConfig,
         build=build,

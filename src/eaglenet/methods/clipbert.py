@@ -225,7 +225,7 @@ def build(config: ClipBERTConfig, encoder: Encoder) -> ClipBERT:
 
 
 METHODS.add(
-    "clipbert",
+    ClipBERT.name,
     MethodSpec(
         config_class=ClipBERTConfig,
         build=build,

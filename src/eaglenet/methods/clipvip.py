@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding, unit_videos
+from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding
 from eaglenet.errors import ConfigError
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
+from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.tower_base import CosineMethod, build_on_towers
 from eaglenet.types import (
     Clips,
     Encoder,
@@ -50,7 +43,7 @@ class CLIPViPConfig:
             )
 
 
-class CLIPViP(Method):
+class CLIPViP(CosineMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the class token that saw the whole video.
 
     ``VideoFeatures.video`` is that vector. A frame of its own has no class token here, so
@@ -62,12 +55,10 @@ class CLIPViP(Method):
     """
 
     name = "clipvip"
-    encoder: ClipEncoder
     config: CLIPViPConfig
 
     def __init__(self, encoder: ClipEncoder, config: CLIPViPConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         self.proxies = VideoProxies(
             encoder.vision.config.width,
             num_added=config.num_proxies - 1,
@@ -77,13 +68,6 @@ class CLIPViP(Method):
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         return self.proxies.encode(self.encoder.vision, videos).features
-
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (4096, 1024)
-
-    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
 
     def losses(
         self,
@@ -95,23 +79,16 @@ class CLIPViP(Method):
         scores = self.score(text, video)
         return Losses({"contrastive": self.loss(scores, positives)}, {"contrastive": 2.0})
 
-    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        if isinstance(features, TextFeatures):
-            return super().coarse_vectors(features)
-        return unit_videos(features)
-
 
 def build(config: CLIPViPConfig, encoder: Encoder) -> CLIPViP:
     """Proxies of the vision tower's width beside the encoder, whose blocks they run through."""
-    encoder = need_tower(encoder, "clipvip")
-    freeze_frame_embedding(encoder.vision)
-    method = CLIPViP(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
+    return build_on_towers(
+        CLIPViP, config, encoder, lambda towers: freeze_frame_embedding(towers.vision)
+    )
 
 
 METHODS.add(
-    "clipvip",
+    CLIPViP.name,
     MethodSpec(
         config_class=CLIPViPConfig,
         build=build,

@@ -150,7 +150,7 @@ def build(config: DRLConfig, encoder: Encoder) -> DRL:
 
 
 METHODS.add(
-    "drl",
+    DRL.name,
     MethodSpec(
         config_class=DRLConfig,
         build=build,

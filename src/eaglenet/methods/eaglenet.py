@@ -307,7 +307,7 @@ def build(config: EagleNetConfig, encoder: Encoder) -> EagleNet:
 
 
 METHODS.add(
-    "eaglenet",
+    EagleNet.name,
     MethodSpec(
         config_class=EagleNetConfig,
         build=build,

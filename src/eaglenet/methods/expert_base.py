@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from eaglenet.encoders.experts import ExpertEncoder
 from eaglenet.errors import UsageError
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.methods.base import Method, frame_spec_for
@@ -21,18 +20,17 @@ FRAMES = "frames"
 
 def expert_widths(encoder: Encoder) -> dict[str, int]:
     """Name -> width, alphabetical. Towers and adapters are one expert: their frames."""
-    found: Mapping[str, int] | None = getattr(encoder, "experts", None)
-    return {FRAMES: encoder.dim} if found is None else dict(sorted(found.items()))
+    return encoder.experts if isinstance(encoder, ExpertEncoder) else {FRAMES: encoder.dim}
 
 
 def words_width(encoder: Encoder) -> int:
     """Width of the words that an encoder gives."""
-    return int(getattr(encoder, "words_dim", encoder.dim))
+    return encoder.words_dim if isinstance(encoder, ExpertEncoder) else encoder.dim
 
 
-def sentence_width(encoder: Any) -> int:
+def sentence_width(encoder: Encoder) -> int:
     """Width of the sentences that an encoder gives."""
-    return int(encoder.config.text_dim) if hasattr(encoder, "experts") else int(encoder.dim)
+    return encoder.config.text_dim if isinstance(encoder, ExpertEncoder) else encoder.dim
 
 
 def mixture_scores(
@@ -68,7 +66,7 @@ class ExpertMethod(Method):
     def __init__(self, encoder: Encoder, *, num_frames: int) -> None:
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, num_frames))
         self.widths = expert_widths(encoder)
-        self.frames_expert = str(getattr(encoder, "frames_expert", FRAMES))
+        self.frames_expert = encoder.frames_expert if isinstance(encoder, ExpertEncoder) else FRAMES
         self.frames_place = list(self.widths).index(self.frames_expert)
 
     def read_text(

@@ -164,7 +164,7 @@ def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
 def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(
-            f"{path} is not there; copy it beside {CONFIG} or save the model again"
+            f"{path} does not exist; copy it beside {CONFIG} or save the model again"
         )
     try:
         weights: dict[str, Tensor] = safetensors.torch.load_file(path)

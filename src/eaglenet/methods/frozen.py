@@ -88,14 +88,14 @@ class Frozen(VideoTowerMethod):
 
 def build(config: FrozenConfig, encoder: Encoder) -> Frozen:
     """Time attention beside the vision tower's blocks, which it starts from."""
-    encoder = need_tower(encoder, "frozen")
+    encoder = need_tower(encoder, Frozen.name)
     freeze_frame_embedding(encoder.vision)
     adopt_logit_scale(encoder, None)
     return Frozen(encoder, config)
 
 
 METHODS.add(
-    "frozen",
+    Frozen.name,
     MethodSpec(
         config_class=FrozenConfig,
         build=build,

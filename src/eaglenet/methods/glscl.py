@@ -210,7 +210,7 @@ def build(config: GLSCLConfig, encoder: Encoder) -> GLSCL:
 
 
 METHODS.add(
-    "glscl",
+    GLSCL.name,
     MethodSpec(
         config_class=GLSCLConfig,
         build=build,

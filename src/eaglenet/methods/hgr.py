@@ -199,7 +199,7 @@ def build(config: HGRConfig, encoder: Encoder) -> HGR:
 
 
 METHODS.add(
-    "hgr",
+    HGR.name,
     MethodSpec(
         config_class=HGRConfig,
         build=build,

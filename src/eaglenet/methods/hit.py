@@ -25,7 +25,7 @@ LEVELS = ("feature", "semantic")
 
 @dataclass(frozen=True)
 class HiTConfig:
-    """Settings of HiT. All numbers are our choice: the authors' code is not to be had.
+    """Settings of HiT. All numbers are our choice: the authors' code is not available.
 
     text_layers: blocks over the words; the authors fine-tune BERT.
     momentum: how slowly the copies that make keys follow. bank_size: keys kept of each kind.
@@ -257,7 +257,7 @@ def build(config: HiTConfig, encoder: Encoder) -> HiT:
 
 
 METHODS.add(
-    "hit",
+    HiT.name,
     MethodSpec(
         config_class=HiTConfig,
         build=build,

@@ -45,7 +45,8 @@ def from_int8(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
             weights[name] = value.float() if value.is_floating_point() else value
         elif value.ndim != 2 or scales.shape != (len(value), 1):
             raise CheckpointError(
-                f"{name} is {list(value.shape)}, its scales {list(scales.shape)}; want one a row"
+                f"{name} is {list(value.shape)}, its scales {list(scales.shape)}; "
+                "expected one for each row"
             )
         else:
             weights[name] = value.float() * scales.float()

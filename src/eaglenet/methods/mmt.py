@@ -130,7 +130,7 @@ def build(config: MMTConfig, encoder: Encoder) -> MMT:
 
 
 METHODS.add(
-    "mmt",
+    MMT.name,
     MethodSpec(
         config_class=MMTConfig,
         build=build,

@@ -16,15 +16,8 @@ from eaglenet.layers.late_interaction import masked_max, token_similarities
 from eaglenet.layers.masking import frame_weights
 from eaglenet.layers.prototypes import PrototypeDecoder, SparsePrototypes, local_mask
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-    shift_last_blocks,
-)
+from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
+from eaglenet.methods.tower_base import TowerMethod, build_on_towers
 from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
 
 
@@ -47,7 +40,7 @@ class ProSTConfig:
     dropout: float = 0.1
 
 
-class ProST(Method):
+class ProST(TowerMethod):
     r"""Prototypes of space and time.
 
     .. math:: s = \max_k \cos(t, e_k) + \frac{1}{N_o} \sum_i \max_{m,j} \cos(p_i, o_{mj})
@@ -63,12 +56,10 @@ class ProST(Method):
     name = "prost"
     needs_words = True
     needs_patches = True
-    encoder: ClipEncoder
     config: ProSTConfig
 
     def __init__(self, encoder: ClipEncoder, config: ProSTConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         dim = encoder.dim
         self.phrases = SparsePrototypes(dim, count=config.num_phrases)
         self.objects = SparsePrototypes(dim, count=config.num_objects - 1)
@@ -155,15 +146,13 @@ class ProST(Method):
 
 def build(config: ProSTConfig, encoder: Encoder) -> ProST:
     """Token shift in the encoder's last blocks."""
-    encoder = need_tower(encoder, "prost")
-    shift_last_blocks(encoder, config.num_shifted_blocks)
-    method = ProST(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
+    return build_on_towers(
+        ProST, config, encoder, lambda towers: shift_last_blocks(towers, config.num_shifted_blocks)
+    )
 
 
 METHODS.add(
-    "prost",
+    ProST.name,
     MethodSpec(
         config_class=ProSTConfig,
         build=build,

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from eaglenet.encoders.asynchronous import AsynchronousTower, real_first
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import freeze_tower
 from eaglenet.errors import UsageError
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.tower_base import CosineMethod, build_on_towers
+from eaglenet.types import Clips, Encoder, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -39,7 +29,7 @@ class RAPConfig:
     num_asynchronous: int = 4
 
 
-class RAP(Method):
+class RAP(CosineMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of unit frames of the adapted tower.
 
     Approximate: no code was released with what we could read. The abstract chooses patches by the
@@ -48,12 +38,11 @@ class RAP(Method):
     """
 
     name = "rap"
-    encoder: ClipEncoder
+    has_video_vector = False
     config: RAPConfig
 
     def __init__(self, encoder: ClipEncoder, config: RAPConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         self.tower = AsynchronousTower(
             encoder.vision,
             num_frames=config.num_frames,
@@ -65,7 +54,7 @@ class RAP(Method):
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         if not isinstance(videos, Clips):
-            raise UsageError(f"rap reads Clips, got {type(videos).__name__}")
+            raise UsageError(f"{self.name} reads Clips, got {type(videos).__name__}")
         mask = videos.mask.to(self.device)
         order, back = real_first(mask)
         frames = videos.frames.to(self.device, non_blocking=True)
@@ -73,34 +62,14 @@ class RAP(Method):
         features = self.tower(self.encoder.vision, frames, mask.take_along_dim(order, dim=1))
         return VideoFeatures(features.take_along_dim(back[..., None], dim=1), mask)
 
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (4096, 1024)
-
-    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
-
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
-        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
-
 
 def build(config: RAPConfig, encoder: Encoder) -> RAP:
     """The tower's blocks stay CLIP's; what is added stands beside them."""
-    encoder = need_tower(encoder, "rap")
-    if config.frozen:
-        freeze_tower(encoder)
-    method = RAP(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
+    return build_on_towers(RAP, config, encoder, freeze_tower if config.frozen else None)
 
 
 METHODS.add(
-    "rap",
+    RAP.name,
     MethodSpec(
         config_class=RAPConfig,
         build=build,

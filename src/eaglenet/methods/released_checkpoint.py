@@ -135,7 +135,7 @@ def _one_name(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, value in weights.items():
         plain = name.replace(".attn.net.", ".attn.")
         if plain in renamed and not torch.equal(renamed[plain], value):
-            raise CheckpointError(f"{plain} is there under two names with different values")
+            raise CheckpointError(f"{plain} appears under two names with different values")
         renamed[plain] = value
     return renamed
 

@@ -14,15 +14,9 @@ from eaglenet.errors import ConfigError
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
-from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.tower_base import TowerMethod, build_on_towers
+from eaglenet.types import Encoder, TextFeatures, VideoFeatures
 
 LEVELS = ("sentence", "verbs", "nouns", "adjectives")
 
@@ -40,7 +34,7 @@ class SHENetConfig:
     num_regions: int = 8
 
 
-class SHENet(Method):
+class SHENet(TowerMethod):
     r"""Levels of a text against what each chooses of the video.
 
     .. math:: s = \cos(t, \bar v) + \sum_l g_l\, \mathrm{mean\,top}_K \cos(n_l, x), \quad
@@ -57,12 +51,10 @@ class SHENet(Method):
     name = "shenet"
     needs_words = True
     needs_patches = True
-    encoder: ClipEncoder
     config: SHENetConfig
 
     def __init__(self, encoder: ClipEncoder, config: SHENetConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         dim = encoder.dim
         self.roles = nn.Linear(dim, len(LEVELS) - 1, bias=False)
         nn.init.normal_(self.roles.weight, std=0.02)
@@ -114,14 +106,6 @@ class SHENet(Method):
         sentence = F.normalize(text.sentence, dim=-1)
         return total + sentence @ mean_pooling(video.frames, video.mask).T
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
-        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
-
 
 def _mean_of(values: Float[Tensor, "*any k"], is_real: Bool[Tensor, "*any k"]) -> Tensor:
     """Mean of the real ones; 0 where there is none."""
@@ -131,14 +115,11 @@ def _mean_of(values: Float[Tensor, "*any k"], is_real: Bool[Tensor, "*any k"]) -
 
 def build(config: SHENetConfig, encoder: Encoder) -> SHENet:
     """Roles and parents beside the towers."""
-    encoder = need_tower(encoder, "shenet")
-    method = SHENet(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
+    return build_on_towers(SHENet, config, encoder)
 
 
 METHODS.add(
-    "shenet",
+    SHENet.name,
     MethodSpec(
         config_class=SHENetConfig,
         build=build,

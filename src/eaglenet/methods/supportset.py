@@ -28,7 +28,7 @@ Support = Literal["cross", "self", "full"]
 
 @dataclass(frozen=True)
 class SupportSetConfig:
-    """Settings of Support-Set. All but the idea is our choice: no code is to be had.
+    """Settings of Support-Set. All but the idea is our choice: no code was released.
 
     support: which videos a caption is written from: all but its own (``cross``), its own alone, or
         all. vocabulary_size: of the captions' ids; 0 takes the text tower's.
@@ -212,7 +212,7 @@ def build(config: SupportSetConfig, encoder: Encoder) -> SupportSet:
 
 
 METHODS.add(
-    "supportset",
+    SupportSet.name,
     MethodSpec(
         config_class=SupportSetConfig,
         build=build,

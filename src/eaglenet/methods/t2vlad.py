@@ -142,7 +142,7 @@ def build(config: T2VLADConfig, encoder: Encoder) -> T2VLAD:
 
 
 METHODS.add(
-    "t2vlad",
+    T2VLAD.name,
     MethodSpec(
         config_class=T2VLADConfig,
         build=build,

@@ -144,7 +144,7 @@ def build(config: TeachTextConfig, encoder: Encoder) -> TeachText:
 
 
 METHODS.add(
-    "teachtext",
+    TeachText.name,
     MethodSpec(
         config_class=TeachTextConfig,
         build=build,

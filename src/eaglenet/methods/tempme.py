@@ -5,24 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import add_low_rank, freeze_tower
 from eaglenet.encoders.token_merging import TokenMerging, frame_groups, spread_frames
-from eaglenet.encoders.video_proxy import unit_videos
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.tower_base import CosineMethod, build_on_towers
+from eaglenet.types import Clips, Encoder, VideoFeatures
 
 MERGED_SHARE = 0.05
 
@@ -48,7 +39,7 @@ class TempMeConfig:
     within: float = 0.1
 
 
-class TempMe(Method):
+class TempMe(CosineMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of the frames' class tokens.
 
     A video is one set of tokens at the end: class tokens never merge, patches do, first inside a
@@ -58,12 +49,10 @@ class TempMe(Method):
     """
 
     name = "tempme"
-    encoder: ClipEncoder
     config: TempMeConfig
 
     def __init__(self, encoder: ClipEncoder, config: TempMeConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         vision = encoder.vision.config
         groups = config.groups
         if groups is None:
@@ -91,7 +80,7 @@ class TempMe(Method):
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         if not isinstance(videos, Clips):
-            raise UsageError(f"tempme reads Clips, got {type(videos).__name__}")
+            raise UsageError(f"{self.name} reads Clips, got {type(videos).__name__}")
         mask = videos.mask.to(self.device)
         chosen, back = spread_frames(mask, self.config.num_frames)
         frames = videos.frames.to(self.device, non_blocking=True)
@@ -103,41 +92,22 @@ class TempMe(Method):
             video=F.normalize(classes, dim=-1).mean(dim=1),
         )
 
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (4096, 1024)
-
-    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
-
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
-        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
-
-    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        if isinstance(features, TextFeatures):
-            return super().coarse_vectors(features)
-        return unit_videos(features)
-
 
 def build(config: TempMeConfig, encoder: Encoder) -> TempMe:
     """Low-rank changes in both towers; everything else of them frozen, the scale included."""
-    encoder = need_tower(encoder, "tempme")
-    if config.frozen:
-        freeze_tower(encoder)
-    add_low_rank(encoder, config.rank)
-    method = TempMe(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
+
+    def prepare(towers: ClipEncoder) -> None:
+        if config.frozen:
+            freeze_tower(towers)
+        add_low_rank(towers, config.rank)
+
+    method = build_on_towers(TempMe, config, encoder, prepare)
     method.loss.logit_scale.requires_grad_(not config.frozen)
     return method
 
 
 METHODS.add(
-    "tempme",
+    TempMe.name,
     MethodSpec(
         config_class=TempMeConfig,
         build=build,

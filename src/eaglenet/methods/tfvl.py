@@ -5,26 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from eaglenet.encoders.asynchronous import real_first
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.frames_as_words import FramesAsPicture, FramesAsWords
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.encoders.video_proxy import unit_videos
 from eaglenet.errors import UsageError, too_many_frames
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.tower_base import CosineMethod, build_on_towers
+from eaglenet.types import Clips, Encoder, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -42,19 +33,17 @@ class TFVLConfig:
     num_word_prompts: int = 4
 
 
-class TFVL(Method):
+class TFVL(CosineMethod):
     """``s(t, v) = cos(t, v)``, ``v`` the mean frame plus what the text tower reads of the frames.
 
     Approximate: no code was released with what we could read. ``VideoFeatures.video`` is the sum.
     """
 
     name = "tfvl"
-    encoder: ClipEncoder
     config: TFVLConfig
 
     def __init__(self, encoder: ClipEncoder, config: TFVLConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         self.picture = FramesAsPicture(
             encoder.vision, num_joint=config.num_joint, num_prompts=config.num_prompts
         )
@@ -68,7 +57,7 @@ class TFVL(Method):
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         if not isinstance(videos, Clips):
-            raise UsageError(f"tfvl reads Clips, got {type(videos).__name__}")
+            raise UsageError(f"{self.name} reads Clips, got {type(videos).__name__}")
         mask = videos.mask.to(self.device)
         if mask.shape[1] > self.config.num_frames:
             raise too_many_frames(mask.shape[1], self.config.num_frames)
@@ -84,39 +73,14 @@ class TFVL(Method):
             video=mean_pooling(features, first) + F.normalize(told, dim=-1),
         )
 
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        return (4096, 1024)
-
-    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
-
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
-        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
-
-    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        if isinstance(features, TextFeatures):
-            return super().coarse_vectors(features)
-        return unit_videos(features)
-
 
 def build(config: TFVLConfig, encoder: Encoder) -> TFVL:
     """Prompts and one projection beside the frozen towers."""
-    encoder = need_tower(encoder, "tfvl")
-    if config.frozen:
-        freeze_tower(encoder)
-    method = TFVL(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
+    return build_on_towers(TFVL, config, encoder, freeze_tower if config.frozen else None)
 
 
 METHODS.add(
-    "tfvl",
+    TFVL.name,
     MethodSpec(
         config_class=TFVLConfig,
         build=build,

@@ -158,7 +158,7 @@ def build(config: TMASSConfig, encoder: Encoder) -> TMASS:
 
 
 METHODS.add(
-    "tmass",
+    TMASS.name,
     MethodSpec(
         config_class=TMASSConfig,
         build=build,

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.layers.temporal_transformer import (
@@ -19,19 +20,11 @@ from eaglenet.layers.temporal_transformer import (
 )
 from eaglenet.layers.token_selection import TokenSelection
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-    shift_last_blocks,
-)
+from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
+from eaglenet.methods.tower_base import TowerMethod, build_on_towers
 from eaglenet.types import (
     Clips,
     Encoder,
-    Losses,
     TextFeatures,
     VideoFeatures,
 )
@@ -63,7 +56,7 @@ class TS2NetConfig:
     num_positions: int | None = None
 
 
-class TS2Net(Method):
+class TS2Net(TowerMethod):
     r"""Frames weighted by how well they fit the text.
 
     .. math:: s(t, v) = \sum_m \mathrm{softmax}_m(4\, c / \lVert c \rVert)\, c_m,
@@ -82,8 +75,7 @@ class TS2Net(Method):
     config: TS2NetConfig
 
     def __init__(self, encoder: Encoder, config: TS2NetConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         self.tokens_per_frame = config.num_tokens + 1
         self.selection = TokenSelection(
             encoder.dim,
@@ -131,14 +123,6 @@ class TS2Net(Method):
             text.sentence, self._tokens(video), video.mask, sharpness=self.config.sharpness
         )
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
-        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
-
 
 def frame_weighted_similarity(
     sentence: Float[Tensor, "texts dim"],
@@ -158,22 +142,23 @@ def frame_weighted_similarity(
 
 def build(config: TS2NetConfig, encoder: Encoder) -> TS2Net:
     """Switch on the token shift in the encoder's last blocks; start the temporal head from CLIP."""
-    encoder = need_tower(encoder, "ts2net")
-    num_patches = encoder.vision.config.num_tokens - 1
-    if not 1 <= config.num_tokens <= num_patches:
-        raise ConfigError(
-            f"num_tokens is {config.num_tokens}, but a frame has {num_patches} patches; "
-            f"choose 1 to {num_patches}"
-        )
-    shift_last_blocks(encoder, config.num_shifted_blocks)
-    method = TS2Net(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
+
+    def prepare(towers: ClipEncoder) -> None:
+        num_patches = towers.vision.config.num_tokens - 1
+        if not 1 <= config.num_tokens <= num_patches:
+            raise ConfigError(
+                f"num_tokens is {config.num_tokens}, but a frame has {num_patches} patches; "
+                f"choose 1 to {num_patches}"
+            )
+        shift_last_blocks(towers, config.num_shifted_blocks)
+
+    method = build_on_towers(TS2Net, config, encoder, prepare)
     copy_text_tower(encoder, method.temporal.stack)
     return method
 
 
 METHODS.add(
-    "ts2net",
+    TS2Net.name,
     MethodSpec(
         config_class=TS2NetConfig,
         build=build,

@@ -21,7 +21,7 @@ from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
 
 @dataclass(frozen=True)
 class TVMMConfig:
-    """Settings of TVMM. All but the idea is our choice: the authors' code is not to be had.
+    """Settings of TVMM. All but the idea is our choice: the authors' code is not available.
 
     num_prototypes: beside that of the class token.
     spread_weight: of the loss that keeps prototypes apart; ``spread`` is the standard deviation of
@@ -161,7 +161,7 @@ def build(config: TVMMConfig, encoder: Encoder) -> TVMM:
 
 
 METHODS.add(
-    "tvmm",
+    TVMM.name,
     MethodSpec(
         config_class=TVMMConfig,
         build=build,

@@ -17,14 +17,8 @@ from eaglenet.errors import ConfigError
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.proxy_decoder import ProxyDecoder
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
+from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.tower_base import TowerMethod, build_on_towers
 from eaglenet.types import (
     Clips,
     Encoder,
@@ -77,7 +71,7 @@ class TVProxyNetConfig:
             raise ConfigError(f"dash {self.dash!r} is unknown; choose one of {known}")
 
 
-class TVProxyNet(Method):
+class TVProxyNet(TowerMethod):
     r"""Text proxies over CLIP-ViP's tower.
 
     .. math:: \pi_{tv} = \hat t + \rho_{tv} \circ \mathrm{unit}(\delta \hat t - \eta c_{tv}), \quad
@@ -89,12 +83,10 @@ class TVProxyNet(Method):
     """
 
     name = "tvproxynet"
-    encoder: ClipEncoder
     config: TVProxyNetConfig
 
     def __init__(self, encoder: ClipEncoder, config: TVProxyNetConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         width, dim = encoder.vision.config.width, encoder.dim
         self.proxies = VideoProxies(
             width, num_added=config.num_proxies - 1, num_positions=config.num_positions
@@ -189,15 +181,13 @@ class TVProxyNet(Method):
 
 def build(config: TVProxyNetConfig, encoder: Encoder) -> TVProxyNet:
     """Proxies beside the vision tower and a decoder over them."""
-    encoder = need_tower(encoder, "tvproxynet")
-    freeze_frame_embedding(encoder.vision)
-    method = TVProxyNet(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
-    return method
+    return build_on_towers(
+        TVProxyNet, config, encoder, lambda towers: freeze_frame_embedding(towers.vision)
+    )
 
 
 METHODS.add(
-    "tvproxynet",
+    TVProxyNet.name,
     MethodSpec(
         config_class=TVProxyNetConfig,
         build=build,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.encoders.clip import ClipEncoder
@@ -21,16 +21,9 @@ from eaglenet.layers.temporal_transformer import (
 )
 from eaglenet.layers.token_selection import TokenSelection
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-    shift_last_blocks,
-)
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
+from eaglenet.methods.tower_base import TowerMethod, build_on_towers
+from eaglenet.types import Clips, Encoder, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class UCoFiAConfig:
     num_positions: int = 77
 
 
-class UCoFiA(Method):
+class UCoFiA(TowerMethod):
     r"""Three similarities of different grain, each aggregated by its own learned map.
 
     .. math:: s = \tfrac13 \Big[ \hat t G_1 \cdot \hat v G_2 + \mathrm{ISA}_m(\hat t \cdot \hat f_m)
@@ -75,12 +68,10 @@ class UCoFiA(Method):
     name = "ucofia"
     needs_words = True
     needs_patches = True
-    encoder: ClipEncoder
     config: UCoFiAConfig
 
     def __init__(self, encoder: ClipEncoder, config: UCoFiAConfig) -> None:
-        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
-        self.config = config
+        super().__init__(encoder, config)
         dim, kept = encoder.dim, config.num_frames * (config.num_tokens + 1)
         self.selection = TokenSelection(
             dim,
@@ -160,14 +151,6 @@ class UCoFiA(Method):
         second: Tensor = self.last_words(of_words, words_mask[:, :, 0])
         return (first + second) / 2  # type: ignore[no-any-return]
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
-        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
-
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
         if isinstance(features, VideoFeatures) and features.video is not None:
             return F.normalize(features.video, dim=-1)
@@ -176,16 +159,15 @@ class UCoFiA(Method):
 
 def build(config: UCoFiAConfig, encoder: Encoder) -> UCoFiA:
     """Token shift in the encoder's last blocks; the temporal head starts from CLIP."""
-    encoder = need_tower(encoder, "ucofia")
-    shift_last_blocks(encoder, config.num_shifted_blocks)
-    method = UCoFiA(encoder, config)
-    adopt_logit_scale(encoder, method.loss)
+    method = build_on_towers(
+        UCoFiA, config, encoder, lambda towers: shift_last_blocks(towers, config.num_shifted_blocks)
+    )
     copy_text_tower(encoder, method.temporal.stack)
     return method
 
 
 METHODS.add(
-    "ucofia",
+    UCoFiA.name,
     MethodSpec(
         config_class=UCoFiAConfig,
         build=build,

@@ -159,7 +159,7 @@ def build(config: VideoColBERTConfig, encoder: Encoder) -> VideoColBERT:
 
 
 METHODS.add(
-    "video_colbert",
+    VideoColBERT.name,
     MethodSpec(
         config_class=VideoColBERTConfig,
         build=build,

@@ -69,7 +69,7 @@ def build(config: XPoolConfig, encoder: Encoder) -> XPool:
 
 
 METHODS.add(
-    "xpool",
+    XPool.name,
     MethodSpec(
         config_class=XPoolConfig,
         build=build,

@@ -21,7 +21,7 @@ MODERN = (
     "Modern settings: AdamW, fp32 weights under bf16 autocast, 1e-6 for CLIP and 1e-4 for the "
     "rest, the epoch chosen on validation. Edge weights are read after the LeakyReLU, so that "
     "frame-to-frame relations count; the support text has an elementwise radius instead of the "
-    "paper's norm, which spoils training (docs/paper_map.md)."
+    "paper's norm, which harms training (docs/paper_map.md)."
 )
 LITERAL = (
     "The literal reading of the paper's edge weights, before the LeakyReLU: the frame part cancels "

@@ -3,7 +3,7 @@
 Train:     eaglenet train features/eaglenet --root FOLDER --output RUN
 Evaluate:  eaglenet evaluate RUN --features OTHER_FOLDER
 
-A features folder is described in `data.features`; widths other than 384 (sentences) and 512
+A features folder is described in `data.feature_folder`; widths other than 384 (sentences) and 512
 (frames) are set with encoder.config.text_dim and encoder.config.frame_dim.
 """
 

@@ -74,6 +74,27 @@ def coded_shortlists(
     return results
 
 
+def shortlists_of(
+    snapshot: Snapshot,
+    queries: Float[Tensor, "queries dim"],
+    k: int,
+    filters: Filters | None,
+    scan: Scan | None = None,
+) -> list[Shortlist]:
+    """The k nearest clips of each query that the filters leave, the way that suits the store.
+
+    ``scan``: who makes the shortlists, where this machine does not.
+    """
+    if scan is not None:
+        return scan.shortlists(snapshot, queries, k, filters)
+    allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
+    if allowed is not None and allowed.all():
+        allowed = None
+    if is_scanned(snapshot):
+        return exact_shortlists(snapshot, queries, k, allowed)
+    return coded_shortlists(snapshot, queries, k, allowed)
+
+
 @dataclass(frozen=True)
 class Recall:
     """How much of the exact shortlist the codes find."""

@@ -16,9 +16,10 @@ from torch import nn
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub_cache import exact_name
 from eaglenet.errors import CheckpointError, ModelNotFoundError, StoreError, UsageError
-from eaglenet.hardware import require_device
+from eaglenet.hardware import AUTO, require_device
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.methods.folder import is_packaged
+from eaglenet.methods.head import head_folder, with_head
 from eaglenet.objects import absolute
 from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store.base import Store, kind_of
@@ -52,8 +53,8 @@ def require_model(store: Store) -> None:
     name = store.manifest.model
     if os.path.isabs(name) and not os.path.exists(name):
         raise StoreError(
-            f"the model of {store.location} was in {name}, where nothing is now; say where it is "
-            "with --model FOLDER (in Python: model=)"
+            f"the model of {store.location} was in {name}, which no longer exists; say where it is "
+            "now with --model FOLDER (in Python: model=)"
         )
 
 
@@ -67,6 +68,42 @@ def load_model(name: str) -> Method:
             f"{name} has no tokenizer, so no sentence could be searched; save the model with one"
         )
     check_sight(method, name)
+    return method
+
+
+def load_for_search(
+    store: Store, model: str | Path | Method | None, device: torch.device | str
+) -> Method:
+    """The model of a store, checked to be the one it was made with; ``model``: where it has moved.
+
+    ``device`` ``auto`` takes a GPU where there is one; a model that is handed over stays where it
+    is.
+    """
+    from eaglenet.methods.folder import load
+
+    manifest = store.manifest
+    given = model if model is not None else manifest.model
+    method = given
+    if not isinstance(method, Method):
+        if model is None:
+            require_model(store)
+        method = load(str(given))
+    if model_identity(method) != manifest.identity:
+        name = given.name if isinstance(given, Method) else str(given)
+        raise StoreError(
+            f"{store.location} was made with another model than {name!r}: their vectors cannot "
+            f"be compared. Open it with {manifest.model!r}, or index the videos into a "
+            "new store"
+        )
+    method.eval()
+    # A head beside the model ranks shortlists; the store's vectors are those of its towers.
+    place = None if isinstance(given, Method) else head_folder(str(given))
+    if place is not None:
+        method = with_head(method, place)
+    if device != AUTO or not isinstance(given, Method):
+        method = put_on(method, device)
+    if not isinstance(given, Method):
+        keep_text_tower(method, str(given))
     return method
 
 

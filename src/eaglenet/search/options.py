@@ -60,7 +60,7 @@ class SearchOptions:
         unknown = sorted(set(changes) - own - filtered)
         if unknown:
             raise UsageError(
-                f"search knows no option {', '.join(unknown)}; it knows "
+                f"search has no option {', '.join(unknown)}; it knows "
                 f"{', '.join(sorted(own | filtered))}"
             )
         options = dataclasses.replace(

@@ -19,7 +19,7 @@ def settings_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, 
     """Files and folders that ``store`` was made of, and ``options`` with its clips and frames."""
     manifest = open_store(store).manifest
     if not manifest.roots:
-        raise StoreError(f"{store} does not say of which folders it was made; name them")
+        raise StoreError(f"{store} does not record the folders it was made from; name them")
     changed = dataclasses.replace(
         options, splitting=manifest.splitting, fast=manifest.frame_spec.fast
     )
@@ -44,7 +44,7 @@ def swap_stores(new: str | Path, old: str | Path) -> None:
     for store in (new, old):
         kind = kind_of(store)
         if "://" in str(store) or not kind.exists(str(store)):
-            raise StoreError(f"{store}: no store in a folder, so there is nothing to swap")
+            raise StoreError(f"{store}: not a store in a folder, so it cannot be swapped")
     first, second = (Path(store).expanduser().resolve() for store in (new, old))
     if not _exchange(first, second):
         aside = second.with_name(f".{second.name}.{os.getpid()}.aside")

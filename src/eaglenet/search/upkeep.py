@@ -55,8 +55,8 @@ def _require_whole(store: Store, tables: ClipStore) -> None:
     if missing:
         raise StoreError(
             f"the tables of {store.location} lack {sum(missing.values())} clips of {len(missing)} "
-            "files that were indexed; what can be searched now stays so. Encode them again with: "
-            f"eaglenet index FOLDER --store {store.location}"
+            "files that were indexed; what can be searched now stays searchable. Encode them "
+            f"again with: eaglenet index FOLDER --store {store.location}"
         )
     finished = {row.content for row in tables.files() if row.status == "done"}
     held = sum(content in finished for content, _ in set(tables.clip_keys()))
@@ -64,7 +64,7 @@ def _require_whole(store: Store, tables: ClipStore) -> None:
     if held < searched:
         raise StoreError(
             f"the tables of {store.location} hold {held} clips, but {searched} can be searched, "
-            "which stays so. Restore the folder, or bring it up to date with: "
+            "which stays searchable. Restore the folder, or bring it up to date with: "
             f"eaglenet index FOLDER --store {store.location}"
         )
 

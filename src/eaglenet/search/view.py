@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from eaglenet.errors import StoreError
+from eaglenet.search.approximate import way_of
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
@@ -51,3 +53,24 @@ class View:
             if store.stamp() == before:
                 return View(store, snapshot, self.words, before)
         raise StoreError(f"{self.store.location} is being replaced; search again when that is done")
+
+    def info(self) -> dict[str, Any]:
+        """What is in the store and how it is searched."""
+        snapshot, manifest = self.snapshot, self.manifest
+        return {
+            "store": self.store.location,
+            "clips": len(snapshot),
+            "files": sum(len(paths) for paths in snapshot.files.paths),
+            "contents": len(snapshot.files),
+            "hours": float(snapshot.files.durations.sum()) / 3600,
+            "model": manifest.model,
+            "method": manifest.method,
+            "identity": manifest.identity,
+            "dim": manifest.dim,
+            "frames": manifest.layout.num_frames,
+            "index": way_of(snapshot),
+            "version": snapshot.version,
+            "roots": list(manifest.roots),
+            "tags": sorted({tag for tags in snapshot.files.tags for tag in tags}),
+            "lines": index.count() if (index := self.words.now()) is not None else 0,
+        }

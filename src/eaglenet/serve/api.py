@@ -178,7 +178,7 @@ async def video(request: Request, clip_id: ClipId) -> Response:
                     "schema": {"type": "number"},
                 },
                 "Eaglenet-How": {
-                    "description": "Whether the pictures were copied or made anew",
+                    "description": "Whether the pictures were copied or encoded again",
                     "schema": {"type": "string", "enum": ["copy", "convert"]},
                 },
             },

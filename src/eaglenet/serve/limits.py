@@ -170,7 +170,7 @@ class LimitMiddleware:
             except TimeoutError:
                 self.metrics.refused.labels("timeout").inc()
                 headers = {"Connection": "close"}
-                raise Problem(408, "the body did not come", headers=headers) from None
+                raise Problem(408, "the body did not arrive", headers=headers) from None
             is_whole = not message.get("more_body", False)
             taken += len(message.get("body", b""))
             if taken > most:

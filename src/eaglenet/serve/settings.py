@@ -87,7 +87,7 @@ def is_local_host(host: str) -> bool:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise UsageError(
-            f"--host {host!r} is no address of this machine; use 127.0.0.1, or 0.0.0.0 for all"
+            f"--host {host!r} is not an address of this machine; use 127.0.0.1, or 0.0.0.0 for all"
         ) from None
     # A scoped IPv6 address carries its interface after a percent sign.
     addresses = [str(entry[4][0]).split("%")[0] for entry in found]

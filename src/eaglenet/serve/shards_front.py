@@ -49,7 +49,7 @@ class RemoteShard:
     def __init__(self, url: str, part: tuple[int, int], token: str | None, seconds: float) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--shards: {url!r:.100} is no address; write http://HOST:PORT")
+            raise UsageError(f"--shards: {url!r:.100} is not an address; write http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self.label = f"part {part[0]} of {part[1]}"
         self.name = f"{self.label} at {self.url}"

@@ -84,7 +84,7 @@ class Streams:
         except TimeoutError:
             raise Problem(504, f"the video did not begin within {self.timeout:g} s") from None
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            raise _unplayable("the decoder died of it") from None
+            raise _unplayable("the decoder crashed") from None
         return dict(said)
 
     async def end(self, process: asyncio.subprocess.Process) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -11,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol, cast
 
+from eaglenet.locking import try_lock
 from eaglenet.serve.problems import Problem
-from eaglenet.video.pool import Isolated
+from eaglenet.video.isolated import Isolated
 
 PREFIX = "eaglenet-uploads-"
 LOCK = "lock"
@@ -37,7 +37,7 @@ class UploadPlace:
         _sweep(self.parent)
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
         self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try_lock(self._lock)
         self.decoder = Isolated(MEMORY, seconds)
         self._taken = 0
 
@@ -68,10 +68,6 @@ def _sweep(parent: Path) -> None:
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if try_lock(descriptor):
             shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
+        os.close(descriptor)

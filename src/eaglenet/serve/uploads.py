@@ -38,7 +38,7 @@ async def refuse() -> None:
     """Say how it would be allowed."""
     raise Problem(
         403,
-        "searching with a picture or a video that is sent is switched off",
+        "searching with uploaded pictures and videos is switched off",
         code="uploads_off",
         hint="start the service with --allow-uploads",
     )

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglenet.types import Losses, PairBatch, TensorRecord, TextFeatures, VideoFeatures
+from eaglenet.tensor_record import TensorRecord
+from eaglenet.types import Losses, PairBatch, TextFeatures, VideoFeatures
 
 Encode = Callable[[PairBatch], tuple[TextFeatures, VideoFeatures]]
 ComputeLosses = Callable[[TextFeatures, VideoFeatures], Losses]

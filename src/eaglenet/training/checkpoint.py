@@ -31,7 +31,7 @@ def write_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
             f"{path}: the checkpoint cannot be written ({cause}); make room on its disk and run "
-            "the same command: training goes on from the one before"
+            "the same command: training continues from the previous one"
         ) from error
     for old in list_checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         # PyTorch's own words advise to load a foreign file unsafely.
         raise CheckpointError(
             f"{path}: damaged, or no checkpoint ({type(error).__name__}); delete it to resume from "
-            "the one before"
+            "the previous one"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path}: not a training checkpoint of form {FORMAT}")

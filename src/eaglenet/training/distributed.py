@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from eaglenet.errors import DistributedError, UsageError
 from eaglenet.hardware import best_device
-from eaglenet.types import TensorRecord
+from eaglenet.tensor_record import TensorRecord
 
 Record = TypeVar("Record", bound=TensorRecord)
 GatherGradients = Literal["sum", "local"]
@@ -228,7 +228,7 @@ def _choose_device(device: str, local_rank: int) -> torch.device:
     index = local_rank if place.index is None else place.index
     if index >= torch.cuda.device_count():
         raise UsageError(
-            f"device {device}: GPU {index} was asked for and {torch.cuda.device_count()} are here; "
+            f"device {device}: GPU {index} was requested, there are {torch.cuda.device_count()}; "
             "use auto or cpu, or start fewer processes"
         )
     torch.cuda.set_device(index)

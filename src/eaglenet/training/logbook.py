@@ -88,7 +88,7 @@ def check_board() -> None:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"TensorBoard is asked for and cannot be loaded ({error}): install the package "
+            f"TensorBoard was requested but cannot be loaded ({error}): install the package "
             "tensorboard, or leave --tensorboard out; log.jsonl holds the same numbers"
         ) from error
 

@@ -11,7 +11,7 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from eaglenet.training.optimizer import (
     halve_towers,
     parameter_groups,
 )
+from eaglenet.training.position import Position
 from eaglenet.training.schedule import rate_factor
 from eaglenet.training.step import FiniteWatch, StepOptions, training_losses
 from eaglenet.training.stopping import StopRequest
@@ -54,30 +55,6 @@ from eaglenet.types import PairBatch
 
 logger = logging.getLogger(__name__)
 SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do not collide
-
-
-@dataclass
-class Position:
-    """Where a run stands. ``evaluated`` is the last step after which evaluation was done.
-
-    A resumed run goes on from its last checkpoint, and so do these counts.
-    """
-
-    step: int = 0
-    evaluated: int = 0
-    best_score: float = float("-inf")
-    best_epoch: int = 0
-    evaluations_since_best: int = 0
-    pairs: int = 0
-    """Pairs of a text and a video that it has learnt from."""
-    seconds: float = 0.0
-    """Spent on it, evaluations included; the attempts of an interrupted run together."""
-    step_seconds: float = 0.0
-    """Spent on steps alone, waiting for data included."""
-    epoch_seconds: float | None = None
-    """Of them for an epoch, once one is complete."""
-    peak_bytes: int | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Trainer:
@@ -244,7 +221,7 @@ class Trainer:
         number = self.stop.signal or signal.SIGTERM
         raise StoppedError(
             f"stopped by {number.name} after step {self.position.step} of {self.num_steps}, which "
-            f"is saved in {self.folder / 'checkpoints'}; run the same command again to go on",
+            f"is saved in {self.folder / 'checkpoints'}; run the same command again to continue",
             number,
         )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from eaglenet.errors import UsageError
+from eaglenet.errors import UsageError, VideoDecodeError
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,mxf,nut,rm,"
@@ -25,3 +26,36 @@ def pyav() -> Any:
             "decoding video needs PyAV, which is not installed: pip install av"
         ) from error
     return av
+
+
+def open_container(path: Path) -> Any:
+    """A file, opened by the decoder; a ``VideoDecodeError`` says why it cannot be."""
+    if path.is_dir():
+        raise VideoDecodeError(path, "is a folder, not a video file")
+    if not path.exists():
+        raise VideoDecodeError(path, "no such file")
+    if path.stat().st_size == 0:
+        raise VideoDecodeError(path, "the file is empty (0 bytes)")
+    av = pyav()
+    try:
+        # Names and comments inside files come in any encoding; they must not stop decoding. The
+        # prefix keeps a colon in a name from being taken for a protocol.
+        options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
+        return av.open(f"file:{path.absolute()}", metadata_errors="replace", options=options)
+    except (av.FFmpegError, OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error
+
+
+def video_stream(path: Path, container: Any) -> Any:
+    """The first stream of pictures that is not a cover."""
+    cover = pyav().stream.Disposition.attached_pic
+    streams = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not streams:
+        kinds = sorted({stream.type for stream in container.streams})
+        raise VideoDecodeError(
+            path, f"no video stream in it (only {', '.join(kinds) or 'nothing'})"
+        )
+    if streams[0].codec_context is None:
+        raise VideoDecodeError(path, "its video codec is not known to the decoder")
+    return streams[0]

@@ -40,7 +40,7 @@ def clips_of(videos: Any, spec: FrameSpec) -> Clips:
         return clips_of_frames(videos, spec)
     if isinstance(videos, Sequence) and len(videos):
         return Clips.concatenate([clips_of(video, spec) for video in videos])
-    raise UsageError(f"{type(videos).__name__} {videos!r:.60} is no video; {EXPECTED}")
+    raise UsageError(f"{type(videos).__name__} {videos!r:.60} is not a video; {EXPECTED}")
 
 
 def clips_of_video(
@@ -96,7 +96,7 @@ def clips_of_frames(frames: Frames, spec: FrameSpec) -> Clips:
 def _channels_last(frames: Frames) -> np.ndarray[Any, np.dtype[np.uint8]]:
     array = frames.detach().cpu().numpy() if isinstance(frames, Tensor) else np.asarray(frames)
     if array.dtype != np.uint8 or array.ndim != 4 or 3 not in (array.shape[-1], array.shape[1]):
-        raise UsageError(f"{array.dtype} {list(array.shape)} is no video; {EXPECTED}")
+        raise UsageError(f"{array.dtype} {list(array.shape)} is not a video; {EXPECTED}")
     if not len(array):
         raise UsageError(f"the video has no frames; {EXPECTED}")
     # Three pixels high or wide could be read both ways; arrays have colours last by habit.

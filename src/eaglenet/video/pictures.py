@@ -24,14 +24,19 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 100_000_000
 
 
-def to_jpeg(picture: Pixels) -> bytes:
+def jpeg_of(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
+    """A picture as a JPEG file; ``subsampling`` 0 keeps all colours, -1 is Pillow's default."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality, subsampling=subsampling)
+    return buffer.getvalue()
+
+
+def to_jpeg(picture: Pixels, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
     """``picture``: [3, height, width]."""
     from PIL import Image
 
-    buffer = io.BytesIO()
     image = Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
-    image.save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return buffer.getvalue()
+    return jpeg_of(image, quality=quality, subsampling=subsampling)
 
 
 def decode_image(path: Path, size: int, resize: str = "crop") -> Tensor:

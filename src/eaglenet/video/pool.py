@@ -16,24 +16,18 @@ from __future__ import annotations
 
 import itertools
 import logging
-import multiprocessing
-import os
-import pickle
 import queue
-import signal
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
-import torch
-
-from eaglenet.errors import EagleNetError, UsageError, VideoDecodeError
-from eaglenet.video.limits import bound_memory, die_with_parent
-from eaglenet.video.transport import pack, receive, send
+from eaglenet.errors import EagleNetError
+from eaglenet.video.transport import receive
+from eaglenet.video.worker import Reply, Worker, attempt, end_worker, start_worker
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +85,7 @@ def map_ahead(
     """
     if workers <= 0:
         for request in requests:
-            yield _outcome(request, _attempt(work, request))
+            yield _outcome(request, attempt(work, request))
         return
     pool = _Pool(work, iter(requests), workers, prefetch, budget)
     try:
@@ -100,138 +94,10 @@ def map_ahead(
         pool.close()
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What comes back from a worker; it keeps to itself what was asked."""
-
-    result: Any = None
-    reason: str | None = None
-
-
-def _outcome(request: Request, answer: _Answer) -> Done[Request, Any] | Failed[Request]:
+def _outcome(request: Request, answer: Reply) -> Done[Request, Any] | Failed[Request]:
     if answer.reason is not None:
         return Failed(request, answer.reason)
     return Done(request, answer.result)
-
-
-def _attempt(work: Callable[[Request], Any], request: Request) -> _Answer:
-    try:
-        return _Answer(work(request))
-    except VideoDecodeError as error:
-        return _Answer(reason=error.cause)
-    except EagleNetError as error:
-        return _Answer(reason=str(error))
-    except MemoryError:
-        return _Answer(reason="it needs more memory than a file may have")
-    except Exception as error:
-        # Nothing that one request does may end the run over all the others.
-        return _Answer(reason=f"{type(error).__name__}: {error}")
-
-
-def _work(
-    connection: Connection, work: Callable[[Any], Any], parent: int, memory: int | None
-) -> None:
-    """Body of a worker process: requests in, answers out, until the other side is gone."""
-    die_with_parent(parent)
-    # Ctrl-C reaches the whole group; the parent decides what becomes of the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    if memory is not None:
-        bound_memory(memory)
-    try:
-        connection.send("ready")
-        while True:
-            request = connection.recv()
-            answer = _attempt(work, request)
-            try:
-                content = pack(answer)
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
-                content = pack(_Answer(reason=f"{type(error).__name__}: {error}"))
-            send(connection, content)
-    except (EOFError, OSError):
-        return
-
-
-def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
-    function, arguments = request
-    return function(*arguments)
-
-
-class Isolated:
-    """Calls functions in one process of its own with limits; replaced when it dies or is slow.
-
-    Safe to use from several threads, which wait for each other.
-    """
-
-    def __init__(self, memory: int, seconds: float) -> None:
-        self.memory = memory
-        self.seconds = seconds
-        self._lock = threading.Lock()
-        self._worker: _Worker | None = None
-
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``function`` gives; an error of its own, or of the limits, is an EagleNetError."""
-        with self._lock:
-            # It dies with the thread that started it, and threads of a service come and go.
-            if self._worker is not None and not self._worker.process.is_alive():
-                self._stop()
-            if self._worker is None:
-                self._worker = _start_worker(_call, self.memory)
-                self._worker.connection.recv()
-            connection = self._worker.connection
-            try:
-                connection.send((function, arguments))
-                if not connection.poll(self.seconds):
-                    raise EagleNetError(f"it took longer than {self.seconds:.0f} s")
-                answer: _Answer = receive(connection)
-            except (EagleNetError, EOFError, OSError) as error:
-                self._stop()
-                reason = (
-                    str(error) if isinstance(error, EagleNetError) else "the decoder died of it"
-                )
-                raise UsageError(f"{reason}; give a smaller or another file") from None
-            if answer.reason is not None:
-                raise UsageError(answer.reason)
-            return answer.result
-
-    def close(self) -> None:
-        with self._lock:
-            self._stop()
-
-    def _stop(self) -> None:
-        if self._worker is not None:
-            self._worker.process.kill()
-            _end_worker(self._worker)
-            self._worker = None
-
-
-def _start_worker(work: Callable[[Any], Any], memory: int | None) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    arguments = (theirs, work, os.getpid(), memory)
-    process = context.Process(target=_work, args=arguments, daemon=True)
-    process.start()
-    # With our copy closed, a dead worker ends the connection instead of leaving us waiting.
-    theirs.close()
-    return _Worker(process, ours)
-
-
-def _end_worker(worker: _Worker) -> None:
-    worker.connection.close()
-    worker.process.terminate()
-    worker.process.join(1)
-    if worker.process.exitcode is None:
-        worker.process.kill()
-        worker.process.join()
-
-
-@dataclass
-class _Worker:
-    process: Any
-    connection: Connection
-    is_ready: bool = False
-    item: int | None = None
-    began: float = 0.0
 
 
 class _Pool(Generic[Request, Result]):
@@ -252,7 +118,7 @@ class _Pool(Generic[Request, Result]):
         self.requests = enumerate(requests)
         self.num_workers = workers
         self.room = threading.Semaphore(workers + max(prefetch, 0))
-        self.workers: list[_Worker] = []
+        self.workers: list[Worker] = []
         self.retries: deque[int] = deque()
         self.open: dict[int, Request] = {}
         self.deaths: dict[int, int] = {}
@@ -292,7 +158,7 @@ class _Pool(Generic[Request, Result]):
             self.ready.put(error)
         finally:
             for worker in self.workers:
-                _end_worker(worker)
+                end_worker(worker)
 
     def _hand_out(self) -> bool:
         """Give every idle worker something to do; False when all is done."""
@@ -323,7 +189,7 @@ class _Pool(Generic[Request, Result]):
         self.open[taken[0]] = taken[1]
         if self.budget is not None and self.budget.owner(taken[1]) in self.over:
             reason = self.over[self.budget.owner(taken[1])]
-            self._finish(taken[0], _Answer(reason=reason))
+            self._finish(taken[0], Reply(reason=reason))
             return self._next_item()
         return taken[0]
 
@@ -339,7 +205,7 @@ class _Pool(Generic[Request, Result]):
             item, worker.item = worker.item, None
             worker.process.kill()
             self._bury(worker)
-            self._finish(item, _Answer(reason=self.over[owner]))  # type: ignore[arg-type]
+            self._finish(item, Reply(reason=self.over[owner]))  # type: ignore[arg-type]
 
     def _gather(self) -> None:
         self._end_what_takes_too_long()
@@ -352,7 +218,7 @@ class _Pool(Generic[Request, Result]):
             except (EOFError, OSError):
                 self._bury(worker)
 
-    def _read(self, worker: _Worker) -> None:
+    def _read(self, worker: Worker) -> None:
         if not worker.is_ready:
             worker.connection.recv()
             worker.is_ready = True
@@ -366,16 +232,16 @@ class _Pool(Generic[Request, Result]):
             self._finish(worker.item, answer)
         worker.item = None
 
-    def _finish(self, item: int, answer: _Answer) -> None:
+    def _finish(self, item: int, answer: Reply) -> None:
         self.ready.put((item, _outcome(self.open.pop(item), answer)))
 
-    def _start(self) -> _Worker:
-        return _start_worker(self.work, self.budget.memory if self.budget is not None else None)
+    def _start(self) -> Worker:
+        return start_worker(self.work, self.budget.memory if self.budget is not None else None)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, worker: Worker) -> None:
         # A process closes its pipes a moment before its exit code is known.
         worker.process.join(1)
-        _end_worker(worker)
+        end_worker(worker)
         self.workers.remove(worker)
         code = worker.process.exitcode
         if not worker.is_ready:
@@ -393,4 +259,4 @@ class _Pool(Generic[Request, Result]):
             self.retries.append(item)
             return
         reason = f"the decoder process died (exit code {code}), {ATTEMPTS} times"
-        self._finish(item, _Answer(reason=reason))
+        self._finish(item, Reply(reason=reason))

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.video.containers import pyav
+from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
-from eaglenet.video.source import open_container
 
 RATE = 16_000
 """Samples a second."""

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from eaglenet.errors import VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pixels
-from eaglenet.video.containers import CONTAINERS, pyav
-from eaglenet.video.limits import MAX_PACKETS, MAX_PIXELS
-from eaglenet.video.picking import decode_through
+from eaglenet.video.containers import open_container, pyav, video_stream
+from eaglenet.video.limits import MAX_PIXELS
+from eaglenet.video.packet_table import PacketTable, read_table
 
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
 """Codecs in which an unreferenced frame can be dropped undecoded without changing any other. Not so
@@ -31,17 +31,6 @@ LONG_GROUP = 2000
 """Packets after the last keyframe that are worth reading to learn where the video ends."""
 
 LEAST_BYTES_A_SECOND = 50
-
-READABLE_PART = 0.25
-"""Share of a damaged file's declared length that must be readable."""
-
-
-class PacketTable(NamedTuple):
-    """Times (ticks) found by reading a file's packets without decoding them."""
-
-    times: list[int]
-    keyframes: list[int]
-    end: int
 
 
 class VideoSource:
@@ -65,7 +54,7 @@ class VideoSource:
     def _open(self) -> None:
         self.container = open_container(self.path)
         try:
-            self.stream = _video_stream(self.path, self.container)
+            self.stream = video_stream(self.path, self.container)
         except BaseException:
             self.container.close()
             raise
@@ -229,7 +218,7 @@ class VideoSource:
             key = (str(self.path), status.st_ino, status.st_size, status.st_mtime_ns)
             if key not in _TABLES:
                 with contextlib.closing(self.reopened()) as scanner:
-                    _TABLES[key] = _read_table(scanner)
+                    _TABLES[key] = read_table(scanner)
                 while len(_TABLES) > KEPT_TABLES:
                     _TABLES.pop(next(iter(_TABLES)), None)
             self._table = _TABLES[key]
@@ -301,77 +290,6 @@ class VideoSource:
 KEPT_TABLES = 2
 _TABLES: dict[tuple[str, int, int, int], PacketTable] = {}
 """Of the files read last: the pieces of a damaged film would each read it whole."""
-
-
-def open_container(path: Path) -> Any:
-    if path.is_dir():
-        raise VideoDecodeError(path, "is a folder, not a video file")
-    if not path.exists():
-        raise VideoDecodeError(path, "no such file")
-    if path.stat().st_size == 0:
-        raise VideoDecodeError(path, "the file is empty (0 bytes)")
-    av = pyav()
-    try:
-        # Names and comments inside files come in any encoding; they must not stop decoding. The
-        # prefix keeps a colon in a name from being taken for a protocol.
-        options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
-        return av.open(f"file:{path.absolute()}", metadata_errors="replace", options=options)
-    except (av.FFmpegError, OSError, ValueError) as error:
-        cause = getattr(error, "strerror", None) or str(error)
-        raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error
-
-
-def _video_stream(path: Path, container: Any) -> Any:
-    cover = pyav().stream.Disposition.attached_pic
-    streams = [stream for stream in container.streams.video if not stream.disposition & cover]
-    if not streams:
-        kinds = sorted({stream.type for stream in container.streams})
-        raise VideoDecodeError(
-            path, f"no video stream in it (only {', '.join(kinds) or 'nothing'})"
-        )
-    if streams[0].codec_context is None:
-        raise VideoDecodeError(path, "its video codec is not known to the decoder")
-    return streams[0]
-
-
-def _read_table(source: VideoSource) -> PacketTable:
-    times: list[int] = []
-    keyframes: list[int] = []
-    end = 0
-    is_timed = True
-    for count, packet in enumerate(source.packets()):
-        if count >= MAX_PACKETS:
-            raise VideoDecodeError(source.path, f"has more than {MAX_PACKETS} packets")
-        # In AVI the n-th frame to be decoded is not the n-th shown, but there are as many.
-        time = packet.pts if source.has_times else packet.dts
-        is_timed = is_timed and time is not None
-        if time is None or packet.is_discard:
-            continue
-        times.append(time)
-        end = max(end, time + (packet.duration or 0))
-        if packet.is_keyframe:
-            keyframes.append(time)
-    if not is_timed:
-        times = keyframes = [time for time, _ in decode_through(source)]
-        end = 0
-    if not times:
-        raise VideoDecodeError(source.path, "no frame could be read from it")
-    times = sorted(times)
-    # The last frame is shown as long as the one before it, where nothing else is known.
-    last = max(times[-1] - times[-2], 1) if len(times) > 1 else 1
-    table = PacketTable(times, sorted(keyframes), max(end, times[-1] + last))
-    _check_readable_part(source, table)
-    return table
-
-
-def _check_readable_part(source: VideoSource, table: PacketTable) -> None:
-    """A file cut short stands for its readable part; one of which little is left does not."""
-    declared = source.declared_seconds()
-    readable = float((table.end - table.times[0]) * source.tick)
-    if declared is not None and readable < READABLE_PART * declared and not source.is_cut_short:
-        raise VideoDecodeError(
-            source.path, f"damaged: only {readable:.1f} of its {declared:.1f} seconds can be read"
-        )
 
 
 @contextlib.contextmanager

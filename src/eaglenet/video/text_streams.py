@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglenet.video.containers import pyav
+from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
-from eaglenet.video.source import open_container
 
 TEXT_CODECS = frozenset({"subrip", "srt", "webvtt", "mov_text", "ass", "ssa", "text"})
 MAX_STREAMS = 64

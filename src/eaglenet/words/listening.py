@@ -34,7 +34,7 @@ class Listener:
             # It lists all sizes after a comma.
             text = (str(error).splitlines() or [type(error).__name__])[0].partition(", expected")[0]
             raise ModelNotFoundError(
-                f"the speech model {model!r} cannot be had ({text[:200]}); give --listen tiny, "
+                f"the speech model {model!r} cannot be loaded ({text[:200]}); give --listen tiny, "
                 "base, small, medium, large-v3 or turbo (downloaded once), or a folder that "
                 "ct2-transformers-converter made"
             ) from error

@@ -99,7 +99,7 @@ def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True})
     monkeypatch.setattr(choosing, "in_int8", refuse)
     assert in_precision(method, "auto", [much]) == (method, "fp32")
-    with pytest.raises(UsageError, match="frames are others"):
+    with pytest.raises(UsageError, match="gives other frame vectors"):
         in_precision(method, "int8", [much])
 
 

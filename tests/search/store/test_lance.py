@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.store import lance
-from eaglenet.search.store.lance import LanceStore
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.upkeep import repair
 
@@ -25,10 +24,10 @@ def without_checks(schema: Any) -> Any:
 def test_a_store_from_before_rows_had_checksums_is_searched_added_to_and_repaired(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clips, files = LanceStore._clip_schema, lance._file_schema
+    clips, files = lance.clip_schema, lance.file_schema
     with monkeypatch.context() as before:
-        before.setattr(LanceStore, "_clip_schema", lambda self: without_checks(clips(self)))
-        before.setattr(lance, "_file_schema", lambda: without_checks(files()))
+        before.setattr(lance, "clip_schema", lambda *values: without_checks(clips(*values)))
+        before.setattr(lance, "file_schema", lambda: without_checks(files()))
         make_store(tmp_path, bag, num_files=2)
     expected = Engine.open(tmp_path, bag).search("red car", k=6)
     assert len(expected) == 6

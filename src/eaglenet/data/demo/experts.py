@@ -27,7 +27,7 @@ from torch import Tensor
 from eaglenet.data.demo.dataset import DemoSplit, demo_split, vocabulary
 from eaglenet.data.demo.world import FRAMES_PER_SECOND, NUM_FRAMES, Event, Scene
 from eaglenet.data.expert_writing import add_experts
-from eaglenet.data.features import save_feature_folder
+from eaglenet.data.feature_folder import save_feature_folder
 from eaglenet.data.role_graphs import role_graphs
 from eaglenet.errors import UsageError
 from eaglenet.types import Expert, FrameSpec, TextFeatures, VideoFeatures

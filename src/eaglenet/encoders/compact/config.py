@@ -31,7 +31,7 @@ class CompactVisionConfig:
         _check_heads("vision", self.width, self.heads)
         if self.image_size < 1 or self.patch_size < 1 or self.image_size % self.patch_size:
             raise ConfigError(
-                f"image_size {self.image_size} is no multiple of patch_size {self.patch_size}"
+                f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
             )
         if not 0 <= self.pool_after < self.layers:
             raise ConfigError(

@@ -44,7 +44,7 @@ def _read(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS if folder.is_dir() else folder
     if not path.is_file():
         raise CheckpointError(
-            f"{path} is not there; give a folder with {WEIGHTS} as transformers writes it"
+            f"{path} does not exist; give a folder with {WEIGHTS} as transformers writes it"
         )
     weights: dict[str, Tensor] = safetensors.torch.load_file(path)
     return {name: value.float() for name, value in weights.items() if value.is_floating_point()}

@@ -64,7 +64,7 @@ class Excluding:
             except FileNotFoundError:
                 self._specs[folder] = None
             except (OSError, ValueError) as error:
-                raise UsageError(f"{file}: cannot be read ({error}); mend or remove it") from error
+                raise UsageError(f"{file}: cannot be read ({error}); fix or remove it") from error
             else:
                 self._specs[folder] = _read(lines, str(file))
         return self._specs[folder]

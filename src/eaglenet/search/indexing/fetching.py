@@ -40,7 +40,7 @@ def find_objects(url: str) -> Iterator[FoundFile]:
         try:
             yield _found(_look(url))
         except MissingObjectError:
-            raise UsageError(f"{url}: no video has a name that begins so") from None
+            raise UsageError(f"{url}: no video has an address that begins with this") from None
 
 
 def find_listed(lines: Iterable[str]) -> Iterator[FoundFile]:

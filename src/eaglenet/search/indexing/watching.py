@@ -127,7 +127,7 @@ def waiter(roots: Sequence[Path], interval: float) -> Wait:
     try:
         from watchfiles import watch as changes
     except ImportError:
-        logger.info("watchfiles is not installed: folders are looked through now and then")
+        logger.info("watchfiles is not installed: folders are scanned at intervals")
         return _sleep
     if any(is_network(root) for root in roots):
         return _sleep

@@ -35,7 +35,7 @@ def sealed(values: dict[str, Any]) -> bytes:
 def unsealed(values: Any) -> dict[str, Any]:
     """What :func:`sealed` was given; a ``ValueError`` where it is not as it was."""
     if not isinstance(values, dict):
-        raise ValueError("current.json is no JSON object")
+        raise ValueError("current.json is not a JSON object")
     if values.get("format") != FORMAT:
         raise ValueError(f"current.json is of form {values.get('format')!r:.20}, not {FORMAT}")
     content = {name: value for name, value in values.items() if name != SELF}

@@ -132,8 +132,8 @@ def recover(
                 "into a new --store"
             )
         logger.warning(
-            "%s: %d versions were not on the disk when their writer ended; going on from the last "
-            "whole one, what is missing is encoded again",
+            "%s: %d versions were not on the disk when their writer ended; continuing from the "
+            "last whole one, what is missing is encoded again",
             folder / name,
             len(torn),
         )
@@ -152,6 +152,6 @@ def _read_mark(folder: Path) -> dict[str, int] | None:
     except (ValueError, TypeError) as error:
         # Versions that are empty are still left out, and every row has a checksum.
         logger.warning(
-            "%s is damaged (%s); going on from the newest versions", folder / MARK, error
+            "%s is damaged (%s); continuing from the newest versions", folder / MARK, error
         )
         return None

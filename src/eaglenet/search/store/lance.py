@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eaglenet.errors import StoreError
 from eaglenet.search.store.durability import TableSync
 from eaglenet.search.store.faults import disk_errors
+from eaglenet.search.store.lance_columns import clip_schema, dense, file_schema, fixed, row_check
 from eaglenet.search.store.lance_words import SOURCES, WORDS, LanceWords, any_of
 from eaglenet.search.store.layout import FeatureLayout, Records
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow, clip_id_of
@@ -84,8 +83,8 @@ class LanceStore:
         with self._errors():
             self._database = lancedb.connect(folder, storage_options=dict(storage or {}))
             self._require_both_tables()
-            self._clips = self._table(CLIPS, self._clip_schema())
-            self._files = self._table(FILES, _file_schema())
+            self._clips = self._table(CLIPS, clip_schema(layout, dim))
+            self._files = self._table(FILES, file_schema())
         self._words: LanceWords | None = None
 
     def words(self) -> LanceWords:
@@ -121,7 +120,8 @@ class LanceStore:
         where = f"{table}.lance: " if table else ""
         return StoreError(
             f"the tables of {self.folder} are damaged ({where}{what}); what can be "
-            "searched now stays so. Restore the folder, or index the videos into a new --store"
+            "searched now stays searchable. Restore the folder, or index the videos into a new "
+            "--store"
         )
 
     def _require_both_tables(self) -> None:
@@ -130,7 +130,7 @@ class LanceStore:
         missing = [f"{name}.lance" for name, count in rows.items() if count is None]
         # Both tables are made before the first snapshot, and are empty until then.
         if missing and (self.is_searched or any(rows.values())):
-            rest = "; what can be searched now stays so" if self.is_searched else ""
+            rest = "; what can be searched now stays searchable" if self.is_searched else ""
             raise StoreError(
                 f"{self.folder} has lost {' and '.join(missing)}{rest}. Restore the folder, or "
                 "index the videos into a new --store"
@@ -151,28 +151,6 @@ class LanceStore:
             return self._database.open_table(name)
         return self._database.create_table(name, schema=schema, exist_ok=True)
 
-    def _clip_schema(self) -> Any:
-        import pyarrow as pa
-
-        frames = self.layout.num_frames
-        return pa.schema(
-            [
-                ("clip_id", pa.string()),
-                ("content", pa.string()),
-                ("number", pa.int32()),
-                ("path", pa.string()),
-                ("start", pa.float64()),
-                ("end", pa.float64()),
-                ("vector", pa.list_(pa.float32(), self.dim)),
-                ("frames", pa.list_(pa.float16(), frames * self.layout.dim)),
-                ("mask", pa.list_(pa.uint8(), frames)),
-                ("seconds", pa.list_(pa.float32(), frames)),
-                ("extra", pa.binary()),
-                ("thumbnail", pa.binary()),
-                ("check", pa.uint32()),
-            ]
-        )
-
     def add_clips(self, rows: ClipRows) -> None:
         if not len(rows):
             return
@@ -188,10 +166,10 @@ class LanceStore:
             "path": rows.paths,
             "start": rows.starts,
             "end": rows.ends,
-            "vector": _fixed(rows.coarse, np.float32),
-            "frames": _fixed(records["frames"], np.float16),
-            "mask": _fixed(records["mask"], np.uint8),
-            "seconds": _fixed(records["seconds"], np.float32),
+            "vector": fixed(rows.coarse, np.float32),
+            "frames": fixed(records["frames"], np.float16),
+            "mask": fixed(records["mask"], np.uint8),
+            "seconds": fixed(records["seconds"], np.float32),
             "extra": self._pack_extra(records),
             "thumbnail": rows.thumbnails,
             "check": rows.checks(),
@@ -244,7 +222,7 @@ class LanceStore:
         table = table.take([place[key] for key in keys])
         records: Records = np.zeros(len(keys), self.layout.dtype)
         for name in OWN_COLUMNS:
-            records[name] = _dense(table[name]).reshape(records[name].shape)
+            records[name] = dense(table[name]).reshape(records[name].shape)
         if self._extra is not None:
             extra = np.frombuffer(b"".join(table["extra"].to_pylist()), self._extra)
             for name in self._extra.names or ():
@@ -254,7 +232,7 @@ class LanceStore:
             paths=table["path"].to_pylist(),
             starts=table["start"].to_numpy(),
             ends=table["end"].to_numpy(),
-            coarse=_dense(table["vector"]).reshape(len(keys), self.dim),
+            coarse=dense(table["vector"]).reshape(len(keys), self.dim),
             records=records,
             thumbnails=table["thumbnail"].to_pylist(),
         )
@@ -278,7 +256,7 @@ class LanceStore:
         found = []
         for row in rows:
             check = row.pop("check", None)
-            if check is not None and check != _row_check(row):
+            if check is not None and check != row_check(row):
                 raise self._damaged(FILES, "a file's row is not as it was written")
             found.append(FileRow(**{**row, "tags": tuple(json.loads(row["tags"]))}))
         return found
@@ -291,7 +269,7 @@ class LanceStore:
         values: list[dict[str, Any]] = []
         for row in rows:
             plain = {**vars(row), "tags": json.dumps(row.tags)}
-            values.append({**plain, "check": _row_check(plain)})
+            values.append({**plain, "check": row_check(plain)})
         table = pa.Table.from_pylist(values, schema=self._files.schema)
         self._before_writing()
         with self._errors():
@@ -328,47 +306,6 @@ class LanceStore:
         for name in self._extra.names or ():
             extra[name] = records[name]
         return [row.tobytes() for row in extra]
-
-
-def _file_schema() -> Any:
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("path", pa.string()),
-            ("size", pa.int64()),
-            ("modified_ns", pa.int64()),
-            ("content", pa.string()),
-            ("status", pa.string()),
-            ("reason", pa.string()),
-            ("duration", pa.float64()),
-            ("width", pa.int32()),
-            ("height", pa.int32()),
-            ("num_clips", pa.int32()),
-            ("tags", pa.string()),
-            ("check", pa.uint32()),
-        ]
-    )
-
-
-def _row_check(row: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(row, sort_keys=True).encode())
-
-
-def _fixed(values: NDArray[Any], dtype: Any) -> Any:
-    """Arrow fixed-size list column of an array ``[rows, ...]``."""
-    import pyarrow as pa
-
-    # A copy: columns of records are not aligned, and Arrow wants them to be.
-    flat = np.array(values, dtype, order="C").reshape(len(values), -1)
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
-
-
-def _dense(column: Any) -> NDArray[Any]:
-    """All values of a fixed-size list column, flat."""
-    return np.concatenate(
-        [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    )
 
 
 def _parts(values: list[str], size: int) -> Iterator[list[str]]:

@@ -35,7 +35,7 @@ class LanceWords:
                 if _exists(database, name)
             }
         if self._has_lost_one():
-            logger.warning("a table of words got lost; all words are read again")
+            logger.warning("a table of words was lost; all words are read again")
             with errors():
                 for name in self._tables:
                     database.drop_table(name)

@@ -187,7 +187,7 @@ def _require_room(folder: Path) -> None:
         )
     ours = {LOCK, SNAPSHOT, MARK, *TABLES, *WORD_TABLES}
     if any(path.name not in ours and not path.name.startswith(".") for path in folder.iterdir()):
-        raise StoreError(f"{folder} holds other files and is no store; give another --store")
+        raise StoreError(f"{folder} holds other files and is not a store; give another --store")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from eaglenet.objects import ObjectError, ObjectFolder
-from eaglenet.search.store.snapshot import Span
+from eaglenet.search.store.byte_sources import Span
 
 LARGE = 64 * 2**20
 """Bytes from which on a piece is not merged any more."""

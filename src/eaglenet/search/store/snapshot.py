@@ -19,14 +19,11 @@ A reader holds the files of one version open, so it is consistent while a writer
 from __future__ import annotations
 
 import io
-import os
-import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -36,7 +33,9 @@ from torch import Tensor
 
 from eaglenet import foreign
 from eaglenet.errors import StoreError, UsageError
+from eaglenet.search.store.byte_sources import ByteSource, LocalBytes
 from eaglenet.search.store.checks import checks_of, damaged, file_check, unsealed
+from eaglenet.search.store.clip_ids import ClipIds
 from eaglenet.search.store.codes import Codes, load_codes
 from eaglenet.search.store.file_table import FileTable
 from eaglenet.search.store.layout import FeatureLayout, Records
@@ -55,8 +54,6 @@ ROW_COLUMNS = {
     "record_check": np.uint32,
     "thumbnail_check": np.uint32,
 }
-ID_SIGNS, LEAST_SIGNS = 16, 4
-"""Of a content's hash: in the id of a clip, and in the shortest beginning that is taken for one."""
 MAX_PART = 4 * 2**30
 """Bytes of a list of files or rows."""
 _CHECKED: dict[tuple[int, int], int] = {}
@@ -245,63 +242,27 @@ class Snapshot:
         return int(found[0]) if len(found) else None
 
     @cached_property
-    def _files_of_beginning(self) -> dict[str, list[int]]:
-        """Files by that part of their hash that is in the ids of their clips."""
-        found: dict[str, list[int]] = {}
-        for number, content in enumerate(self.files.contents):
-            found.setdefault(content[:ID_SIGNS], []).append(number)
-        return found
-
-    def _row_of_id(self, clip_id: str) -> int | None:
-        match = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,8})", clip_id, re.ASCII)
-        if match is None:
-            return None
-        found: int | None = None
-        for file in self._files_of_beginning.get(match[1], ()):
-            row = self._row_in_file(file, int(match[2]))
-            found = found if row is None else row
-        return found
+    def _ids(self) -> ClipIds:
+        return ClipIds(self.files.contents, self._row_in_file)
 
     def row(self, clip_id: str) -> int:
-        row = self._row_of_id(clip_id)
+        row = self._ids.row(clip_id)
         if row is None:
             raise UsageError(
                 f"no clip {clip_id[:60]!r} in this store; ids come from search results"
             )
         return row
 
-    @cached_property
-    def _id_length(self) -> int:
-        """Signs of a content's hash that tell all contents apart."""
-        ordered = sorted(content[:ID_SIGNS] for content in self.files.contents)
-        needed = LEAST_SIGNS
-        for one, other in pairwise(ordered):
-            while needed < ID_SIGNS and one[:needed] == other[:needed]:
-                needed += 1
-        return needed
-
     def short_id(self, clip_id: str) -> str:
         """The beginning of an id that is enough to tell it from others."""
-        content, number = self.key(self.row(clip_id))
-        return f"{content[: self._id_length]}-{number}"
+        return self._ids.short(self.key(self.row(clip_id)))
 
     def full_id(self, text: str) -> str:
         """The clip that an id or the beginning of one stands for; refuses what is not clear."""
-        if text in self:
-            return text
-        beginning, _, number = text.partition("-")
-        found = [
-            clip_id
-            for content in self.files.contents
-            if len(beginning) >= LEAST_SIGNS and content[:ID_SIGNS].startswith(beginning)
-            if (clip_id := f"{content[:ID_SIGNS]}-{number}") in self
-        ]
-        if len(found) > 1:
-            raise UsageError(f"{text!r:.60} begins the ids of {len(found)} clips; give more of it")
-        return found[0] if found else text
+        return self._ids.full(text)
 
     def __contains__(self, clip_id: object) -> bool:
-        return isinstance(clip_id, str) and self._row_of_id(clip_id) is not None
+        return isinstance(clip_id, str) and self._ids.row(clip_id) is not None
 
     def span(self, row: int) -> tuple[float, float]:
         """First and last second of a clip in its file."""
@@ -354,28 +315,3 @@ class Snapshot:
         if not is_whole or zlib.crc32(content) != self.columns["thumbnail_check"][row]:
             raise damaged(f"thumbnails-{self.generation}.bin", self.location)
         return bytes(content)
-
-
-Span = tuple[int, memoryview]
-"""Where to read, and where to put it."""
-
-
-class ByteSource(Protocol):
-    """Many bytes of which some are wanted."""
-
-    def read_into(self, spans: Sequence[Span]) -> bool:
-        """Fill every buffer from its offset on; False where there are not so many bytes."""
-        ...
-
-
-class LocalBytes:
-    """A file, held open: it can be read although it was removed."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
-        if hasattr(os, "posix_fadvise"):  # Reading ahead would bring what nobody asked for.
-            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-
-    def read_into(self, spans: Sequence[Span]) -> bool:
-        handle = self._file.fileno()
-        return all(os.preadv(handle, [part], offset) == len(part) for offset, part in spans)

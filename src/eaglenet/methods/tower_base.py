@@ -1,0 +1,75 @@
+"""What methods that work inside CLIP's towers share: how they are built, trained and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.video_proxy import unit_videos
+from eaglenet.losses.softmax import SoftmaxLoss
+from eaglenet.methods.base import Method, adopt_logit_scale, frame_spec_for, need_tower
+from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
+
+Built = TypeVar("Built", bound="TowerMethod")
+
+
+class TowerMethod(Method):
+    """A method on CLIP's towers, trained with one softmax loss over its scores."""
+
+    encoder: ClipEncoder
+    loss: SoftmaxLoss
+
+    def __init__(self, encoder: Encoder, config: Any) -> None:
+        """``config``: a frozen dataclass that has ``num_frames``."""
+        super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
+        self.config = config
+
+    def losses(
+        self,
+        text: TextFeatures,
+        video: VideoFeatures,
+        positives: Bool[Tensor, "texts videos"],
+    ) -> Losses:
+        return Losses({"contrastive": self.loss(self.score(text, video), positives)})
+
+
+class CosineMethod(TowerMethod):
+    """``s(t, v) = cos(t, v)``: texts and videos are one vector each."""
+
+    has_video_vector: ClassVar[bool] = True
+    """Whether ``v`` is ``VideoFeatures.video``; else it is the mean of unit frames."""
+
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        return (4096, 1024)
+
+    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        return F.normalize(text.sentence, dim=-1) @ self.coarse_vectors(video).T
+
+    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
+        if isinstance(features, VideoFeatures) and self.has_video_vector:
+            return unit_videos(features)
+        return super().coarse_vectors(features)
+
+
+def build_on_towers(
+    method_class: type[Built],
+    config: Any,
+    encoder: Encoder,
+    prepare: Callable[[ClipEncoder], None] | None = None,
+) -> Built:
+    """The method on CLIP's towers, its loss starting from their scale.
+
+    ``prepare`` changes the towers before the method is made (frozen, shifted, more weights).
+    """
+    tower = need_tower(encoder, method_class.name)
+    if prepare is not None:
+        prepare(tower)
+    method = method_class(tower, config)
+    adopt_logit_scale(tower, method.loss)
+    return method

@@ -1,0 +1,32 @@
+"""Where the long files of a snapshot are read from: places of them, never the whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+Span = tuple[int, memoryview]
+"""Where to read, and where to put it."""
+
+
+class ByteSource(Protocol):
+    """Many bytes of which some are wanted."""
+
+    def read_into(self, spans: Sequence[Span]) -> bool:
+        """Fill every buffer from its offset on; False where there are not so many bytes."""
+        ...
+
+
+class LocalBytes:
+    """A file, held open: it can be read although it was removed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        if hasattr(os, "posix_fadvise"):  # Reading ahead would bring what nobody asked for.
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+
+    def read_into(self, spans: Sequence[Span]) -> bool:
+        handle = self._file.fileno()
+        return all(os.preadv(handle, [part], offset) == len(part) for offset, part in spans)

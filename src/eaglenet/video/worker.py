@@ -1,0 +1,100 @@
+"""One process that works on requests: one thread, limited memory, and it dies with its parent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import torch
+
+from eaglenet.errors import EagleNetError, VideoDecodeError
+from eaglenet.video.limits import bound_memory, die_with_parent
+from eaglenet.video.transport import pack, send
+
+Request = TypeVar("Request")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What comes back from a worker; it keeps to itself what was asked."""
+
+    result: Any = None
+    reason: str | None = None
+
+
+@dataclass
+class Worker:
+    """A worker process as its parent sees it; ``item`` is what it works on, since ``began``."""
+
+    process: Any
+    connection: Connection
+    is_ready: bool = False
+    item: int | None = None
+    began: float = 0.0
+
+
+def start_worker(work: Callable[[Any], Any], memory: int | None) -> Worker:
+    """Start a process that does ``work`` on requests; it says when it is ready."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    arguments = (theirs, work, os.getpid(), memory)
+    process = context.Process(target=_work, args=arguments, daemon=True)
+    process.start()
+    # With our copy closed, a dead worker ends the connection instead of leaving us waiting.
+    theirs.close()
+    return Worker(process, ours)
+
+
+def end_worker(worker: Worker) -> None:
+    """End a process, by force where it does not listen."""
+    worker.connection.close()
+    worker.process.terminate()
+    worker.process.join(1)
+    if worker.process.exitcode is None:
+        worker.process.kill()
+        worker.process.join()
+
+
+def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
+    """What the work gives, or in words why it gives nothing."""
+    try:
+        return Reply(work(request))
+    except VideoDecodeError as error:
+        return Reply(reason=error.cause)
+    except EagleNetError as error:
+        return Reply(reason=str(error))
+    except MemoryError:
+        return Reply(reason="it needs more memory than a file may have")
+    except Exception as error:
+        # Nothing that one request does may end the run over all the others.
+        return Reply(reason=f"{type(error).__name__}: {error}")
+
+
+def _work(
+    connection: Connection, work: Callable[[Any], Any], parent: int, memory: int | None
+) -> None:
+    """Body of a worker process: requests in, answers out, until the other side is gone."""
+    die_with_parent(parent)
+    # Ctrl-C reaches the whole group; the parent decides what becomes of the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    if memory is not None:
+        bound_memory(memory)
+    try:
+        connection.send("ready")
+        while True:
+            request = connection.recv()
+            answer = attempt(work, request)
+            try:
+                content = pack(answer)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                content = pack(Reply(reason=f"{type(error).__name__}: {error}"))
+            send(connection, content)
+    except (EOFError, OSError):
+        return
