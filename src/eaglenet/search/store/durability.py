@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 MARK = "tables.json"
 VERSIONS = "_versions"
 HINT = "latest_version_hint.json"
+ENDS = {".lance": b"LANC", ".manifest": b"LANC", ".arrow": b"ARROW1"}
+"""The last bytes of a whole file, by its suffix."""
 LARGEST = 2**64 - 1
 """A version's file is called by its distance from here, so that the newest comes first."""
 
@@ -82,12 +84,30 @@ class TableSync:
             status = entry.stat(follow_symlinks=False)
             key = (status.st_ino, status.st_mtime_ns)
             if key not in self._synced:
+                if not has_end(Path(entry.path)):
+                    raise StoreError(
+                        f"{entry.path} was not written to its end ({status.st_size} bytes): the "
+                        "disk may be full. What was reported as done is safe; make room and run "
+                        "the same command to continue"
+                    )
                 files.append(Path(entry.path))
                 self._synced.add(key)
                 is_new = True
         if is_new:
             folders.append(folder)
         return is_new
+
+
+def has_end(path: Path) -> bool:
+    """Whether a file of Lance was written to its end, as far as its kind shows it.
+
+    Lance hands its writes to threads, and where the last write of a file fails, of a full disk for
+    example, nobody asks: the version is committed, and cannot be read.
+    """
+    end = ENDS.get(path.suffix, b"")
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - len(end), 0))
+        return file.read() == end
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -139,6 +159,10 @@ def recover(
         )
         for number in torn:
             found[number].unlink()
+        # No version reads them any more, and none ever could.
+        for path in (folder / name).rglob("*"):
+            if path.is_file() and not has_end(path):
+                path.unlink()
         (folder / name / VERSIONS / HINT).unlink(missing_ok=True)
         sync(folder / name / VERSIONS)
 

@@ -1,0 +1,73 @@
+"""A file that Lance did not write to its end is never marked as whole, and the way back is open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from synthetic_store import DIM, FRAMES, BagMethod, clip_rows, content_of, make_manifest
+
+from eaglenet.errors import StoreError
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing.commit import Commit
+from eaglenet.search.store.base import kind_of
+from eaglenet.search.store.durability import has_end
+from eaglenet.search.store.lance import LanceStore
+from eaglenet.search.store.tables import ClipRows, FileRow
+
+
+def add(store: Path, number: int) -> list[str]:
+    """Index one file."""
+    bag = BagMethod()
+    with kind_of(store).create(store, make_manifest(bag)) as opened:
+        tables = opened.tables()
+        if not opened.is_searched:
+            opened.publish(tables)
+        commit = Commit(opened, tables)
+        frames = torch.randn(2, FRAMES, DIM, generator=torch.Generator().manual_seed(number))
+        content, path = content_of(number), f"/videos/{number}.mp4"
+        commit.add_clips(clip_rows(bag, opened.manifest.layout, content, path, frames))
+        commit.add_row(FileRow(path, 100, 5, content, "done", duration=20.0, num_clips=2))
+        return [row.path for row in commit.write().rows]
+
+
+def found(store: Path) -> set[str]:
+    return {hit.path for hit in Engine.open(store, BagMethod()).search("red", k=50)}
+
+
+def test_a_write_that_got_lost_is_told_and_costs_only_what_was_not_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    assert add(store, 0) == ["/videos/0.mp4"]
+    data = store / "clips.lance" / "data"
+    whole = LanceStore.add_clips
+
+    def lose_the_end(self: LanceStore, rows: ClipRows) -> None:
+        before = set(data.iterdir())
+        whole(self, rows)
+        for path in set(data.iterdir()) - before:
+            path.write_bytes(path.read_bytes()[:-40])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanceStore, "add_clips", lose_the_end)
+        with pytest.raises(StoreError, match="not written to its end.*make room"):
+            add(store, 1)
+    assert found(store) == {"/videos/0.mp4"}
+    assert add(store, 1) == ["/videos/1.mp4"]
+    assert found(store) == {"/videos/0.mp4", "/videos/1.mp4"}
+
+
+def test_all_files_of_a_table_have_their_ends(tmp_path: Path) -> None:
+    add(tmp_path / "store", 0)
+    files = [path for path in (tmp_path / "store").glob("*.lance/**/*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".lance", ".manifest"}
+    assert all(has_end(path) for path in files)
+
+
+def test_an_empty_file_has_no_end(tmp_path: Path) -> None:
+    (tmp_path / "a.lance").write_bytes(b"")
+    (tmp_path / "a.other").write_bytes(b"")
+    assert not has_end(tmp_path / "a.lance")
+    assert has_end(tmp_path / "a.other"), "of other files nothing is known"
