@@ -52,7 +52,7 @@ def test_a_write_that_got_lost_is_told_and_costs_only_what_was_not_reported(
 
     with monkeypatch.context() as patch:
         patch.setattr(LanceStore, "add_clips", lose_the_end)
-        with pytest.raises(StoreError, match="not written to its end.*make room"):
+        with pytest.raises(StoreError, match=r"not written to its end.*make room"):
             add(store, 1)
     assert found(store) == {"/videos/0.mp4"}
     assert add(store, 1) == ["/videos/1.mp4"]
