@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="finished runs on a folder of frames")
     parser.add_argument("--split", default="val")
+    parser.add_argument("--every", type=int, default=1, help="take every so many-th caption only")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
@@ -55,31 +56,33 @@ def main() -> None:
     for run in given.runs:
         # OUT/METHOD/seed-N: the folder above says whose run it is.
         name = "/".join(run.resolve().parts[-2:])
-        found[name] = look_into(run, given.split, torch.device(given.device))
+        found[name] = look_into(
+            run, given.split, torch.device(given.device), given.every
+        )
         print(name, {key: value for key, value in found[name].items() if key != "graph"})
     write_json(given.output / "lab.json", found)
     draw(found, given.output)
 
 
 @torch.no_grad()
-def look_into(run: Path, split: str, device: torch.device) -> dict[str, Any]:
+def look_into(run: Path, split: str, device: torch.device, every: int = 1) -> dict[str, Any]:
     """Everything that is known of one run."""
     experiment, method = load_run(run)
     method = method.to(device).eval()
     source = load_source(experiment.data, split, method, cache=frames_folder(run), device=device)
-    text, video = encoded(method, source)
-    owner = source.video_of_text.cpu()
+    text, video = texts_of(method, source, every), videos_of(method, source)
+    owner = source.video_of_text.cpu()[::every]
     ranks = ranks_of(score_all(method, text, video).cpu(), owner)
     record: dict[str, Any] = {
         "R@1": recall(ranks),
         "frames": {
             str(count): recall(
-                ranks_of(score_all(method, text, encoded(method, source, count)[1]).cpu(), owner)
+                ranks_of(score_all(method, text, videos_of(method, source, count)).cpu(), owner)
             )
             for count in FRAMES
         },
         "words in the sentence": by_quarter(
-            ranks, np.array([len(sentence.split()) for sentence in source.sentences])
+            ranks, np.array([len(sentence.split()) for sentence in source.sentences[::every]])
         ),
         "part of the video": by_quarter(ranks, partness(text, video, owner)),
         "gallery": {
@@ -93,18 +96,23 @@ def look_into(run: Path, split: str, device: torch.device) -> dict[str, Any]:
     return record
 
 
-def encoded(
-    method: Method, source: Source, count: int | None = None
-) -> tuple[TextFeatures, VideoFeatures]:
-    """All texts and videos; with ``count`` at most so many frames of each, evenly spaced."""
-    texts = [method.encode_text(source.texts(rows)) for rows in index_chunks(source.num_texts, 512)]
+def texts_of(method: Method, source: Source, every: int) -> TextFeatures:
+    """Every so many-th text."""
+    chosen = torch.arange(0, source.num_texts, every)
+    return TextFeatures.concatenate(
+        [method.encode_text(source.texts(rows)) for rows in chosen.split(512)]
+    )
+
+
+def videos_of(method: Method, source: Source, count: int | None = None) -> VideoFeatures:
+    """All videos; with ``count`` at most so many frames of each, evenly spaced."""
     videos = []
     for rows in index_chunks(source.num_videos, 64):
         part = source.videos(rows)
         if not isinstance(part, VideoFeatures):
             raise SystemExit("give runs on frozen towers: frames/METHOD")
         videos.append(method.encode_video(part if count is None else thinned(part, count)))
-    return TextFeatures.concatenate(texts), VideoFeatures.concatenate(videos)
+    return VideoFeatures.concatenate(videos)
 
 
 def thinned(video: VideoFeatures, count: int) -> VideoFeatures:
