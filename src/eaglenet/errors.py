@@ -56,9 +56,17 @@ class DatasetError(EagleNetError):
 
 
 class ModelNotFoundError(EagleNetError):
-    """Weights are not where they were looked for; lists the places and the ways out."""
+    """Weights are not where they were looked for; lists the places and the ways out.
+
+    ``fact`` is what is missing without ``advice``, which is another for searching and for training.
+    """
 
     exit_code = 4
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}; {advice}" if advice else fact)
+        self.fact = fact
+        self.has_advice = bool(advice)
 
 
 class CheckpointError(EagleNetError):

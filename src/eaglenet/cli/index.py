@@ -127,7 +127,7 @@ def index(
     from eaglenet.search.indexing.executor import Cluster
     from eaglenet.search.indexing.fetching import read_list
     from eaglenet.search.indexing.files import read_tags
-    from eaglenet.search.indexing.videos import IndexOptions, index_videos
+    from eaglenet.search.indexing.videos import IndexOptions, check_request, index_videos
     from eaglenet.search.models import DEFAULT_MODEL, takes_default
     from eaglenet.search.rebuilding import check_apart, settings_like, swap_stores
     from eaglenet.search.store.manifest import Splitting
@@ -161,6 +161,7 @@ def index(
         raise UsageError(
             "nothing to index is given; name folders or files, or another store with --like"
         )
+    check_request(paths or (), options)
     given_tags = read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
         if not as_json:

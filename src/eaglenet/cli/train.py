@@ -52,7 +52,9 @@ def train(
     if name in TOWER_RECIPES:
         train_towers(name, output, settings, device)
         return
-    experiment = find_experiment(name, [*root_setting(root), *(settings or [])])
+    # A dry run names a wrong root together with whatever else is missing.
+    place = [f"data.root={root}"] if dry_run and root else root_setting(root)
+    experiment = find_experiment(name, [*place, *(settings or [])])
     if dry_run:
         check(experiment, device, as_json)
         return
@@ -96,21 +98,19 @@ def show(result: dict[str, Any], output: str) -> None:
 
 
 def check(experiment: Experiment, device: str, as_json: bool) -> None:
-    """Build the method and look at the data without decoding or training."""
+    """Build the method and look at the data without decoding or training; names every fault."""
     from eaglenet.data.sources import few_videos
-    from eaglenet.experiments.build import build_method, check_data, check_fit, describe_data
+    from eaglenet.experiments.checking import check_experiment
     from eaglenet.experiments.runs import count_parameters
     from eaglenet.training.distributed import join, leave
 
-    check_data(experiment.data)
     world = join(device)
     try:
-        method = build_method(experiment)
-        check_fit(method, experiment.data)
+        method, data = check_experiment(experiment, world)
         found = {
             "experiment": experiment.to_plain(),
             "parameters": count_parameters(method),
-            "data": describe_data(experiment, method, world),
+            "data": data,
         }
     finally:
         leave(world)
