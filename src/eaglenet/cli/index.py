@@ -245,9 +245,10 @@ def print_report(report: IndexReport, store: str) -> None:
     if report.lines:
         print(f"{counted(report.lines, 'line')} of words read")
     if report.dropped:
-        print(f"{report.dropped} dropped that are gone")
+        print(f"{counted(report.dropped, 'file')} forgotten: gone or excluded")
     if report.missing:
-        print(f"{report.missing} of the store are gone or excluded; --drop-missing forgets them")
+        files = counted(report.missing, "file of the store is", "files of the store are")
+        print(f"{files} gone or excluded; --drop-missing forgets them")
     print(f"{counted(report.clips, 'clip')} in {store}, searched by {report.index}")
     _print_files("left out", report.problems)
     if report.problems:
@@ -257,8 +258,10 @@ def print_report(report: IndexReport, store: str) -> None:
 
 def _encoded(report: IndexReport) -> str:
     """Videos, and photographs where there are any."""
-    videos = counted(report.indexed - report.pictures, "video")
-    return f"{videos} and {counted(report.pictures, 'picture')}" if report.pictures else videos
+    videos = report.indexed - report.pictures
+    parts = [counted(videos, "video")] if videos or not report.pictures else []
+    parts += [counted(report.pictures, "picture")] if report.pictures else []
+    return " and ".join(parts)
 
 
 def _print_files(title: str, files: Sequence[FileProblem]) -> None:

@@ -107,6 +107,12 @@ def search(
     is_talk = asked.is_nothing and sys.stdin.isatty() and not as_json
     if not is_talk:
         asked.check(captions, negatives or [])
+    if save_as != "video" and save_clips is None:
+        raise UsageError(
+            f"--save-as {save_as} says how to save clips; say where: --save-clips FOLDER"
+        )
+    if similar is not None and Path(similar).exists():
+        raise UsageError(f"--similar takes a clip id; to search with a file: --video {similar}")
     draw = _drawing() if pictures else None
     filters = make_filters(
         path=path,
@@ -236,7 +242,7 @@ def _show(engine: Engine, answer: Answer, options: SearchOptions, draw: Draw | N
             print(draw(engine.picture(hit.clip_id, hit.moment.best)))
             print(one_line(f"{hit.rank}. {hit.path}  {clock(hit.moment.best)}"))
     ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in answer.hits}
-    show_answer(answer, ids, engine.why_empty(options))
+    show_answer(answer, ids, "" if answer.hits else engine.why_empty(options, answer.query))
 
 
 def _drawing() -> Draw:

@@ -48,7 +48,7 @@ from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.words import WordIndex
 from eaglenet.search.view import View
 from eaglenet.search.words.fusion import LEAST
-from eaglenet.search.words.question import WordQuery, parse
+from eaglenet.search.words.question import WordQuery, parse, why_no_line
 from eaglenet.search.words.ranking import ClipWords, rank_clips
 from eaglenet.types import Clips, Hit, VideoFeatures
 from eaglenet.video.inputs import clips_of_image, clips_of_video
@@ -398,9 +398,14 @@ class Engine:
             "lines": index.count() if (index := view.words.now()) is not None else 0,
         }
 
-    def why_empty(self, options: SearchOptions) -> str:
-        """Which filter leaves no clip at all, in words; empty where clips are left."""
-        return options.filters.why_empty(self._now().snapshot.files)
+    def why_empty(self, options: SearchOptions, sentence: str = "") -> str:
+        """Why nothing was found, in words: a filter that leaves no clip, or what no line says."""
+        view = self._now()
+        reason = options.filters.why_empty(view.snapshot.files)
+        if reason or not sentence or not len(view.snapshot):
+            return reason
+        index = view.words.now()
+        return why_no_line(parse(sentence), options.parts, 0 if index is None else index.count())
 
     def shortlists(
         self, queries: Tensor, k: int, filters: Filters | None = None
