@@ -95,6 +95,19 @@ class StoppedError(EagleNetError):
         self.exit_code = 128 + signal
 
 
+def cause_of(error: Exception) -> str:
+    """Why a file could not be read, without its number and the name that the message has already.
+
+    >>> cause_of(FileNotFoundError(2, "No such file or directory", "a.csv"))
+    'no such file'
+    """
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
 def too_many_frames(given: int, most: int) -> ConfigError:
     """Videos longer than a model with a place for each frame."""
     return ConfigError(

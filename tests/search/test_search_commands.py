@@ -363,12 +363,20 @@ def test_options_that_go_together_say_so(world: Path) -> None:
     wrong = {
         ("a car", "--save-as", "gif"): "say where: --save-clips FOLDER",
         ("--similar", str(world / "videos" / "blue.mp4")): "to search with a file: --video",
+        ("--image", str(world / "videos" / "blue.mp4")): "to search with a video: --video",
+        ("--queries", "nosuch.txt"): "nosuch.txt: cannot be read as a text file: no such file",
         ("--similar", "3f9c"): "ids come from search results, like 3f9c-0",
     }
     for arguments, told in wrong.items():
         result = runner.invoke(app, ["search", "--store", str(world / "store"), *arguments])
         assert isinstance(result.exception, UsageError)
         assert told in str(result.exception)
+    for option in ("--tags", "--files"):
+        command = ["index", str(world / "videos"), "--store", str(world / "store")]
+        result = runner.invoke(app, [*command, option, "nosuch.csv"])
+        assert isinstance(result.exception, UsageError)
+        assert "Errno" not in str(result.exception)
+        assert "no such file" in str(result.exception)
 
 
 def test_a_saved_photograph_never_replaces_another(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from eaglenet.cli.saving import Saved, save_hits
 from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
 from eaglenet.cli.words import NO_WORDS
-from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.errors import UsageError, VideoDecodeError, cause_of
 from eaglenet.places import store_argument
+from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
@@ -111,6 +112,8 @@ def search(
         raise UsageError(
             f"--save-as {save_as} says how to save clips; say where: --save-clips FOLDER"
         )
+    if image is not None and image.suffix.lower() in VIDEO_SUFFIXES:
+        raise UsageError(f"--image takes a picture; to search with a video: --video {image}")
     if similar is not None and Path(similar).exists():
         raise UsageError(f"--similar takes a clip id; to search with a file: --video {similar}")
     draw = _drawing() if pictures else None
@@ -293,7 +296,7 @@ def read_lines(path: Path) -> list[str]:
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a text file: {error}") from error
+        raise UsageError(f"{path}: cannot be read as a text file: {cause_of(error)}") from error
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         raise UsageError(f"{path}: has no line of text; write one sentence a line")
