@@ -306,8 +306,8 @@ def test_the_version_is_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (["search", "--store", "x"], UsageError, "exactly one of"),
-        (["search", "a", "--image", "b.png", "--store", "x"], UsageError, "exactly one of"),
+        (["search", "--store", "x"], UsageError, "nothing to search for; give words"),
+        (["search", "a", "--image", "b.png"], UsageError, "words and --image cannot be"),
         (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
         (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
         (["search", "a", "--min-duration", "5", "--max-duration", "1"], UsageError, "swap"),

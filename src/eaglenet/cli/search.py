@@ -198,8 +198,12 @@ class Asked:
     def check(self, captions: Path | None, negatives: list[str]) -> None:
         """Refuse what does not go together."""
         given = [name for name, value in vars(self).items() if value is not None]
-        if len(given) != 1:
-            raise UsageError("give exactly one of: QUERY, --queries, --image, --video, --similar")
+        ways = "words, --queries, --image, --video or --similar"
+        if not given:
+            raise UsageError(f"nothing to search for; give {ways}")
+        if len(given) > 1:
+            named = " and ".join("words" if name == "query" else f"--{name}" for name in given)
+            raise UsageError(f"{named} cannot be searched together; give one of {ways}")
         if captions is not None and given[0] not in ("video", "similar"):
             raise UsageError(
                 "--captions ranks captions for a video: give --video FILE or --similar ID"
