@@ -56,9 +56,7 @@ def main() -> None:
     for run in given.runs:
         # OUT/METHOD/seed-N: the folder above says whose run it is.
         name = "/".join(run.resolve().parts[-2:])
-        found[name] = look_into(
-            run, given.split, torch.device(given.device), given.every
-        )
+        found[name] = look_into(run, given.split, torch.device(given.device), given.every)
         print(name, {key: value for key, value in found[name].items() if key != "graph"})
     write_json(given.output / "lab.json", found)
     draw(found, given.output)

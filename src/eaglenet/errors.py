@@ -56,9 +56,17 @@ class DatasetError(EagleNetError):
 
 
 class ModelNotFoundError(EagleNetError):
-    """Weights are not where they were looked for; lists the places and the ways out."""
+    """Weights are not where they were looked for; lists the places and the ways out.
+
+    ``fact`` is what is missing without ``advice``, which is another for searching and for training.
+    """
 
     exit_code = 4
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact}; {advice}" if advice else fact)
+        self.fact = fact
+        self.has_advice = bool(advice)
 
 
 class CheckpointError(EagleNetError):
@@ -85,6 +93,19 @@ class StoppedError(EagleNetError):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal
+
+
+def cause_of(error: Exception) -> str:
+    """Why a file could not be read, without its number and the name that the message has already.
+
+    >>> cause_of(FileNotFoundError(2, "No such file or directory", "a.csv"))
+    'no such file'
+    """
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
 
 
 def too_many_frames(given: int, most: int, setting: str = "num_frames") -> ConfigError:

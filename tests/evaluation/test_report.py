@@ -15,6 +15,7 @@ from eaglenet.evaluation.figures import (
     QualitativeExample,
     Retrieved,
     curves_figure,
+    percent_range,
     qualitative_figure,
     recall_against_time_figure,
 )
@@ -199,6 +200,18 @@ def test_figures_are_the_same_bytes_every_time() -> None:
     assert draw() == draw()
     assert draw().startswith(PNG)
     assert recall_against_time_figure({}, recall_against_time()).startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [((1.9, 2.1), (1.0, 3.0)), ((-0.05, 0.05), (0.0, 2.0)), ((20.0, 45.0), (20.0, 45.0))],
+)
+def test_an_axis_of_recall_is_not_finer_than_a_point_and_never_below_nothing(given, shown) -> None:
+    """One value alone had an axis from 1.900 to 2.100."""
+    assert percent_range(*given) == pytest.approx(shown)
+    curve = Curve("run", [1], [2.0])
+    plain = curves_figure([curve], title="t", x_label="x", y_label="y")
+    assert curves_figure([curve], title="t", x_label="x", y_label="y", is_percent=True) != plain
 
 
 def test_right_and_wrong_are_told_apart_without_colour(monkeypatch) -> None:

@@ -83,6 +83,19 @@ def test_recipes_are_listed_and_shown():
     assert "components/frl+eam" in invoke("recipes", "--containing", "components")
 
 
+def test_recipes_are_an_overview_that_fits_a_screen_and_all_of_them_for_who_asks():
+    listed = json.loads(invoke("recipes", "--json"))
+    overview = invoke("recipes").splitlines()
+    assert len(overview) < 30
+    assert max(map(len, overview)) <= 100
+    assert any(line.startswith("folder ") for line in overview)
+    assert overview[-2].startswith(f"{len(listed)} recipes")
+    assert sum(int(line.split()[1]) for line in overview[:-3]) == len(listed)
+    assert all(": " in line for line in overview[:-3])  # each group is said in words
+    everything = invoke("recipes", "--all")
+    assert all(f"  {name} " in everything for name in listed)
+
+
 def test_a_dry_run_counts_the_data_and_trains_nothing(features, tmp_path):
     text = invoke(
         "train", "features/xpool", "--output", tmp_path / "run", "--dry-run", "--json",

@@ -78,6 +78,9 @@ def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(videos, tmp_p
     told = CliRunner().invoke(app, [*command, "--set", "training.batch_size=8"])
     assert "nothing was trained" in told.stdout
     assert "val: 6 videos are too few" in told.stdout
+    assert " of 14 videos\n" in told.stdout
+    assert len(told.stdout.splitlines()) < 10, "a summary, not all settings"
+    assert "{" not in told.stdout
     with pytest.raises(ConfigError, match="14 videos cannot fill one batch of 64"):
         CliRunner().invoke(app, command, catch_exceptions=False)
 

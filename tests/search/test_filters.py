@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglenet.errors import UsageError
-from eaglenet.search.filters import Filters, make_filters, parse_date
+from eaglenet.search.filters import Filters, make_filters, parse_date, path_matcher
 from eaglenet.search.store.file_table import FileTable
 
 FILES = FileTable(
@@ -66,6 +66,26 @@ def test_typed_paths_begin_in_folders_of_the_person(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("os.getcwd", lambda: "/home/x")
     assert make_filters(path="~/x/*").allowed(FILES).tolist() == [True, True, False]
     assert make_filters(path="./*.mov").path == "/home/x/*.mov"
+    assert make_filters(path=".").path == "/home/x"
+    assert make_filters(path="..").path == "/home"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_meant"),
+    [
+        ("film [2020].mp4", "/v/Film [2020].mp4", True),
+        ("trip [hd]/*", "/v/trip [hd]/a.mp4", True),
+        ("*[hd]*", "/v/a [hd].mp4", True),
+        ("part[12].mp4", "/v/part2.mp4", True),
+        ("part[12].mp4", "/v/part3.mp4", False),
+        ("sub/*", "/v/sub/deep/a.mp4", True),
+        ("sub/*", "/v/other-sub/a.mp4", False),
+        ("sub/", "/v/sub/a.mp4", True),
+    ],
+)
+def test_a_pattern_means_what_people_think(pattern: str, path: str, is_meant: bool) -> None:
+    """Names in brackets are names first; a folder is one wherever it lies."""
+    assert path_matcher(pattern)(path) is is_meant
 
 
 def test_an_empty_filter_is_false_and_dates_are_read() -> None:

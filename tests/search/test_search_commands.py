@@ -306,8 +306,8 @@ def test_the_version_is_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (["search", "--store", "x"], UsageError, "exactly one of"),
-        (["search", "a", "--image", "b.png", "--store", "x"], UsageError, "exactly one of"),
+        (["search", "--store", "x"], UsageError, "nothing to search for; give words"),
+        (["search", "a", "--image", "b.png"], UsageError, "words and --image cannot be"),
         (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
         (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
         (["search", "a", "--min-duration", "5", "--max-duration", "1"], UsageError, "swap"),
@@ -357,6 +357,48 @@ def test_commands_agree_on_a_store_that_nobody_named(
     assert Engine.open().location == store
     monkeypatch.setenv("EAGLENET_STORE", str(world / "store"))
     assert "searched 2 clips" in runner.invoke(app, ["search", "a red car"]).stderr
+
+
+def test_options_that_go_together_say_so(world: Path) -> None:
+    wrong = {
+        ("a car", "--save-as", "gif"): "say where: --save-clips FOLDER",
+        ("--similar", str(world / "videos" / "blue.mp4")): "to search with a file: --video",
+        ("--image", str(world / "videos" / "blue.mp4")): "to search with a video: --video",
+        ("--queries", "nosuch.txt"): "nosuch.txt: cannot be read as a text file: no such file",
+        ("--similar", "3f9c"): "ids come from search results, like 3f9c-0",
+    }
+    for arguments, told in wrong.items():
+        result = runner.invoke(app, ["search", "--store", str(world / "store"), *arguments])
+        assert isinstance(result.exception, UsageError)
+        assert told in str(result.exception)
+    for option in ("--tags", "--files"):
+        command = ["index", str(world / "videos"), "--store", str(world / "store")]
+        result = runner.invoke(app, [*command, option, "nosuch.csv"])
+        assert isinstance(result.exception, UsageError)
+        assert "Errno" not in str(result.exception)
+        assert "no such file" in str(result.exception)
+
+
+def test_a_saved_photograph_never_replaces_another(tmp_path: Path) -> None:
+    from PIL import Image
+
+    save_small_model(tmp_path / "model")
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (64, 48), "red").save(tmp_path / "photos" / "me.png")
+    arguments = ["index", str(tmp_path / "photos"), "--model", str(tmp_path / "model")]
+    told = runner.invoke(app, [*arguments, "--store", str(tmp_path / "store")])
+    assert told.stdout.startswith("1 picture indexed")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "me.png").write_bytes(b"another")
+    for _ in range(2):  # the second time its own copy is there
+        saved = search(tmp_path, "a red car", "--save-clips", str(tmp_path / "out"))
+        assert "me (2).png" in saved
+    assert (tmp_path / "out" / "me.png").read_bytes() == b"another"
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    command = ["search", "red", "--store", str(tmp_path / "store")]
+    result = runner.invoke(app, [*command, "--save-clips", str(tmp_path / "photos")])
+    assert result.exit_code == 3
+    assert "me.png: is in that folder already; save to another" in result.stderr
 
 
 def test_help_speaks_of_numbers_and_files_and_not_of_types() -> None:

@@ -14,10 +14,13 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search.engine import Engine
+from eaglenet.search.filters import Filters
 from eaglenet.search.indexing.report import IndexReport
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.options import SearchOptions
 from eaglenet.search.store.base import open_store
 from eaglenet.search.upkeep import repair, verify
+from eaglenet.search.words.question import parse, why_no_line
 from eaglenet.types import Hit
 from subtitled import write_with_subtitles
 
@@ -127,6 +130,20 @@ def test_nothing_is_seen_of_what_is_only_quoted(engine: Engine) -> None:
     assert [hit.found_by for hit in engine.search('"brave new"')] == [("speech",)]
     assert engine.search('"new brave"') == []
     assert len(engine.search('"new brave"', parts="pictures")) == 3
+
+
+def test_an_empty_answer_says_that_no_line_has_the_words(engine: Engine) -> None:
+    both, words = SearchOptions(), SearchOptions(parts=("speech", "text"))
+    lines = f"none of the {engine.info()['lines']} lines of speech and text has"
+    phrase = engine.why_empty(both, '"no such phrase"')
+    quotes = "without quotes its words may stand apart"
+    assert phrase == f"{lines} this phrase; {quotes}, and pictures count"
+    assert engine.why_empty(words, '"no such phrase"') == f"{lines} this phrase; {quotes}"
+    assert engine.why_empty(words, "zzz") == f"{lines} these words; pictures were not looked at"
+    assert engine.why_empty(both, "a red car") == ""
+    filtered = SearchOptions(Filters(path="nowhere/*"), parts=("speech",))
+    assert "a path like 'nowhere/*'" in engine.why_empty(filtered, "zzz")
+    assert "holds none of both" in why_no_line(parse('"a b"'), ("speech",), 0)
 
 
 def test_pictures_and_words_are_one_ranking(engine: Engine) -> None:

@@ -127,7 +127,7 @@ def index(
     from eaglenet.search.indexing.executor import Cluster
     from eaglenet.search.indexing.fetching import read_list
     from eaglenet.search.indexing.files import read_tags
-    from eaglenet.search.indexing.videos import IndexOptions, index_videos
+    from eaglenet.search.indexing.videos import IndexOptions, check_request, index_videos
     from eaglenet.search.models import DEFAULT_MODEL, takes_default
     from eaglenet.search.rebuilding import check_apart, settings_like, swap_stores
     from eaglenet.search.store.manifest import Splitting
@@ -159,6 +159,7 @@ def index(
     listed = read_list(files) if files is not None else []
     if not paths and not listed:
         raise UsageError("nothing to index; give folders or files, or another store with --like")
+    check_request(paths or (), options)
     given_tags = read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
         if not as_json:
@@ -244,10 +245,8 @@ def print_report(report: IndexReport, store: str) -> None:
     if report.dropped:
         print(f"{counted(report.dropped, 'file')} forgotten: gone or excluded")
     if report.missing:
-        print(
-            f"{counted(report.missing, 'file')} of the store gone or excluded; "
-            "--drop-missing forgets them"
-        )
+        files = counted(report.missing, "file of the store is", "files of the store are")
+        print(f"{files} gone or excluded; --drop-missing forgets them")
     print(f"{counted(report.clips, 'clip')} in {store}, searched by {report.index}")
     _print_files("left out", report.problems)
     if report.problems:
@@ -257,8 +256,10 @@ def print_report(report: IndexReport, store: str) -> None:
 
 def _encoded(report: IndexReport) -> str:
     """Videos, and photographs where there are any."""
-    videos = counted(report.indexed - report.pictures, "video")
-    return f"{videos} and {counted(report.pictures, 'picture')}" if report.pictures else videos
+    videos = report.indexed - report.pictures
+    parts = [counted(videos, "video")] if videos or not report.pictures else []
+    parts += [counted(report.pictures, "picture")] if report.pictures else []
+    return " and ".join(parts)
 
 
 def _print_files(title: str, files: Sequence[FileProblem]) -> None:

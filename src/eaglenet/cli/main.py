@@ -7,13 +7,13 @@ import logging
 import os
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from eaglenet import plugins
-from eaglenet.cli.help import speak_plainly
+from eaglenet.cli.help import in_sections, speak_plainly
 from eaglenet.cli.quick import ShortCommand, end_short_command
 from eaglenet.cli.terminal import SafeFormatter, lines
 from eaglenet.errors import EagleNetError, StoppedError, UsageError
@@ -52,6 +52,12 @@ class Commands(TyperGroup):
             speak_plainly(self, ctx)
         return super().parse_args(ctx, rest)
 
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """In sections, each said whole."""
+        for title, names in in_sections(self.list_commands(ctx)).items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].short_help or "") for name in names])
+
 
 def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The modules of every ``--import MODULE``, and the arguments without them.
@@ -84,7 +90,7 @@ app = typer.Typer(
     cls=Commands,
     help="Search video with words; train, compare and report text-video retrieval models.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

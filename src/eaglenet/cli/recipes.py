@@ -14,6 +14,22 @@ from eaglenet.cli.training_options import AsJson, Settings, find_experiment
 from eaglenet.errors import UsageError
 
 OTHERS = "others"
+PAPER_TABLE = "rows of a table of the paper, on MSR-VTT"
+MEANINGS = {
+    "folder": "your own videos and captions",
+    "demo": "the small world that the package renders",
+    "features": "heads on stored features",
+    "frames": "folders of frames",
+    "experts": "methods from before CLIP, on features of experts",
+    "msrvtt": "MSR-VTT",
+    "didemo": "DiDeMo",
+    "msvd": "MSVD",
+    "vatex": "VATEX",
+    **dict.fromkeys(
+        ("components", "energy", "pooling", "graph", "coefficient", "edges"), PAPER_TABLE
+    ),
+}
+"""What a group is of, for those who read a list of groups."""
 
 
 class WordsOrCommands(TyperGroup):
@@ -46,9 +62,10 @@ def list_recipes(
         list[str] | None,
         typer.Option("-w", "--containing", help="Only those with this in name or source."),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All of them, with their sources.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the recipes with where they come from."""
+    """List the recipes with where they come from; without a word, their groups."""
     if context.invoked_subcommand is not None:
         return
     from eaglenet.recipes import RECIPES, describe_recipe
@@ -59,18 +76,40 @@ def list_recipes(
     if not names:
         raise UsageError(
             f"none of the {len(RECIPES)} recipes has {' and '.join(map(repr, wanted))} in its name "
-            "or source; `eaglenet recipes` lists them all"
+            "or source; `eaglenet recipes` lists their groups"
         )
     if as_json:
         print(json.dumps({name: describe_recipe(name) for name in names}, indent=2))
+        return
+    if not wanted and not every:
+        print("\n".join(overview(names)))
         return
     width = max(len(name) for name in names)
     for title, members in grouped(names).items():
         print(f"{title}:")
         for name in members:
             print(f"  {name:<{width}}  {describe_recipe(name)}")
-    if not wanted:
-        print("\n`eaglenet recipes WORD` lists those with a word, `show NAME` one in full.")
+
+
+def overview(names: Sequence[str]) -> list[str]:
+    """A line for each group: hundreds of lines are no answer to somebody who wants to choose one.
+
+    >>> overview(["msrvtt-b32", "demo", "msrvtt-b16/xpool"])[:2]
+    ['msrvtt    2  MSR-VTT: msrvtt-b32, ...', 'others    1  demo']
+    """
+    groups = grouped(names)
+    width = max(map(len, groups))
+    lines = []
+    for title, members in groups.items():
+        meaning = f"{MEANINGS[title]}: " if title in MEANINGS else ""
+        shown = ", ".join(members) if title == OTHERS else f"{min(members, key=len)}, ..."
+        lines.append(f"{title:<{width}} {len(members):>4}  {meaning}{shown}")
+    return [
+        *lines,
+        "",
+        f"{len(names)} recipes. `eaglenet recipes WORD...` lists those with all the words (try",
+        "`recipes folder`, `recipes msrvtt xpool`), `--all` all of them, `recipes show NAME` one.",
+    ]
 
 
 def grouped(names: Sequence[str]) -> dict[str, list[str]]:

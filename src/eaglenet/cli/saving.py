@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.video.suffixes import is_picture
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
@@ -44,7 +46,7 @@ def save_hits(
             start = max(0.0, hit.moment.start - padding)
             end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
             source = engine.file_of(hit.clip_id)
-            target = _untaken(place / moment_name(source, start, end, form), taken)
+            target = _untaken(place / moment_name(source, start, end, form), source, taken)
             try:
                 save_moment(source, target, start, end, form)
             except VideoDecodeError as error:
@@ -64,11 +66,22 @@ def _folder_name(number: int, query: str) -> str:
     return f"{number + 1:02} {words}".strip()
 
 
-def _untaken(path: Path, taken: set[Path]) -> Path:
-    """``path``, numbered where this run has written one: two folders may hold one name."""
+def _untaken(path: Path, source: Path, taken: set[Path]) -> Path:
+    """``path``, numbered where this run has written one: two folders may hold one name.
+
+    A photograph keeps its name, which says little: another one of that name is not written over.
+    """
     free, number = path, 1
-    while free in taken:
+    while free in taken or (is_picture(source) and _is_another(free, source)):
         number += 1
         free = path.with_name(f"{path.stem} ({number}){path.suffix}")
     taken.add(free)
     return free
+
+
+def _is_another(path: Path, source: Path) -> bool:
+    """Whether a file is there that is no copy of ``source``."""
+    try:
+        return path.exists() and not filecmp.cmp(path, source, shallow=False)
+    except OSError:
+        return True

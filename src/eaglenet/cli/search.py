@@ -21,8 +21,9 @@ from eaglenet.cli.saving import Saved, save_hits
 from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
 from eaglenet.cli.words import NO_WORDS
-from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.errors import UsageError, VideoDecodeError, cause_of
 from eaglenet.places import store_argument
+from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
@@ -107,6 +108,14 @@ def search(
     is_talk = asked.is_nothing and sys.stdin.isatty() and not as_json
     if not is_talk:
         asked.check(captions, negatives or [])
+    if save_as != "video" and save_clips is None:
+        raise UsageError(
+            f"--save-as {save_as} says how to save clips; say where: --save-clips FOLDER"
+        )
+    if image is not None and image.suffix.lower() in VIDEO_SUFFIXES:
+        raise UsageError(f"--image takes a picture; to search with a video: --video {image}")
+    if similar is not None and Path(similar).exists():
+        raise UsageError(f"--similar takes a clip id; to search with a file: --video {similar}")
     draw = _drawing() if pictures else None
     filters = make_filters(
         path=path,
@@ -172,8 +181,12 @@ class Asked:
     def check(self, captions: Path | None, negatives: list[str]) -> None:
         """Refuse what does not go together."""
         given = [name for name, value in vars(self).items() if value is not None]
-        if len(given) != 1:
-            raise UsageError("give exactly one of: QUERY, --queries, --image, --video, --similar")
+        ways = "words, --queries, --image, --video or --similar"
+        if not given:
+            raise UsageError(f"nothing to search for; give {ways}")
+        if len(given) > 1:
+            named = " and ".join("words" if name == "query" else f"--{name}" for name in given)
+            raise UsageError(f"{named} cannot be searched together; give one of {ways}")
         if captions is not None and given[0] not in ("video", "similar"):
             raise UsageError(
                 "--captions ranks captions for a video: give --video FILE or --similar ID"
@@ -224,7 +237,7 @@ def _show(engine: Engine, answer: Answer, options: SearchOptions, draw: Draw | N
             print(draw(engine.picture(hit.clip_id, hit.moment.best)))
             print(one_line(f"{hit.rank}. {hit.path}  {clock(hit.moment.best)}"))
     ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in answer.hits}
-    show_answer(answer, ids, engine.why_empty(options))
+    show_answer(answer, ids, "" if answer.hits else engine.why_empty(options, answer.query))
 
 
 def _drawing() -> Draw:
@@ -310,7 +323,7 @@ def read_lines(path: Path) -> list[str]:
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a text file: {error}") from error
+        raise UsageError(f"{path}: cannot be read as a text file: {cause_of(error)}") from error
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         raise UsageError(f"{path}: has no line of text; write one sentence a line")

@@ -46,7 +46,8 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
         return
     print(f"{counted(len(rows), 'file')} in {store}", file=sys.stderr)
     for row in rows:
-        text = f"{row.status:<7} {row.num_clips:>5} clips  {row.path}  {row.reason}".rstrip()
+        clips = counted(row.num_clips, "clip")
+        text = f"{row.status:<7} {clips:>11}  {row.path}  {row.reason}".rstrip()
         print(one_line(text))
 
 

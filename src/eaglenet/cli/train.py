@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eaglenet.cli.progress import shown_progress
+from eaglenet.cli.terminal import counted, one_line
 from eaglenet.cli.training_options import (
     AsJson,
     Device,
@@ -52,7 +54,9 @@ def train(
     if name in TOWER_RECIPES:
         train_towers(name, output, settings, device)
         return
-    experiment = find_experiment(name, [*root_setting(root), *(settings or [])])
+    # A dry run names a wrong root together with whatever else is missing.
+    place = [f"data.root={root}"] if dry_run and root else root_setting(root)
+    experiment = find_experiment(name, [*place, *(settings or [])])
     if dry_run:
         check(experiment, device, as_json)
         return
@@ -99,21 +103,18 @@ def show(result: dict[str, Any], output: str) -> None:
 
 
 def check(experiment: Experiment, device: str, as_json: bool) -> None:
-    """Build the method and look at the data without decoding or training."""
-    from eaglenet.data.sources import few_videos
-    from eaglenet.experiments.build import build_method, check_data, check_fit, describe_data
+    """Build the method and look at the data without decoding or training; names every fault."""
+    from eaglenet.experiments.checking import check_experiment
     from eaglenet.experiments.runs import count_parameters
     from eaglenet.training.distributed import join, leave
 
-    check_data(experiment.data)
     world = join(device)
     try:
-        method = build_method(experiment)
-        check_fit(method, experiment.data)
+        method, data = check_experiment(experiment, world)
         found = {
             "experiment": experiment.to_plain(),
             "parameters": count_parameters(method),
-            "data": describe_data(experiment, method, world),
+            "data": data,
         }
     finally:
         leave(world)
@@ -122,10 +123,29 @@ def check(experiment: Experiment, device: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    print(json.dumps(found["experiment"], indent=2))
-    print(f"parameters: {found['parameters']}")
-    for split, description in found["data"].items():
-        print(f"{split}: {description}")
-        for remark in few_videos(description["videos_found"]):
-            print(f"{split}: {remark}")
-    print("nothing was trained (--dry-run)")
+    for line in summary(experiment, found["parameters"], data, str(world.device)):
+        print(one_line(line))
+    print("nothing was trained (--dry-run); --json has every setting")
+
+
+def summary(
+    experiment: Experiment, parameters: Mapping[str, int], data: Mapping[str, Any], device: str
+) -> list[str]:
+    """What would be trained, on what, in lines to read; all settings are another question."""
+    from eaglenet.data.sources import few_videos
+
+    training, choice = experiment.training, experiment.data
+    lines = [
+        f"{experiment.name}: {experiment.method}, {parameters['trained']:,} trained parameters, "
+        f"on {device}",
+        f"{counted(training.epochs, 'epoch')} in batches of {training.batch_size}, "
+        f"{counted(choice.frames.num_frames, 'frame')} of {choice.frames.size} pixels a video",
+    ]
+    for split, found in data.items():
+        missing = found["videos_missing"]
+        gone = f", {missing:,} more not found" if missing else ""
+        first = f" ({found['missing_videos'][0]} first)" if missing else ""
+        texts, videos = counted(found["texts"], "text"), counted(found["videos_found"], "video")
+        lines.append(f"{split}: {texts} of {videos}{gone}{first}")
+        lines += [f"{split}: {remark}" for remark in few_videos(found["videos_found"])]
+    return lines

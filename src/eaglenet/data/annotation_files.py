@@ -121,8 +121,8 @@ def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> 
         for name in names:
             if (place / name).is_file():
                 return place / name
-    looked = ", ".join(str(place) for place in places)
-    raise DatasetError(f"{' or '.join(names)} not found; looked in {looked}")
+    inside = ", ".join(("annotations", "data", *folders))
+    raise DatasetError(f"{' or '.join(names)} not found; looked in {root} and its folders {inside}")
 
 
 class VideoFinder:

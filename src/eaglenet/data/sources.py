@@ -60,7 +60,7 @@ class DataChoice:
         given = self.root if root is None else root
         if not given:
             raise DatasetError(
-                f"no folder of {self.dataset} is given; say where it lies: --root FOLDER"
+                f"where the dataset {self.dataset} lies is not given; say it with --root FOLDER"
             )
         folder = Path(given).expanduser()
         if not folder.exists():

@@ -32,7 +32,7 @@ def find_hub_folder(name: str) -> Path:
     identifier, revision = split_revision(HUB_IDS.get(name, name))
     # No import where the name cannot be a hub id: the message is the same, the wait is not.
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", identifier):
-        raise ModelNotFoundError(_not_found(name, [Path(name)], "no such folder or file"))
+        raise _not_found(name, [Path(name)], "no such folder or file")
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -52,7 +52,7 @@ def find_hub_folder(name: str) -> Path:
         return _fetch_files(lambda file: fetch(file, is_local=True), identifier)
     except Exception as error:  # not cached, or cached in part
         if constants.HF_HUB_OFFLINE:
-            raise ModelNotFoundError(_not_found(name, places, "offline mode is on")) from error
+            raise _not_found(name, places, "offline mode is on") from error
     require_licence(identifier)
     knock(constants.ENDPOINT, name)
     try:
@@ -60,7 +60,7 @@ def find_hub_folder(name: str) -> Path:
     except Exception as error:  # network, authorisation, no such model: each with its own class
         lines = str(error).splitlines() or [type(error).__name__]
         cause = f"the hub answered: {lines[0]}"
-        raise ModelNotFoundError(_not_found(name, places, cause)) from error
+        raise _not_found(name, places, cause) from error
 
 
 def knock(endpoint: str, name: str) -> None:
@@ -79,9 +79,9 @@ def knock(endpoint: str, name: str) -> None:
         waited = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
         cause = f"no answer in {PATIENCE} s" if waited else str(reason)
         raise ModelNotFoundError(
-            f"{name} is not on this machine, and {endpoint} cannot be reached ({cause}). Use "
-            "--model small, which comes with the package, or a model folder (training: --set "
-            "encoder.source=FOLDER); or run this once where there is a network"
+            f"{name} is not on this machine, and {endpoint} cannot be reached ({cause})",
+            "give --model small, which comes with the package, or a model folder; or run this once "
+            "where there is a network",
         ) from error
 
 
@@ -179,16 +179,18 @@ def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) ->
     raise AssertionError("choices is never empty")
 
 
-def _not_found(name: str, places: list[Path], cause: str) -> str:
+def _not_found(name: str, places: list[Path], cause: str) -> ModelNotFoundError:
     """In one short line; a name that no hub could know is not asked for there."""
     identifier = HUB_IDS.get(name, name)
     if "/" not in identifier or Path(name).is_absolute():
-        return (
-            f"there is no model {name!r} ({cause}); give --model small, which comes with the "
-            "package, another of `eaglenet models`, or a model folder"
+        return ModelNotFoundError(
+            f"there is no model {name!r} ({cause})",
+            "give --model small, which comes with the package, another of `eaglenet models`, or a "
+            "model folder",
         )
     looked_in = ", ".join(str(place) for place in places)
-    return (
-        f"model {name!r} was not found ({cause}; looked in {looked_in}); give --model small, which "
-        f"comes with the package, or get it where there is a network: hf download {identifier}"
+    return ModelNotFoundError(
+        f"model {name!r} was not found ({cause}; looked in {looked_in})",
+        "give --model small, which comes with the package, or get it where there is a network: "
+        f"hf download {identifier}",
     )

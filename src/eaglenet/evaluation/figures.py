@@ -18,6 +18,8 @@ from eaglenet.errors import UsageError
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 RIGHT, WRONG = "#1a9641", "#d7191c"
 DOTS_PER_INCH = 120
+LEAST_PERCENT = 2.0
+"""Points of recall that an axis spans at least: one value alone would have one of thousandths."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,13 @@ class QualitativeExample:
 
 
 def curves_figure(
-    curves: Sequence[Curve], *, title: str, x_label: str, y_label: str, log_y: bool = False
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_y: bool = False,
+    is_percent: bool = False,
 ) -> bytes:
     """Lines over one axis; few points also as markers."""
     figure = _figure(6.4, 4.0)
@@ -62,6 +70,8 @@ def curves_figure(
     if log_y and all(value > 0 for curve in curves for value in curve.y):
         axes.set_yscale("log")
     axes.set(title=title, xlabel=x_label, ylabel=y_label)
+    if is_percent:
+        axes.set_ylim(*percent_range(*axes.get_ylim()))
     axes.grid(alpha=0.3)
     if curves:
         axes.legend(fontsize=7)
@@ -95,8 +105,21 @@ def recall_against_time_figure(
             )
         axes.set(title=title, xlabel=x_label, ylabel="text-to-video R@1 (%)")
         axes.margins(x=0.2, y=0.12)
+        axes.set_ylim(*percent_range(*axes.get_ylim()))
         axes.grid(alpha=0.3)
     return _png(figure)
+
+
+def percent_range(low: float, high: float) -> tuple[float, float]:
+    """An axis of percents that is not finer than what it shows is worth, and not below 0.
+
+    >>> percent_range(1.9, 2.1), percent_range(0.0, 0.0), percent_range(10.0, 60.0)
+    ((1.0, 3.0), (0.0, 2.0), (10.0, 60.0))
+    """
+    if high - low < LEAST_PERCENT:
+        low = (low + high - LEAST_PERCENT) / 2
+    low = max(0.0, low)
+    return low, max(high, low + LEAST_PERCENT)
 
 
 def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: int = 3) -> bytes:

@@ -200,7 +200,7 @@ def _pictures(
     if recalls:
         add("recall", "Text-to-video R@1 after each epoch, on the split used for selection",
             lambda: curves_figure(recalls, title="text-to-video R@1", x_label="epoch",
-                                  y_label="R@1 (%)"))  # fmt: skip
+                                  y_label="R@1 (%)", is_percent=True))  # fmt: skip
     for number, (protocol, points) in enumerate(_time_points(groups).items()):
         name = "recall_against_time" + (f"_{number + 1}" if number else "")
         add(name, f"Recall against whole test time. Ours: {protocol}. Right panel: paper",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import eaglenet.experiments.frame_data  # noqa: F401  (rows of SOURCES)
 from eaglenet.data import SOURCES
 from eaglenet.data.sources import DataChoice, Findings, Opening, Source
 from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
@@ -51,12 +53,26 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer 
         if is_packaged(choice.source):
             model = load(choice.source)
             return model.encoder, model.tokenizer
-        return load_pretrained(choice.source)
+        try:
+            return load_pretrained(choice.source)
+        except ModelNotFoundError as error:
+            raise _advised(error, choice.source) from error
     spec = ENCODERS[choice.kind]
     if choice.config is None:
         raise ConfigError(f"encoder.kind={choice.kind} needs encoder.config, which is not set")
     encoder = spec.build(choice.config, seed=seed)
     return encoder, None if spec.reads_features else build_tokenizer(choice.source)
+
+
+def _advised(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
+    """What is missing, with the ways out that training has: it knows no `--model`."""
+    if not error.has_advice:
+        return error
+    command = f"eaglenet models --download {HUB_IDS.get(source, source)}"
+    fetch = f"; or fetch it where there is a network: {command}" if "/" in command else ""
+    return ModelNotFoundError(
+        error.fact, f"name a folder that has it: --set encoder.source=FOLDER{fetch}"
+    )
 
 
 def build_tokenizer(source: str) -> Tokenizer:
@@ -130,24 +146,25 @@ def default_split(data: DataChoice) -> str:
     return SOURCES[data.dataset].default_split(data)
 
 
-def describe_data(experiment: Experiment, method: Method, world: World) -> dict[str, Any]:
-    """What is found of each split that training needs, without decoding any video.
+def look_at_split(data: DataChoice, split: str, method: Method | None) -> Findings:
+    """What is found of a split, without decoding any video.
 
-    Refuses data of which the processes of ``world`` could make no batch.
+    ``method`` is for data that only a model can open, as it does stored features.
     """
-    data = experiment.data
     look = SOURCES[data.dataset].look
-    found: dict[str, Any] = {}
-    for split in ("train", experiment.training.select):
-        if look is None:
-            source = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
-            findings = Findings(source.describe(), source.video_of_text)
-        else:
-            findings = look(data, split)
-        found[split] = dict(findings.description)
-        if split == "train":
-            pair_samplers(experiment.training, findings.video_of_text, world)
-    return found
+    if look is not None:
+        return look(data, split)
+    assert method is not None
+    source = load_source(data, split, method, cache=Path(), device=torch.device("cpu"))
+    return Findings(source.describe(), source.video_of_text)
+
+
+def describe_findings(
+    experiment: Experiment, found: Mapping[str, Findings], world: World
+) -> dict[str, Any]:
+    """In plain words; refuses data of which the processes of ``world`` could make no batch."""
+    pair_samplers(experiment.training, found["train"].video_of_text, world)
+    return {split: dict(findings.description) for split, findings in found.items()}
 
 
 def _check_runs_on_features(method: Method) -> None:

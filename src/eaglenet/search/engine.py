@@ -39,7 +39,7 @@ from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.view import View
-from eaglenet.search.words.question import parse
+from eaglenet.search.words.question import parse, why_no_line
 from eaglenet.types import Clips, Hit
 from eaglenet.video.inputs import clips_of_image, clips_of_video
 
@@ -308,9 +308,14 @@ class Engine:
         """What is in the store and how it is searched."""
         return self._now().info()
 
-    def why_empty(self, options: SearchOptions) -> str:
-        """Which filter leaves no clip at all, in words; empty where clips are left."""
-        return options.filters.why_empty(self._now().snapshot.files)
+    def why_empty(self, options: SearchOptions, sentence: str = "") -> str:
+        """Why nothing was found, in words: a filter that leaves no clip, or what no line says."""
+        view = self._now()
+        reason = options.filters.why_empty(view.snapshot.files)
+        if reason or not sentence or not len(view.snapshot):
+            return reason
+        index = view.words.now()
+        return why_no_line(parse(sentence), options.parts, 0 if index is None else index.count())
 
     def shortlists(
         self, queries: Tensor, k: int, filters: Filters | None = None

@@ -22,7 +22,8 @@ class Filters:
 
     path: shell pattern (``*``, ``?``, ``[...]``; ``*`` crosses folders): with ``/`` against a path
         from any folder on (``sub/*``), or the whole of it if it begins with ``/``; without, against
-        the file's name. A plain word is looked for in the whole path. Letter case does not matter.
+        the file's name. A plain word is looked for in the whole path. Letter case does not matter,
+        and what is in brackets may also be meant as it is written.
     after, before: the file's modification time, seconds since 1970; ``after`` is included.
     min_duration, max_duration: of the whole file, seconds, both included.
     tags: every one must be on the file; letter case does not matter.
@@ -97,7 +98,11 @@ def path_matcher(pattern: str | None) -> Callable[[str], bool]:
     # "sub/*" is a folder of that name wherever it lies, not only at the top of the disk.
     anywhere = "*/" if "/" in wanted and not wanted.startswith(("/", "*")) else ""
     # fnmatch.translate never raises; a broken bracket is taken literally.
-    compiled = re.compile(fnmatch.translate(anywhere + wanted))
+    forms = [fnmatch.translate(anywhere + wanted)]
+    if "[" in wanted:
+        # "film [2020].mp4" is the name of a file more often than a choice of four digits.
+        forms.append(fnmatch.translate(anywhere + wanted.replace("[", "[[]")))
+    compiled = re.compile("|".join(forms))
     if "/" in wanted:
         return lambda path: compiled.match(path.lower()) is not None
     return lambda path: compiled.match(path.rsplit("/", 1)[-1].lower()) is not None
@@ -122,7 +127,7 @@ def _typed_path(pattern: str | None) -> str | None:
         return None
     if pattern.startswith("~"):
         return os.path.expanduser(pattern)
-    is_here = pattern.startswith(("./", "../"))
+    is_here = pattern in (".", "..") or pattern.startswith(("./", "../"))
     return os.path.abspath(pattern) if is_here else pattern
 
 

@@ -223,7 +223,10 @@ async def _search(
     if visible:
         found = await state.batcher.search(visible, asked.k, options)
     lists = iter(found.hits)
-    note = "" if any(found.hits) else await run_in_threadpool(state.engine.why_empty, options)
+    note = ""
+    if not any(found.hits):
+        asked_for = visible[0] if len(visible) == 1 else ""
+        note = await run_in_threadpool(state.engine.why_empty, options, asked_for)
     results = [
         HitsBody(
             query=sentence,

@@ -163,6 +163,8 @@ def save_moment(source: Path, target: Path, start: float, end: float, form: str 
     if is_picture(source):
         try:
             shutil.copyfile(source, target)
+        except shutil.SameFileError:
+            raise VideoDecodeError(source, "is in that folder already; save to another") from None
         except OSError as error:
             raise VideoDecodeError(source, f"cannot be copied ({error.strerror})") from error
     else:

@@ -19,13 +19,7 @@ class Listener:
     """
 
     def __init__(self, model: str, device: str = "auto") -> None:
-        try:
-            import faster_whisper
-        except ImportError as error:
-            raise UsageError(
-                f"hearing speech needs faster-whisper ({error}); install it with: "
-                "pip install 'eaglenet[speech]'"
-            ) from error
+        faster_whisper = self.require()
         self.name = f"whisper {model}"
         kind = device.partition(":")[0]
         try:
@@ -38,6 +32,18 @@ class Listener:
                 "base, small, medium, large-v3 or turbo (downloaded once), or a folder that "
                 "ct2-transformers-converter made"
             ) from error
+
+    @staticmethod
+    def require() -> Any:
+        """faster-whisper, or the name of the extra that brings it."""
+        try:
+            import faster_whisper
+        except ImportError as error:
+            raise UsageError(
+                f"hearing speech needs faster-whisper ({error}); install it with: "
+                "pip install 'eaglenet[speech]'"
+            ) from error
+        return faster_whisper
 
     def listen(self, samples: Samples, start: float = 0.0, *, vad: bool = True) -> list[Line]:
         """Lines of what is said, in the language that is heard; ``start``: of the samples.

@@ -38,6 +38,16 @@ class TextReader:
     """Reads frames. Made once: loading the models takes a second."""
 
     def __init__(self) -> None:
+        rapidocr = self.require()
+        self.name = f"rapidocr {version('rapidocr')}"
+        # One picture at a time: threads that wait for each other only burn cores.
+        threads = {"intra_op_num_threads": os.cpu_count() or 1, "inter_op_num_threads": 1}
+        engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
+        self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine})
+
+    @staticmethod
+    def require() -> Any:
+        """RapidOCR, or the name of the extra that brings it."""
         try:
             import rapidocr
         except ImportError as error:
@@ -45,11 +55,7 @@ class TextReader:
                 f"reading text in frames needs rapidocr ({error}); install it with: "
                 "pip install 'eaglenet[ocr]'"
             ) from error
-        self.name = f"rapidocr {version('rapidocr')}"
-        # One picture at a time: threads that wait for each other only burn cores.
-        threads = {"intra_op_num_threads": os.cpu_count() or 1, "inter_op_num_threads": 1}
-        engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
-        self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine})
+        return rapidocr
 
     def read(self, frame: DistinctFrame) -> list[ReadText]:
         """The texts of a frame, from top to bottom."""

@@ -124,6 +124,11 @@ def sidecar_entries(root: Path) -> Iterator[Entry]:
     if not paths:
         raise DatasetError(f"{root}: no video files and no .csv or .jsonl file found")
     sidecars = {path.with_suffix(".txt") for path in paths}
+    if not any(sidecar.exists() for sidecar in sidecars):
+        raise DatasetError(
+            f"{root} holds {len(paths)} videos and no captions; write captions.csv there with the "
+            "columns video,caption, or beside each video a .txt of the same name"
+        )
     for path in paths:
         sidecar = path.with_suffix(".txt")
         captions = captions_of(sidecar) if sidecar.exists() else ()

@@ -51,7 +51,7 @@ class RayExecutor:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self._ray = _import_ray()
+        self._ray = self.require()
         self._started = False
         if setting.cluster.gpus_per_worker < 0:
             raise UsageError(
@@ -100,6 +100,17 @@ class RayExecutor:
                 ray.shutdown()
                 self._started = False
 
+    @staticmethod
+    def require() -> Any:
+        """Ray, or the name of the extra that brings it."""
+        try:
+            import ray
+        except ImportError as error:
+            raise UsageError(
+                f"--executor ray needs Ray ({error}); install it with: pip install 'eaglenet[ray]'"
+            ) from error
+        return ray
+
     def _connect(self) -> None:
         ray, address = self._ray, self.setting.cluster.address
         if ray.is_initialized():
@@ -126,16 +137,6 @@ class RayExecutor:
         if gpus:
             places.append(resources.get("GPU", 0.0) / gpus)
         return max(1, int(min(places)))
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise UsageError(
-            f"--executor ray needs Ray ({error}); install it with: pip install 'eaglenet[ray]'"
-        ) from error
-    return ray
 
 
 class _RayHands:

@@ -77,6 +77,18 @@ class MakeExecutor(Protocol):
 EXECUTORS: Registry[MakeExecutor] = Registry("executor", is_open=True)
 
 
+def find_executor(name: str) -> MakeExecutor:
+    """The entry of a name. An extra that it lacks is told here, before a model is loaded.
+
+    An entry that needs one has a ``require()`` that raises where it is not installed.
+    """
+    entry = EXECUTORS[name]
+    require = getattr(entry, "require", None)
+    if require is not None:
+        require()
+    return entry
+
+
 class LocalExecutor:
     """This machine: processes with limits look at files and decode, this process encodes."""
 

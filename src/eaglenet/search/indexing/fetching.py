@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from eaglenet import foreign
-from eaglenet.errors import UsageError
+from eaglenet.errors import UsageError, cause_of
 from eaglenet.files import written_whole
 from eaglenet.objects import FoundObject, MissingObjectError, ObjectFolder, is_object
 from eaglenet.places import cache_folder
@@ -62,7 +62,7 @@ def read_list(path: Path) -> list[str]:
     try:
         text = foreign.read_text(path, foreign.MAX_ANNOTATIONS)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--files {path}: cannot be read ({error})") from error
+        raise UsageError(f"--files {path}: cannot be read ({cause_of(error)})") from error
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
 

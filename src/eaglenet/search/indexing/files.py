@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglenet import foreign
-from eaglenet.errors import UsageError
+from eaglenet.errors import UsageError, cause_of
 from eaglenet.search.indexing.excluding import Excluding
 from eaglenet.video.suffixes import INDEXED_SUFFIXES
 
@@ -153,7 +153,7 @@ def read_tags(path: Path) -> dict[str, tuple[str, ...]]:
             tags[key] = tuple(dict.fromkeys(tag for tag in given if tag))
         return tags
     except (OSError, ValueError, csv.Error) as error:
-        raise UsageError(f"{path}: cannot be read as a CSV file: {error}") from error
+        raise UsageError(f"{path}: cannot be read as a CSV file: {cause_of(error)}") from error
 
 
 def tags_of(path: str, tags: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:

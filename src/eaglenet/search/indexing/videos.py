@@ -16,7 +16,13 @@ from eaglenet.progress import Progress
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.commit import Commit
-from eaglenet.search.indexing.executor import EXECUTORS, Setting, num_workers
+from eaglenet.search.indexing.executor import (
+    EXECUTORS,
+    MakeExecutor,
+    Setting,
+    find_executor,
+    num_workers,
+)
 from eaglenet.search.indexing.fetching import find_listed, find_objects, parents_of
 from eaglenet.search.indexing.files import FoundFile, find_videos
 from eaglenet.search.indexing.ledger import Ledger
@@ -79,13 +85,9 @@ def index_videos(
     ``on_progress`` is told of encoding, ``on_words`` of reading text and hearing speech.
     """
     options = options or IndexOptions()
-    check_splitting(options.splitting)
+    make_executor = check_request(paths, options)
     roots = [absolute(path) for path in paths]
-    # A mistyped path is told before a model is loaded, which takes seconds.
     found = _find(roots, files, store, options.exclude)
-    # So are a device, an executor and an extra that are not there.
-    require_device(options.device)
-    make_executor = EXECUTORS[options.executor]
     readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
     if options.listen is not None:
         readers.append(Speech(Listener(options.listen, options.device)))
@@ -95,7 +97,7 @@ def index_videos(
     method.eval()
     if options.device != AUTO or not is_given:
         put_on(method, options.device)
-    choose_precision(method.device, options.precision)  # a wrong one is refused before all else
+    choose_precision(method.device, options.precision)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     places = [*roots, *parents_of(files)]
     wanted = describe(method, model, spec, options.splitting, places, prepare=options.prepare)
@@ -133,6 +135,24 @@ def index_videos(
         report, problems=(*report.problems, *words.all_problems()), lines=words.added
     )
     return dataclasses.replace(report, device=str(method.device), precision=precision)
+
+
+def check_request(paths: Sequence[str | Path], options: IndexOptions) -> MakeExecutor:
+    """Refuse what cannot work before anything is loaded, which takes seconds; gives the executor.
+
+    A path, a device, a precision, an executor or an extra that is not there.
+    """
+    check_splitting(options.splitting)
+    for root in map(absolute, paths):
+        if not is_object(root) and not Path(root).exists():
+            raise UsageError(f"{root}: no such file or folder")
+    require_device(options.device)
+    choose_precision("cpu", options.precision)  # whether it goes with the device is asked later
+    if options.read_text:
+        TextReader.require()
+    if options.listen is not None:
+        Listener.require()
+    return find_executor(options.executor)
 
 
 def _find(

@@ -249,7 +249,7 @@ class Snapshot:
         row = self._ids.row(clip_id)
         if row is None:
             raise UsageError(
-                f"no clip {clip_id[:60]!r} in this store; ids come from search results"
+                f"no clip {clip_id[:60]!r} in this store; ids come from search results, like 3f9c-0"
             )
         return row
 

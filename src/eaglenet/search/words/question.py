@@ -60,3 +60,21 @@ def parse(query: str) -> WordQuery:
         units=tuple(units[:MOST_TERMS]),
         phrases=tuple(phrase[:MOST_TERMS] for phrase in phrases if phrase),
     )
+
+
+def why_no_line(query: WordQuery, parts: Sequence[Part], num_lines: int) -> str:
+    """Why words found nothing, and what to try; empty where pictures were looked at too."""
+    looks_at_pictures = "pictures" in parts
+    if looks_at_pictures and not query.is_quoted:
+        return ""
+    what = "this phrase" if query.is_quoted else "these words"
+    if not num_lines:
+        reason = f"{what} can only be in speech and text, and this store holds none of both"
+    elif num_lines == 1:
+        reason = f"the one line of speech and text does not have {what}"
+    else:
+        reason = f"none of the {num_lines:,} lines of speech and text has {what}"
+    if query.is_quoted:
+        also = ", and pictures count" if looks_at_pictures else ""
+        return f"{reason}; without quotes its words may stand apart{also}"
+    return f"{reason}; pictures were not looked at"
