@@ -17,14 +17,14 @@ HEADS: Mapping[str, str] = {
 """CLIP4Clip's seqLSTM, seqTransf and tightTransf under names of their own, for comparisons."""
 
 
-VARIANTS: Mapping[str, tuple[str, str]] = {
+VARIANTS: Mapping[str, tuple[str, ...]] = {
     **{name: ("clip4clip", f"head={head}") for name, head in HEADS.items()},
     "wordframe-interaction": ("wordframe", "coarse=false"),
     "wordframe-alike": ("wordframe", "weighted=false"),
     "wordframe-still": ("wordframe", "num_layers=0"),
     "wordframe-both": ("wordframe", "both_ways=true"),
     "wordframe-bankless": ("wordframe", "bank=0"),
-    "wordframe-levelled": ("wordframe", "interaction=false"),
+    "wordframe-levelled": ("wordframe", "coarse=true", "interaction=false"),
 }
 """Name -> method and what is changed of it: CLIP4Clip's heads, and the ablation of WordFrame."""
 
@@ -50,5 +50,5 @@ def with_head(clip4clip: Callable[[], Experiment], head: str) -> Experiment:
 
 def variant(build: Callable[[str], Experiment], name: str) -> Experiment:
     """A row of :data:`VARIANTS` on what ``build`` makes of its method."""
-    method, change = VARIANTS[name]
-    return build(method).override([f"method_config.{change}"])
+    method, *changes = VARIANTS[name]
+    return build(method).override([f"method_config.{change}" for change in changes])
