@@ -84,14 +84,14 @@ def index(
         bool, typer.Option(help="Index subtitles in the files and beside them (.srt, .vtt, .ass).")
     ] = True,
     read_text: Annotated[
-        bool, typer.Option("--read-text", help="Index text in frames; needs eaglenet[ocr].")
+        bool, typer.Option("--read-text", help="Index text in frames; needs the extra ocr.")
     ] = False,
     listen: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
             help="Index speech with this model of faster-whisper: a size (tiny, base, small, "
-            "medium, large-v3, turbo), a folder or a hub id; needs eaglenet[speech].",
+            "medium, large-v3, turbo), a folder or a hub id; needs the extra speech.",
         ),
     ] = None,
     tags: Annotated[
