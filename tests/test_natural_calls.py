@@ -93,10 +93,10 @@ def test_too_few_and_too_many_frames_are_filled_up_and_thinned(model: Method) ->
             np.zeros((4, 9, 9, 3)),
             r"float64 \[4, 9, 9, 3\] is not a video; a video is a file, or uint8",
         ),
-        (np.zeros((9, 9, 3), dtype=np.uint8), "is no video"),
+        (np.zeros((9, 9, 3), dtype=np.uint8), "is not a video"),
         (np.zeros((0, 9, 9, 3), dtype=np.uint8), "has no frames"),
-        ([], "is no video"),
-        (7, "int 7 is no video"),
+        ([], "is not a video"),
+        (7, "int 7 is not a video"),
     ],
 )
 def test_what_is_no_video_is_told_what_one_is(video: object, message: str) -> None:

@@ -88,7 +88,7 @@ def test_other_queries_are_refused() -> None:
         paired_bootstrap(np.zeros(3), np.zeros(4), np.arange(3))
     one = {"t2v": np.ones(3), "v2t": np.ones(2), "video_of_text": np.array([0, 1, 1])}
     other = {**one, "video_of_text": np.array([0, 0, 1])}
-    with pytest.raises(UsageError, match="other queries"):
+    with pytest.raises(UsageError, match="different queries"):
         compare_ranks([one], [other])
 
 

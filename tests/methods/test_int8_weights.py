@@ -34,5 +34,5 @@ def test_weights_that_were_not_packed_are_left_alone() -> None:
 
 def test_scales_of_another_shape_are_refused() -> None:
     stored = {"w": torch.zeros(5, 7, dtype=torch.int8), "w" + SCALES: torch.ones(4, 1)}
-    with pytest.raises(CheckpointError, match="one a row"):
+    with pytest.raises(CheckpointError, match="one for each row"):
         from_int8(stored)

@@ -58,5 +58,5 @@ def test_every_way_to_search_takes_the_same_options(engine: Engine) -> None:
     assert engine.similar(clip_id, 3, options=options) == engine.similar(clip_id, 3, **by_name)
     assert engine.search_video(clip_id, 3, options=options) == engine.similar(clip_id, 3, **by_name)
     assert [hit.path for hit in engine.search("red car", 3, **by_name)] == ["/videos/5.mp4"]
-    with pytest.raises(UsageError, match="go with sentences"):
+    with pytest.raises(UsageError, match="work with sentences only"):
         engine.similar(clip_id, negatives=["dog"])

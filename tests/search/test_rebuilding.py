@@ -70,10 +70,10 @@ def test_mistakes_are_named(old: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     for arguments, message in (
         (["--store", str(old), "--like", str(old)], "both name"),
-        (["--store", str(tmp_path / "new"), "--swap"], "name that one"),
-        (["--store", str(tmp_path / "new")], "nothing to index is given"),
+        (["--store", str(tmp_path / "new"), "--swap"], "give --like too"),
+        (["--store", str(tmp_path / "new")], "nothing to index"),
     ):
         with pytest.raises(UsageError, match=message):
             runner.invoke(app, ["index", *arguments], catch_exceptions=False)
-    with pytest.raises(StoreError, match="nothing to swap"):
+    with pytest.raises(StoreError, match="cannot be swapped"):
         swap_stores(tmp_path / "nowhere", old)

@@ -182,7 +182,7 @@ def test_unknown_parts_are_told_with_the_known_ones(engine: Engine, parts: str) 
 def test_pictures_do_not_ask_for_words(engine: Engine) -> None:
     clip = engine.search("red", k=1)[0].clip_id
     assert engine.similar(clip)
-    with pytest.raises(UsageError, match="finds pictures"):
+    with pytest.raises(UsageError, match="only searches pictures"):
         engine.similar(clip, parts="speech")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -168,6 +169,43 @@ def run_block(
         return result
     result = block(tokens, **options)
     return result
+
+
+@runtime_checkable
+class BlockConfig(Protocol):
+    """What a tower's configuration says of its blocks."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def mlp_width(self) -> int: ...
+
+    @property
+    def activation(self) -> Activation: ...
+
+    @property
+    def norm_eps(self) -> float: ...
+
+
+def make_blocks(config: BlockConfig) -> nn.ModuleList:
+    """The blocks of a tower, one after the other."""
+    return nn.ModuleList(
+        ResidualBlock(
+            config.width,
+            heads=config.heads,
+            mlp_width=config.mlp_width,
+            activation=config.activation,
+            norm_eps=config.norm_eps,
+        )
+        for _ in range(config.layers)
+    )
 
 
 def initialise_blocks(blocks: nn.ModuleList, generator: torch.Generator) -> None:

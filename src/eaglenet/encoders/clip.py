@@ -7,7 +7,7 @@ from torch import Tensor
 
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE, ClipConfig
-from eaglenet.encoders.text import TextTower, take_positions
+from eaglenet.encoders.text import TextTower
 from eaglenet.encoders.vision import VisionTower
 from eaglenet.types import Abilities, TextFeatures
 
@@ -40,11 +40,7 @@ class ClipEncoder(TowerEncoder):
         *,
         words: bool,
     ) -> TextFeatures:
-        features = self.text(ids, words=words)
-        if not words:
-            return TextFeatures(sentence=features[:, 0])
-        sentence = take_positions(features, self.text.end_positions(ids))
-        return TextFeatures(sentence=sentence, words=features, words_mask=mask)
+        return self.text.read(ids, mask, words=words)
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
         """Shift tokens in time inside these visual blocks (from 0), and in no other."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
+from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
 from eaglenet.encoders.config import TextConfig
+from eaglenet.types import TextFeatures
 
 
 class TextTower(nn.Module):
@@ -21,16 +22,7 @@ class TextTower(nn.Module):
             torch.empty(config.vocabulary_size, config.width), freeze=False
         )
         self.positional_embedding = nn.Parameter(torch.zeros(config.context_length, config.width))
-        self.blocks = nn.ModuleList(
-            ResidualBlock(
-                config.width,
-                heads=config.heads,
-                mlp_width=config.mlp_width,
-                activation=config.activation,
-                norm_eps=config.norm_eps,
-            )
-            for _ in range(config.layers)
-        )
+        self.blocks = make_blocks(config)
         self.ln_final = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.projection = nn.Linear(config.width, dim, bias=False)
         self.gradient_checkpointing = 0
@@ -46,6 +38,16 @@ class TextTower(nn.Module):
         if end_token is None:
             return ids.argmax(dim=1)
         return (ids == end_token).int().argmax(dim=1)
+
+    def read(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
+    ) -> TextFeatures:
+        """A sentence is its end token; ``words`` gives every token too."""
+        features = self(ids, words=words)
+        if not words:
+            return TextFeatures(sentence=features[:, 0])
+        sentence = take_positions(features, self.end_positions(ids))
+        return TextFeatures(sentence=sentence, words=features, words_mask=mask)
 
     def project(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
         """Into the joint width, not normalised."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
+from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
 from eaglenet.encoders.config import VisionConfig
 from eaglenet.encoders.token_shift import shift_stride
 from eaglenet.errors import ConfigError, UsageError, too_many_frames
@@ -110,16 +110,7 @@ class VisionTower(nn.Module):
             else None
         )
         self.ln_pre = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.blocks = nn.ModuleList(
-            ResidualBlock(
-                config.width,
-                heads=config.heads,
-                mlp_width=config.mlp_width,
-                activation=config.activation,
-                norm_eps=config.norm_eps,
-            )
-            for _ in range(config.layers)
-        )
+        self.blocks = make_blocks(config)
         self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.projection = nn.Linear(config.width, dim, bias=False)
         self.gradient_checkpointing = 0

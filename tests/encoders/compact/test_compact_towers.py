@@ -65,7 +65,7 @@ def test_pooling_keeps_the_class_token_and_the_mean_of_each_square() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image_size": 30}, "no multiple"),
+        ({"image_size": 30}, "not a multiple"),
         ({"pool_after": 3}, "should be 0"),
         ({"image_size": 21, "pool_after": 1}, "cannot be pooled"),
         ({"heads": 5}, "multiple of heads"),

@@ -94,12 +94,12 @@ def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
     assert in_precision(method, "auto", [much]) == (method, "bf16")
 
     def refuse(method: Method) -> Method:
-        raise UsageError("frames are others")
+        raise UsageError("other frame vectors")
 
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True})
     monkeypatch.setattr(choosing, "in_int8", refuse)
     assert in_precision(method, "auto", [much]) == (method, "fp32")
-    with pytest.raises(UsageError, match="gives other frame vectors"):
+    with pytest.raises(UsageError, match="other frame vectors"):
         in_precision(method, "int8", [much])
 
 

@@ -14,16 +14,14 @@ from eaglenet.data.annotation_files import (
     read_list,
     stem_of,
 )
+from eaglenet.data.datasets.caption_entries import captions_of_entries
 from eaglenet.data.records import (
     DatasetSpec,
     RetrievalProtocol,
     Split,
-    check_id,
     check_split_name,
-    clean_captions,
     gather_records,
     make_split,
-    report_empty_captions,
 )
 from eaglenet.data.video_files import add_dataset
 from eaglenet.errors import DatasetError, UsageError
@@ -74,22 +72,9 @@ def read_sentences(path: Path) -> dict[str, list[str]]:
     content = read_json(path)
     if not isinstance(content, list):
         raise DatasetError(f"{path}: expected a list of descriptions")
-    sentences: dict[str, list[str]] = {}
-    num_empty = 0
-    for place, entry in enumerate(content):
-        try:
-            video, description = entry["video"], entry["description"]
-        except (TypeError, KeyError):
-            raise DatasetError(
-                f"{path}: entry {place} needs the keys 'video' and 'description'"
-            ) from None
-        check_id(video, f"{path}: entry {place}")
-        kept, empty = clean_captions([description], f"{path}: entry {place}")
-        if kept:
-            sentences.setdefault(video, []).extend(kept)
-        num_empty += empty
-    report_empty_captions("didemo", num_empty, path)
-    return sentences
+    return captions_of_entries(
+        "didemo", path, content, video="video", caption="description", title="entry"
+    )
 
 
 add_dataset(

@@ -14,11 +14,11 @@ from eaglenet.data.annotation_files import (
     read_json,
     refuse_duplicates,
 )
+from eaglenet.data.datasets.caption_entries import captions_of_entries
 from eaglenet.data.records import (
     DatasetSpec,
     RetrievalProtocol,
     Split,
-    check_id,
     check_split_name,
     clean_captions,
     gather_records,
@@ -143,21 +143,9 @@ def read_captions(path: Path) -> dict[str, list[str]]:
     sentences = content.get("sentences") if isinstance(content, dict) else None
     if not isinstance(sentences, list):
         raise DatasetError(f"{path}: expected an object with a list under 'sentences'")
-    captions: dict[str, list[str]] = {}
-    num_empty = 0
-    for place, sentence in enumerate(sentences):
-        try:
-            video_id, caption = sentence["video_id"], sentence["caption"]
-        except (TypeError, KeyError):
-            raise DatasetError(
-                f"{path}: sentence {place} needs the keys 'video_id' and 'caption'"
-            ) from None
-        check_id(video_id, f"{path}: sentence {place}")
-        kept, empty = clean_captions([caption], f"{path}: sentence {place}")
-        captions.setdefault(video_id, []).extend(kept)
-        num_empty += empty
-    report_empty_captions("msrvtt", num_empty, path)
-    return captions
+    return captions_of_entries(
+        "msrvtt", path, sentences, video="video_id", caption="caption", title="sentence"
+    )
 
 
 add_dataset(

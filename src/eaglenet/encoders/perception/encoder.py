@@ -9,7 +9,7 @@ from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.config import CLIP_LOGIT_SCALE
 from eaglenet.encoders.perception.config import PerceptionConfig
 from eaglenet.encoders.perception.vision import PerceptionVisionTower
-from eaglenet.encoders.text import TextTower, take_positions
+from eaglenet.encoders.text import TextTower
 from eaglenet.types import Abilities, TextFeatures
 
 
@@ -41,8 +41,4 @@ class PerceptionEncoder(TowerEncoder):
         *,
         words: bool,
     ) -> TextFeatures:
-        features = self.text(ids, words=words)
-        if not words:
-            return TextFeatures(sentence=features[:, 0])
-        sentence = take_positions(features, self.text.end_positions(ids))
-        return TextFeatures(sentence=sentence, words=features, words_mask=mask)
+        return self.text.read(ids, mask, words=words)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.attention_pooling import AttentionPooling
-from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
+from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
 from eaglenet.encoders.perception.config import PerceptionVisionConfig
 from eaglenet.encoders.vision import PatchEmbedding
 
@@ -73,16 +73,7 @@ class PerceptionVisionTower(nn.Module):
         self.positional_embedding = nn.Parameter(torch.zeros(config.num_tokens, config.width))
         self.ln_pre = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.rotation = GridRotation(config)
-        self.blocks = nn.ModuleList(
-            ResidualBlock(
-                config.width,
-                heads=config.heads,
-                mlp_width=config.mlp_width,
-                activation=config.activation,
-                norm_eps=config.norm_eps,
-            )
-            for _ in range(config.layers)
-        )
+        self.blocks = make_blocks(config)
         self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.pooling = AttentionPooling(
             config.width,

@@ -8,22 +8,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.attention_pooling import AttentionPooling
-from eaglenet.encoders.blocks import ResidualBlock, initialise_blocks, run_block
+from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
 from eaglenet.encoders.siglip.config import SiglipTextConfig, SiglipVisionConfig
 from eaglenet.encoders.vision import PatchEmbedding
-
-
-def make_blocks(config: SiglipVisionConfig | SiglipTextConfig) -> nn.ModuleList:
-    return nn.ModuleList(
-        ResidualBlock(
-            config.width,
-            heads=config.heads,
-            mlp_width=config.mlp_width,
-            activation=config.activation,
-            norm_eps=config.norm_eps,
-        )
-        for _ in range(config.layers)
-    )
 
 
 class SiglipVisionTower(nn.Module):
