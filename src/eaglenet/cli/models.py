@@ -74,7 +74,7 @@ def _print(rows: list[dict[str, Any]], measure: bool) -> None:
     width = max(len(row["name"]) for row in rows)
     speed = f"{'frames/s':>9}" if measure else ""
     print(
-        f"{'model':<{width}} {'alias':<12} {'GB':>5} {'dim':>5} {'pixels':>6} {'languages':<9} "
+        f"{'model':<{width}} {'alias':<12} {'size':>7} {'dim':>5} {'pixels':>6} {'languages':<9} "
         f"{'licence':<13} {'R@1':>5}{speed}  here"
     )
     for row in rows:
@@ -84,13 +84,22 @@ def _print(rows: list[dict[str, Any]], measure: bool) -> None:
         licence = row["licence"] + ("" if row["is_commercial"] else " *")
         print(
             f"{row['name']:<{width}} {','.join(row['aliases']):<12} "
-            f"{row['bytes_on_disk'] / 1e9:5.1f} {row['dim']:5} {row['image_size']:6} "
+            f"{size(row['bytes_on_disk']):>7} {row['dim']:5} {row['image_size']:6} "
             f"{row['languages']:<9} {licence:<13} {shown:>5}{speed}  "
             f"{'yes' if row['is_here'] else 'no'}"
         )
     print("\nR@1: published text-to-video recall on MSR-VTT, zero-shot; sources with --json.")
     if any(not row["is_commercial"] for row in rows):
         print("* no commercial use; downloading it needs --accept-licence.")
+
+
+def size(count: int) -> str:
+    """Bytes as people say them.
+
+    >>> size(44_900_000), size(1_500_000_000)
+    ('45 MB', '1.5 GB')
+    """
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
 def frames_per_second(card: ModelCard) -> float | None:
