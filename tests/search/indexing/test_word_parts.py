@@ -35,6 +35,10 @@ class ColourReader:
     def __init__(self) -> None:
         self.read_at = type(self).read_at
 
+    @staticmethod
+    def require() -> None:
+        """Nothing has to be installed."""
+
     def read(self, frame: DistinctFrame) -> list[ReadText]:
         if type(self).left == 0:
             raise KeyboardInterrupt
@@ -49,6 +53,10 @@ class LengthListener:
 
     def __init__(self, model: str, device: str) -> None:
         self.name = f"length {model}"
+
+    @staticmethod
+    def require() -> None:
+        """Nothing has to be installed."""
 
     def listen(self, samples: Samples, start: float) -> list[Line]:
         return [Line(start, start + 1, f"heard {len(samples) / RATE:.0f} seconds", "en")]
