@@ -79,9 +79,9 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
         reader.fieldnames = header
         absent = [name for name in columns if name not in header]
         if absent:
-            raise DatasetError(
-                f"{path}: column {absent[0]!r} is missing; the header has {', '.join(header)}"
-            )
+            # A quoted name may have line breaks, and a broken file one of a thousand letters.
+            names = ", ".join(" ".join(name.split())[:60] for name in header[:20])
+            raise DatasetError(f"{path}: column {absent[0]!r} is missing; the header has {names}")
         for row in reader:
             if None in row or any(value is None for value in row.values()):
                 raise DatasetError(
