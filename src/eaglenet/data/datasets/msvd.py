@@ -75,7 +75,8 @@ def read_captions(path: Path) -> dict[str, tuple[str, ...]]:
         raise DatasetError(f"{path}: {error}") from None
     except Exception as error:
         # A broken pickle may raise almost anything.
-        raise DatasetError(f"{path}: not a readable pickle ({error})") from error
+        cause = " ".join(str(error).split())[:200]  # it may quote what is in the file
+        raise DatasetError(f"{path}: not a readable pickle ({cause})") from error
     if not isinstance(content, dict):
         raise DatasetError(f"{path}: expected a dict of video id -> captions")
     captions = {}
