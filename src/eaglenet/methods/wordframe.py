@@ -60,7 +60,7 @@ class WordFrameConfig:
     num_frames: int = 12
     coarse: bool = True
     changes: bool = True
-    num_layers: int = 2
+    num_layers: int = 1
     num_heads: int | None = None
     num_positions: int = 77
     weighted: bool = True
@@ -93,7 +93,7 @@ class WordFrame(Method):
     the level of a video against a bank of training sentences
     (:class:`eaglenet.layers.sentence_bank.SentenceBank`); the loss does not see it, so that towers
     cannot learn to undo it, and it leaves the order of texts for a video as it is. The interaction
-    is one half of DRL's, with two blocks instead of four and without its decorrelation loss.
+    is one half of DRL's, with one block instead of four and without its decorrelation loss.
     ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no
     words, the sentence is the only word.
     """
