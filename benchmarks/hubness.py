@@ -2,10 +2,10 @@
 
 python benchmarks/hubness.py --root FRAMES --split val [--model small] [--frames 1] [--captions 4]
 
-Some captions of each video are queries over all videos. The levels are those that a store would keep
-(``eaglenet index --hubness``): of the model's own bank, of captions of the training split, of the
-typical sentences of ``eaglenet evaluate --hubness``. ``most`` is how many questions have one and the
-same video among their first ten, at most.
+Some captions of each video are queries over all videos. The levels are those that a store would
+keep (``eaglenet index --hubness``): of the model's own bank, of captions of the training split, of
+the typical sentences of ``eaglenet evaluate --hubness``. ``most`` is how many questions have one
+and the same video among their first ten, at most.
 """
 
 from __future__ import annotations

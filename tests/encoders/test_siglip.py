@@ -273,5 +273,5 @@ def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "siglip2"}')
     with pytest.raises(CheckpointError, match="NaFlex"):
         load_pretrained(tmp_path)
-    with pytest.raises(ModelNotFoundError, match=r"spiece\.model"):
+    with pytest.raises(ModelNotFoundError, match=r"no tokenizer\.json and no spiece\.model"):
         read_siglip_tokenizer(tmp_path, SiglipConfig())
