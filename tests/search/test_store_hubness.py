@@ -290,14 +290,20 @@ def test_a_bank_is_not_changed_while_the_tables_lack_clips(bag: BagMethod, tmp_p
 
 
 def test_a_manifest_with_a_bad_bank_is_damaged(bag: BagMethod, tmp_path: Path) -> None:
-    note = dataclasses.replace(bank_of(bag).note, file="bank-x.npz")
     store, _ = make_store(tmp_path, bag)
-    manifest = dataclasses.replace(store.manifest, hubness=note)
+    manifest = dataclasses.replace(store.manifest, hubness=bank_of(bag).note)
     assert Manifest.from_bytes(manifest.to_bytes(), "it") == manifest
-    text = manifest.to_bytes().replace(b'"scale": 20.0', b'"scale": -1.0')
-    values = {key: value for key, value in json.loads(text).items() if key != "check"}
-    with pytest.raises(StoreError, match="scale -1"):
-        Manifest.from_bytes(json.dumps(values).encode(), "it")
+    for right, wrong, reason in (
+        ('"scale": 20.0', '"scale": -1.0', "scale -1"),
+        ('"weight": 1.0', '"weight": NaN', "weight nan"),
+        ('"file": "bank-', '"file": "../bank-', "a bank in '../bank-"),
+        ('"sentences": 6', '"sentences": "x"', "sentences"),
+    ):
+        text = manifest.to_bytes().decode().replace(right, wrong)
+        assert text.encode() != manifest.to_bytes()
+        values = {key: value for key, value in json.loads(text).items() if key != "check"}
+        with pytest.raises(StoreError, match=reason):
+            Manifest.from_bytes(json.dumps(values).encode(), "it")
 
 
 def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +44,8 @@ class HubNote:
         numbers = (self.weight, self.scale)
         if self.scale <= 0 or self.weight < 0 or not all(map(math.isfinite, numbers)):
             raise ValueError(f"a bank of weight {self.weight} and scale {self.scale}")
+        if not re.fullmatch(r"bank-[0-9a-f]{32}\.npz", self.file):
+            raise ValueError(f"a bank in {self.file!r:.60}")
 
     def __str__(self) -> str:
         count = f"{self.sentences} sentence{'' if self.sentences == 1 else 's'}"
