@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,15 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.layers.sentence_bank import SentenceBank
+from eaglenet.methods import METHODS
+from eaglenet.methods.folder import PACKAGED, load
+from eaglenet.methods.head import save_head
+from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
 from eaglenet.scoring.hubness import TEMPERATURE, hub_bias
 from eaglenet.search import approximate, shortlist
 from eaglenet.search.approximate import coded_shortlists
 from eaglenet.search.engine import Engine
-from eaglenet.search.hubness import bank_for, bank_of_sentences, read_sentences, set_bank
+from eaglenet.search.hubness import bank_for, bank_of_sentences, own_bank, read_sentences, set_bank
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.queries import encode_sentences
 from eaglenet.search.rebuilding import settings_like
@@ -35,6 +40,7 @@ from eaglenet.search.store.hub_bank import HubBank
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.search.store.tables import ClipStore
 from eaglenet.search.upkeep import repair, verify
+from eaglenet.types import Clips
 
 SENTENCES = ("red car", "green dog", "blue ball", "dog runs fast", "car jumps", "ball sleeps slow")
 
@@ -338,6 +344,32 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
         index(str(tmp_path / "none.txt"))
     with pytest.raises(UsageError, match="a bank of 0 sentences"):
         read_sentences([" "])
+
+
+def test_a_head_gives_its_bank_and_leaves_the_towers_as_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(PACKAGED / "demo", folder)
+    model = load(folder)
+    config = WordFrameConfig(num_frames=5, num_layers=0, interaction=False, bank=8)
+    head = METHODS["wordframe"].build(config, model.encoder)
+    assert isinstance(head, WordFrame)
+    assert head.bank is not None
+    head.bank.add(unit(5, model.encoder.dim))
+    save_head(head, folder / "head")
+    path = folder / "head" / "config.json"
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, "config": {**plain["config"], "token_shift": True}}))
+    model = load(folder)
+    model.encoder.set_token_shift(())
+    frames = torch.randint(0, 256, (1, 5, 3, model.frame_spec.size, model.frame_spec.size))
+    clips = Clips(frames.byte(), torch.ones(1, 5, dtype=torch.bool), torch.zeros(1, 5))
+    with torch.no_grad():
+        before = model.encode_video(clips).frames
+        bank = own_bank(model, str(folder))
+        assert torch.equal(model.encode_video(clips).frames, before)
+    assert bank is not None
+    assert (len(bank.vectors), bank.weight) == (5, 0.75)
+    assert bank.scale == pytest.approx(head.loss.scale().item(), rel=1e-6)
 
 
 def test_the_model_in_the_package_levels_new_stores_with_its_own_bank(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ arithmetic, ``search.store.hub_bank`` what is kept).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +81,11 @@ def bank_for(choice: Choice, method: Method, model: str) -> HubBank | None:
 def own_bank(method: Method, model: str) -> HubBank | None:
     """The bank that a model, or the head beside it, was saved with."""
     place = head_folder(model)
-    found = (method if place is None else with_head(method, place)).level_bank
+    if place is not None:
+        # On a copy that shares the weights: a head may change what towers do, a store may not.
+        shared = (*method.parameters(), *method.buffers(), method.tokenizer)
+        method = with_head(copy.deepcopy(method, {id(each): each for each in shared}), place)
+    found = method.level_bank
     if found is None:
         return None
     bank, scale = found
