@@ -173,6 +173,12 @@ class WordFrame(Method):
         return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
 
     @property
+    def level_bank(self) -> tuple[SentenceBank, Tensor] | None:
+        if self.bank is None or not len(self.bank.held()):
+            return None
+        return self.bank, self.loss.scale()
+
+    @property
     def score_tile(self) -> tuple[int, int]:
         return (256, 64) if self.device.type == "cuda" else (64, 64)
 
