@@ -89,9 +89,9 @@ class OpenedVideo:
 
     @property
     def _is_worth_keeping(self) -> bool:
-        # AVI is left out: whether it has times is known from a decoder that has not decoded yet.
-        is_avi = self.container.format.name == "avi"
-        return self.is_kept_open and not self.is_indexed and not is_avi
+        # An AVI tells times by counting frames: where some are lost, reading on and seeking differ.
+        is_counted = self.container.format.name == "avi"
+        return self.is_kept_open and not self.is_indexed and not is_counted
 
     def _has_index(self) -> bool:
         """Whether the container lists all its packets, and they all lie within the file."""

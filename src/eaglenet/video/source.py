@@ -213,7 +213,9 @@ class VideoSource(OpenedVideo):
     @property
     def _landmarks(self) -> PacketTable | None:
         """What a file without an index holds where: it is read once, if that is not once a look."""
-        if self.is_indexed or (self._table is None and not self._is_worth_keeping):
+        if self.is_indexed or self.container.format.name == "avi":
+            return None
+        if self._table is None and not self._is_worth_keeping:
             return None
         table = self._read_through()
         return table if table.places else None
