@@ -112,6 +112,29 @@ def test_an_edited_list_of_files_is_noticed(sound: Path, tmp_path: Path) -> None
         Engine.open(store, BagMethod())
 
 
+@pytest.mark.parametrize("value", [-1, 2**70, 1e300, "many", None, []])
+def test_impossible_numbers_in_a_snapshot_are_noticed_and_repaired(
+    value: object, sound: Path, tmp_path: Path
+) -> None:
+    bag = BagMethod()
+    expected = answer(sound, bag)
+    path = Path("snapshot") / "current.json"
+    changed = 0
+    for name, old in json.loads((sound / path).read_text()).items():
+        if type(old) is not int:
+            continue
+        store = tmp_path / name
+        shutil.copytree(sound, store)
+        values = json.loads((store / path).read_text())
+        (store / path).write_text(json.dumps(values | {name: value}))
+        with pytest.raises(StoreError, match="eaglenet store repair"):
+            answer(store, bag)
+        repair(store)
+        assert answer(store, bag) == expected
+        changed += 1
+    assert changed > 1
+
+
 def test_a_whole_store_is_verified(sound: Path) -> None:
     assert (verify(sound).clips, verify(sound).files) == (18, 6)
 

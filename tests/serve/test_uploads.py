@@ -1,3 +1,5 @@
+import io
+import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image, features
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
@@ -49,6 +52,26 @@ def test_bad_uploads_are_refused_without_telling_where_they_lay(open_client: Tes
             assert answer.status_code == 400, answer.text
             assert "/tmp" not in answer.text
     assert open_client.post("/api/search/image", content=bytes(400_001)).status_code == 413
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF"])
+def test_damaged_pictures_are_refused_or_searched_with(open_client: TestClient, kind: str) -> None:
+    """Never a fault of the service, whatever a decoder makes of them; AVIF is not decoded."""
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow writes no AVIF")
+    chance = random.Random(kind)
+    buffer = io.BytesIO()
+    Image.frombytes("RGB", (32, 24), chance.randbytes(32 * 24 * 3)).save(buffer, kind)
+    statuses = {open_client.post("/api/search/image", content=buffer.getvalue()).status_code}
+    assert statuses == {400 if kind == "AVIF" else 200}
+    for _ in range(20):
+        content = bytearray(buffer.getvalue())
+        for _ in range(chance.randrange(1, 6)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        if chance.random() < 0.3:
+            del content[chance.randrange(20, len(content)) :]
+        statuses.add(open_client.post("/api/search/image", content=bytes(content)).status_code)
+    assert statuses <= {200, 400}
 
 
 def test_a_form_is_told_how_to_send_the_file(open_client: TestClient) -> None:
