@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.settings import from_plain
 from eaglenet.types import TextFeatures, VideoFeatures

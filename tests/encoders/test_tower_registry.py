@@ -18,7 +18,7 @@ from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.loading import load_pretrained
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.methods import METHODS

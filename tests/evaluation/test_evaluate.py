@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from eaglenet.encoders.base import BaseEncoder
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.errors import NonFiniteError, UsageError
 from eaglenet.evaluation.evaluate import evaluate
 from eaglenet.evaluation.metrics import retrieval_metrics

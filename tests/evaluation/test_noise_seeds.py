@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.evaluation.evaluate import evaluate
 from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.methods import METHODS

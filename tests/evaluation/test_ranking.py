@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.evaluation.metrics import retrieval_metrics
 from eaglenet.evaluation.ranking import Share, rank_pairs
 from eaglenet.methods.base import METHODS

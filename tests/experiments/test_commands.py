@@ -183,7 +183,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
         write_report,
     )
     from eaglenet.experiments.trials import Trial
-    from eaglenet.recipes.features import feature_experiment
+    from eaglenet.recipes.stored_features import feature_experiment
 
     trial = Trial("ts2net", feature_experiment("ts2net"))
     rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")

@@ -10,7 +10,7 @@ import torch
 from eaglenet.data.role_graphs import role_graphs
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.evaluation.paper_tables import paper_tables
 from eaglenet.experiments.build import build_method
@@ -20,9 +20,9 @@ from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.recipes import RECIPES, TABLES, build_recipe
 from eaglenet.recipes.benchmarks import DATASETS, num_frames, released_training
-from eaglenet.recipes.features import NEED_EXPERTS, NEED_IDS, NEED_TOWERS
 from eaglenet.recipes.originals import ORIGINALS, PAPER_CHANGES
 from eaglenet.recipes.registry import add_recipe
+from eaglenet.recipes.stored_features import NEED_EXPERTS, NEED_IDS, NEED_TOWERS
 from eaglenet.training.distributed import World
 from eaglenet.training.optimizer import (
     build_optimizer,

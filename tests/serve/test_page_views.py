@@ -15,7 +15,7 @@ from PIL import Image
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium on this machine; install one with: make browser"

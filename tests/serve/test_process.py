@@ -18,7 +18,7 @@ from demo_store import DemoStore
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.server import run
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 
 class Service:

@@ -20,7 +20,7 @@ from eaglenet.search.store.base import open_store
 from eaglenet.serve import shards_front
 from eaglenet.serve.app import create_app
 from eaglenet.serve.server import run_app
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 from eaglenet.serve.shards import create_shard_app, parse_part
 from eaglenet.serve.shards_front import ShardScan
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 from eaglenet.serve.upload_place import UploadPlace
 
 

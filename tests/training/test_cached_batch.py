@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.training.cached_batch import RandomState, split_batch

@@ -85,7 +85,7 @@ def test_released_grouping_decays_norm_weights_and_temperatures(method):
 
 
 def test_adapters_of_stored_features_have_the_encoders_rate():
-    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 
     config = EagleNetConfig(dim=8, num_frames=3, num_candidates=2)
     method = METHODS["eaglenet"].build(config, FeatureEncoder(FeatureConfig(9, 11, 8)))
@@ -116,7 +116,7 @@ def test_freezing_towers_leaves_the_head_only(method):
 
 @pytest.mark.parametrize("freeze", ["embeddings", "towers"])
 def test_freezing_towers_that_are_not_there_is_an_error(freeze):
-    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 
     config = EagleNetConfig(dim=8, num_frames=3, num_candidates=2)
     method = METHODS["eaglenet"].build(config, FeatureEncoder(FeatureConfig(9, 11, 8)))

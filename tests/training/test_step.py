@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.methods.base import METHODS
 from eaglenet.training.distributed import World
 from eaglenet.training.step import StepOptions, training_losses

@@ -14,7 +14,7 @@ from eaglenet.data.features import FeatureSplit
 from eaglenet.data.records import check_split_name, hold_out_ids
 from eaglenet.data.sources import DataChoice, Opening, Reader, Source, SourceSpec, add_source
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.encoders.features import FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureEncoder
 from eaglenet.errors import ConfigError, UsageError
 
 FEATURES = "features"
