@@ -11,7 +11,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.service_settings import Settings
-from eaglenet.serve.upload_place import UploadPlace
+from eaglenet.serve.upload_folder import UploadFolder
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ def test_what_a_killed_service_left_is_removed(tmp_path: Path) -> None:
     left.mkdir()
     (left / "lock").touch()
     (left / "upload").write_bytes(b"x")
-    place = UploadPlace(5.0, tmp_path)
+    place = UploadFolder(5.0, tmp_path)
     assert not left.exists()
-    other = UploadPlace(5.0, tmp_path)
+    other = UploadFolder(5.0, tmp_path)
     assert place.folder.exists()
     with ExitStack() as stack:
         for _ in range(4):

@@ -29,8 +29,8 @@ TOWERS = "encoder."
 
 def head_folder(model: str | Path) -> Path | None:
     """Where the head of a model lies; None where it has none."""
-    place = PACKAGED / str(model) if is_packaged(model) else Path(model).expanduser()
-    for folder in (place / FOLDER, place / MODEL / FOLDER):
+    model_folder = PACKAGED / str(model) if is_packaged(model) else Path(model).expanduser()
+    for folder in (model_folder / FOLDER, model_folder / MODEL / FOLDER):
         if (folder / CONFIG).is_file():
             return folder
     return None
