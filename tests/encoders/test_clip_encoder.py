@@ -5,10 +5,11 @@ import dataclasses
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
@@ -251,6 +252,19 @@ def test_what_stands_after_the_end_is_not_computed(encoder, tokens):
     torch.testing.assert_close(short, whole)
 
 
+def count_pictures(encoder: ClipEncoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pictures each later call of the vision tower gets."""
+    seen: list[int] = []
+    forward = encoder.vision.forward
+
+    def counted(pictures: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        seen.append(len(pictures))
+        return forward(pictures, *arguments, **options)
+
+    monkeypatch.setattr(encoder.vision, "forward", counted)
+    return seen
+
+
 @pytest.mark.parametrize("patches", [False, True])
 def test_a_video_of_one_picture_costs_one_frame(encoder, clips, monkeypatch, patches):
     """Photographs fill every place with one picture; among other videos too, in their order."""
@@ -259,12 +273,7 @@ def test_a_video_of_one_picture_costs_one_frame(encoder, clips, monkeypatch, pat
         torch.cat([clips.frames, still]), torch.ones(3, FRAMES, dtype=torch.bool), torch.zeros(3, 3)
     )
     wanted = encoder.encode_frames(mixed.frames, mixed.mask, patches=patches).detach()
-    seen: list[int] = []
-    monkeypatch.setattr(
-        encoder.vision, "forward", lambda *a, _real=encoder.vision.forward, **b: (
-            seen.append(len(a[0])), _real(*a, **b)
-        )[1],
-    )  # fmt: skip
+    seen = count_pictures(encoder, monkeypatch)
     with torch.no_grad():
         video = encoder.encode_video(mixed, patches=patches)
     assert sum(seen) == 2 * FRAMES + 1
@@ -288,12 +297,7 @@ def test_frames_that_fill_up_a_short_video_cost_one(encoder, clips, monkeypatch)
     mask[0, 1:] = False
     filled = Clips(frames, mask, torch.zeros(2, FRAMES))
     wanted = encoder.encode_frames(filled.frames, filled.mask).detach()
-    seen: list[int] = []
-    monkeypatch.setattr(
-        encoder.vision, "forward", lambda *a, _real=encoder.vision.forward, **b: (
-            seen.append(len(a[0])), _real(*a, **b)
-        )[1],
-    )  # fmt: skip
+    seen = count_pictures(encoder, monkeypatch)
     with torch.no_grad():
         video = encoder.encode_video(filled)
     assert sum(seen) == 2 + FRAMES

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from small_videos import colour_video, damaged_video, save_small_model
+from small_videos import colour_video, damaged_video
 from typer.testing import CliRunner
 
 from eaglenet import __version__
@@ -14,6 +14,7 @@ from eaglenet.cli.results import clock
 from eaglenet.cli.search import read_lines
 from eaglenet.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
+from small_model import save_small_model
 
 runner = CliRunner()
 
