@@ -1,3 +1,5 @@
+"""X-Pool: frames pooled by attention of the text."""
+
 from __future__ import annotations
 
 import torch

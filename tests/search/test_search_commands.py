@@ -1,3 +1,5 @@
+"""`eaglenet index`, `search` and `store` as a person runs them."""
+
 import json
 import shutil
 from pathlib import Path

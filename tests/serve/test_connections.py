@@ -56,6 +56,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(engine: Engine) -> Iterator[Running]:
+    """A service that waits shortly and takes few connections."""
     settings = Settings(
         header_timeout=0.6,
         body_timeout=0.6,

@@ -63,6 +63,7 @@ DOCUMENTED = {200, 303, 400, 401, 403, 404, 405, 413, 422}
 
 @pytest.fixture(scope="module")
 def busy(engine: Engine) -> TestClient:
+    """A client that may ask as often as it likes."""
     app = create_app(engine, UNLIMITED)
     with TestClient(app, base_url="http://localhost") as client:
         yield client
@@ -109,6 +110,7 @@ def test_ten_thousand_made_up_requests_get_documented_answers(
 
 @pytest.fixture(scope="module")
 def document(engine: Engine) -> BaseSchema:
+    """The OpenAPI document of the service."""
     app = create_app(engine, UNLIMITED)
     return schemathesis.openapi.from_asgi("/openapi.json", app, headers=HOST)
 

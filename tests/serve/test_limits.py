@@ -1,3 +1,5 @@
+"""How much a client may ask for, and how it is told."""
+
 import asyncio
 import threading
 from typing import Any

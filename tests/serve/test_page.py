@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def address(engine: Engine) -> Iterator[str]:
+    """Where a running service shows the page."""
     with Running(engine, Settings()) as found:
         yield found
 

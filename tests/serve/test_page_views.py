@@ -31,6 +31,7 @@ FITS = "document.documentElement.scrollWidth <= document.documentElement.clientW
 
 @pytest.fixture(scope="module")
 def address(engine: Engine) -> Iterator[str]:
+    """Where a running service shows the page, with uploads."""
     with Running(engine, Settings(allow_uploads=True)) as found:
         yield found
 

@@ -45,6 +45,7 @@ class Service:
 
 @pytest.fixture
 def service(demo: DemoStore) -> Iterator[Service]:
+    """The command in a process of its own."""
     made = Service(demo.folder)
     yield made
     if made.process.poll() is None:

@@ -1,3 +1,5 @@
+"""What the service tells whom: headers, hosts, origins, tokens."""
+
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ TOKEN = "a-token-that-is-long-enough"
 
 @pytest.fixture
 def guarded(engine: Engine) -> TestClient:
+    """A client of a service that asks for a token."""
     app = create_app(engine, Settings(token=TOKEN))
     return TestClient(app, base_url="http://localhost", follow_redirects=False)
 

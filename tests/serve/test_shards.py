@@ -107,6 +107,7 @@ def gates(demo: DemoStore) -> Iterator[list[Gate]]:
 
 @pytest.fixture
 def scan(gates: list[Gate], demo: DemoStore) -> Iterator[ShardScan]:
+    """Shortlists made by the shards, all of which answer."""
     for gate in gates:
         gate.delay, gate.broken = 0.0, False
     identity = open_store(demo.folder).manifest.identity

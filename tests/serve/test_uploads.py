@@ -1,3 +1,5 @@
+"""Searching with a picture or a video that is sent."""
+
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from eaglenet.serve.upload_folder import UploadFolder
 
 @pytest.fixture(scope="module")
 def open_client(engine: Engine) -> Iterator[TestClient]:
+    """A client of a service that takes uploads."""
     settings = Settings(allow_uploads=True, max_upload_bytes=400_000)
     with TestClient(create_app(engine, settings), base_url="http://localhost") as client:
         yield client
