@@ -14,6 +14,9 @@ from torch import Tensor
 
 from eaglenet.tensor_record import TensorRecord, may_be_late
 
+RightPairs = Bool[Tensor, "texts videos"]
+"""Which videos belong to which text."""
+
 
 @dataclass(frozen=True)
 class Tokens(TensorRecord):

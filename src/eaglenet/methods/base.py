@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.arithmetic import unit_entries
@@ -29,6 +29,7 @@ from eaglenet.types import (
     Encoder,
     FrameSpec,
     Losses,
+    RightPairs,
     TextFeatures,
     Tokenizer,
     Tokens,
@@ -179,12 +180,7 @@ class Method(nn.Module, ABC):
         """Similarity of every text with every video; higher is better."""
 
     @abstractmethod
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Training terms. ``positives`` says which pairs belong together."""
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.encoders.bridge import Bridge, ask, question_states
@@ -24,7 +24,7 @@ from eaglenet.methods.base import (
     need_tower,
 )
 from eaglenet.methods.frozen import VideoTowerMethod
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,7 @@ class BridgeFormer(VideoTowerMethod):
             patches=torch.cat(kept, dim=2),
         )
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         losses = super().losses(text, video, positives)
         if self.bridge is None or text.keys is None or video.patches is None:
             return losses

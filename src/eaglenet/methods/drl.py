@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.layers.channel_decorrelation import channel_decorrelation_loss
@@ -32,6 +32,7 @@ from eaglenet.types import (
     Clips,
     Encoder,
     Losses,
+    RightPairs,
     TextFeatures,
     Tokens,
     VideoFeatures,
@@ -111,12 +112,7 @@ class DRL(Method):
             video.mask,
         )
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         terms = {"contrastive": self.loss(self.score(text, video), positives)}
         if self.config.decorrelation:
             terms["decorrelation"] = self._decorrelation(text, video, positives)
@@ -126,7 +122,7 @@ class DRL(Method):
         self,
         text: TextFeatures,
         video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
+        positives: RightPairs,
     ) -> Float[Tensor, ""]:
         words, words_mask = words_or_sentence(text)
         own = first_right_video(positives)

@@ -32,7 +32,7 @@ from eaglenet.methods.base import (
     frame_spec_for,
 )
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 ChainNoise = tuple[Tensor, Tensor]
 
@@ -167,7 +167,7 @@ class EagleNet(Method):
         self,
         text: TextFeatures,
         video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
+        positives: RightPairs,
         noise: Float[Tensor, "..."] | None = None,
         chain_start: tuple[Tensor, Tensor] | None = None,
         chain_noise: ChainNoise | None = None,
@@ -263,7 +263,7 @@ class EagleNet(Method):
         sentence: Float[Tensor, "texts dim"],
         video: VideoFeatures,
         matching: Matching,
-        positives: Bool[Tensor, "texts videos"],
+        positives: RightPairs,
         *,
         start: tuple[Tensor, Tensor] | None,
         noise: ChainNoise | None,

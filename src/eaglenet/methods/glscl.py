@@ -25,7 +25,7 @@ from eaglenet.methods.base import (
     adopt_logit_scale,
     frame_spec_for,
 )
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,7 @@ class GLSCL(Method):
     ) -> Float[Tensor, "texts videos"]:
         return text.flatten(1) @ video.flatten(1).T / text.shape[1]
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         frames, of_video = self._parts(video)
         of_text = self.concepts(*words_or_sentence(text))
         scores = self.global_scores(text.sentence, frames, video.mask)

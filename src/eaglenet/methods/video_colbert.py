@@ -28,6 +28,7 @@ from eaglenet.types import (
     Clips,
     Encoder,
     Losses,
+    RightPairs,
     TextFeatures,
     Tokens,
     VideoFeatures,
@@ -136,12 +137,7 @@ class VideoColBERT(Method):
         by_frames, by_tokens = self.similarities(text, video)
         return by_frames + by_tokens
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Dual sigmoid loss; one temperature and one bias serve both terms."""
         by_frames, by_tokens = self.similarities(text, video)
         return Losses(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.layers.frame_pooling import FramePooling
@@ -17,7 +17,7 @@ from eaglenet.methods.base import (
     adopt_logit_scale,
     frame_spec_for,
 )
-from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,7 @@ class XPool(Method):
         pooled = self.pooling(text.sentence, video.frames, video.mask)
         return F.cosine_similarity(text.sentence[:, None], pooled, dim=-1)
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         return Losses({"contrastive": self.loss(self.score(text, video), positives)})
 
 
