@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from eaglenet import __version__
 from eaglenet.cli import main
+from eaglenet.cli.asked import read_lines
 from eaglenet.cli.main import app
 from eaglenet.cli.results import clock
-from eaglenet.cli.search import read_lines
 from eaglenet.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
 from small_model import save_small_model
