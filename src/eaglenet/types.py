@@ -164,6 +164,7 @@ class Encoder(Protocol):
     family: the name in ``encoders.ENCODERS``; a model folder is saved with it.
     image_size: side of the square frames it takes; None where it reads stored features.
     context_length: most tokens of a text; None where it reads stored features.
+    vocabulary_size: how many tokens it knows; None where it does not say.
     resize: how a picture becomes a square, as in :class:`FrameSpec`.
     num_blocks: of its vision tower; 0 where it reads stored features.
     logit_scale: the logarithm of the factor its cosines were trained with.
@@ -184,6 +185,9 @@ class Encoder(Protocol):
 
     @property
     def context_length(self) -> int | None: ...
+
+    @property
+    def vocabulary_size(self) -> int | None: ...
 
     @property
     def resize(self) -> Resize: ...

@@ -80,7 +80,7 @@ def colours() -> Iterator[EncoderSpec]:
         title="mean colours",
         config_class=ColourConfig,
         build=ColourEncoder,
-        recognises=lambda place: (place / "colours.txt").is_file(),
+        recognises=lambda folder: (folder / "colours.txt").is_file(),
         load=load_colours,
     )
     ENCODERS.add("colours", spec)
@@ -93,6 +93,8 @@ def test_our_encoders_meet_the_protocol() -> None:
     for encoder in (ClipEncoder(TINY), FeatureEncoder(FeatureConfig(4, 5, 6)), ColourEncoder):
         made = encoder if isinstance(encoder, nn.Module) else encoder(ColourConfig())
         assert isinstance(made, Encoder)
+    assert ClipEncoder(TINY).vocabulary_size == TINY.text.vocabulary_size
+    assert FeatureEncoder(FeatureConfig(4, 5, 6)).vocabulary_size is None
     assert isinstance(ClipTokenizer.from_merges([]), Tokenizer)
 
 

@@ -63,7 +63,7 @@ def feature_source(split: FeatureSplit) -> Source:
 
 def read_features(folder: Path, reader: Reader) -> FeatureSplit:
     """A features folder as the model reads it, with its experts where it reads those."""
-    config: Any = getattr(reader.encoder, "config", None)
+    config = reader.encoder.config
     if isinstance(config, ExpertConfig):
         return check_experts(load_expert_folder(folder, words=config.words), config)
     words = words_of_towers(read_index(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -189,18 +189,16 @@ class SupportSet(ExpertMethod):
         return self.decoder.loss(text.tokens, memory, mask)
 
 
-def vocabulary_size(encoder: Any, config: SupportSetConfig) -> int:
+def vocabulary_size(encoder: Encoder, config: SupportSetConfig) -> int:
     """As configured, or the text tower's."""
     if config.vocabulary_size:
         return config.vocabulary_size
-    tower = getattr(getattr(encoder, "config", None), "text", None)
-    size = getattr(tower, "vocabulary_size", None)
-    if size is None:
+    if encoder.vocabulary_size is None:
         raise ConfigError(
             "supportset writes captions: it cannot run on frozen features without their token ids; "
             "set method_config.vocabulary_size for a folder that has them"
         )
-    return int(size)
+    return encoder.vocabulary_size
 
 
 def build(config: SupportSetConfig, encoder: Encoder) -> SupportSet:
