@@ -16,13 +16,7 @@ from eaglenet.encoders.space_time import SpaceTime, need_clips
 from eaglenet.encoders.video_proxy import freeze_frame_embedding
 from eaglenet.errors import UsageError
 from eaglenet.losses.softmax import fixed_softmax_loss
-from eaglenet.methods.base import (
-    METHODS,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale, frame_spec_for, need_tower
 from eaglenet.methods.frozen import VideoTowerMethod
 from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 

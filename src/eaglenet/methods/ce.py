@@ -16,12 +16,7 @@ from eaglenet.layers.masking import frame_weights
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
-from eaglenet.methods.expert_base import (
-    ExpertMethod,
-    expert_weights,
-    weight_layer,
-    words_width,
-)
+from eaglenet.methods.expert_base import ExpertMethod, expert_weights, weight_layer, words_width
 from eaglenet.types import (
     Clips,
     Encoder,

@@ -21,13 +21,7 @@ from eaglenet.layers.temporal_transformer import (
     default_heads,
 )
 from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Head = Literal["mean", "lstm", "transformer", "tight"]

@@ -24,13 +24,7 @@ from eaglenet.layers.stochastic_text import StochasticText, draw_noise, support_
 from eaglenet.layers.text_frame_graph import TextFrameGraph
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 

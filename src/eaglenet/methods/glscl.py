@@ -12,19 +12,9 @@ from torch import Tensor, nn
 
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.masking import first_right_video, masked_softmax
-from eaglenet.layers.temporal_transformer import (
-    TemporalTransformer,
-    copy_text_tower,
-    default_heads,
-)
+from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 

@@ -15,13 +15,7 @@ from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import Prior, StochasticText, draw_noise
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
