@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from multilingual_texts import generated_sentences
 
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
@@ -104,6 +105,12 @@ def test_ids_equal_the_oracle_on_thousands_of_generated_texts(
 @given(texts=st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), min_size=1))
 def test_ids_equal_the_oracle_on_any_unicode(tokenizer: Any, oracle: Any, texts: Any) -> None:
     assert_same_ids(tokenizer, oracle, texts, 32)
+
+
+def test_ids_equal_the_oracle_on_ten_scripts_at_the_length_of_pe_core(
+    tokenizer: ClipTokenizer, oracle: Any
+) -> None:
+    assert_same_ids(tokenizer, oracle, generated_sentences(10_000, seed=3), 32)
 
 
 def test_known_ids_of_the_original_tokenizer(tokenizer: ClipTokenizer) -> None:

@@ -21,10 +21,18 @@ SHAPE = {"num_heads": 2, "num_layers": 2}
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("layers", [0, 2])
+@pytest.mark.parametrize("changes", [True, False])
 @torch.no_grad()
-def test_the_score_equals_the_loops(weighted: bool, layers: int, both_ways: bool) -> None:
+def test_the_score_equals_the_loops(
+    changes: bool, weighted: bool, layers: int, both_ways: bool
+) -> None:
     method = build(
-        "wordframe", num_heads=2, num_layers=layers, weighted=weighted, both_ways=both_ways
+        "wordframe",
+        num_heads=2,
+        num_layers=layers,
+        changes=changes,
+        weighted=weighted,
+        both_ways=both_ways,
     )
     assert isinstance(method, WordFrame)
     assert method.bank is not None
@@ -37,6 +45,9 @@ def test_the_score_equals_the_loops(weighted: bool, layers: int, both_ways: bool
     if layers:
         stack = part(weights, "temporal.stack")
         tokens = [temporal(frames, stack, **SHAPE) for frames in tokens]  # type: ignore[arg-type]
+    if changes:
+        pairs = zip(frames_of(video), tokens, strict=True)
+        tokens = [reference.changed(frames, seen, weights) for frames, seen in pairs]
     expected = [
         [
             reference.similarity(sentence, words, frames, seen, weights, both_ways=both_ways)
@@ -63,7 +74,7 @@ def test_it_begins_as_mean_pooling_to_the_bit() -> None:
 
 @torch.no_grad()
 def test_without_the_coarse_part_it_is_the_interaction_alone() -> None:
-    method = build("wordframe", coarse=False, num_layers=0)
+    method = build("wordframe", coarse=False, num_layers=0, changes=False)
     text, video = texts(), videos()
     expected = [
         [reference.interaction(words, frames, weights_of(method)) for frames in frames_of(video)]
@@ -79,9 +90,30 @@ def test_more_frames_of_the_same_cost_nothing() -> None:
     frames = torch.cat([video.frames, video.frames[:, :1]], dim=1)
     longer = VideoFeatures(frames, torch.cat([video.mask, video.mask[:, :1]], dim=1))
     for both_ways in (False, True):
-        method = build("wordframe", coarse=False, num_layers=0, bank=0, both_ways=both_ways)
+        parts = {"coarse": False, "num_layers": 0, "changes": False, "bank": 0}
+        method = build("wordframe", **parts, both_ways=both_ways)
         same = torch.allclose(method.score(text, video), method.score(text, longer), atol=1e-12)
         assert same is not both_ways
+
+
+@torch.no_grad()
+def test_only_changes_tell_a_clip_from_itself_played_backwards() -> None:
+    """Without blocks a set of frames has no order; the law for which the part exists."""
+    text, video = texts(), videos(1)
+    backwards = VideoFeatures(video.frames.flip(1), video.mask)
+    for changes in (True, False):
+        method = build("wordframe", num_layers=0, coarse=False, bank=0, changes=changes)
+        same = torch.allclose(method.score(text, video), method.score(text, backwards), atol=1e-12)
+        assert same is not changes
+
+
+@torch.no_grad()
+def test_a_still_picture_has_no_changes() -> None:
+    video = videos(1)
+    still = VideoFeatures(video.frames[:, :1].expand_as(video.frames), video.mask)
+    method = build("wordframe", num_layers=0)
+    assert isinstance(method, WordFrame)
+    assert torch.equal(method.frame_tokens(still), still.frames)
 
 
 @torch.no_grad()
@@ -96,7 +128,14 @@ def test_a_sentence_without_words_is_its_only_word() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"coarse": False}, {"weighted": False}, {"both_ways": True}, {"interaction": False}],
+    [
+        {},
+        {"coarse": False},
+        {"changes": False},
+        {"weighted": False},
+        {"both_ways": True},
+        {"interaction": False},
+    ],
 )
 @pytest.mark.parametrize("has_words", [True, False])
 @torch.no_grad()

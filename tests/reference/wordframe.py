@@ -26,6 +26,15 @@ def similarity(
     return cosine(sentence, mean) + found - level(mean, weights)
 
 
+def changed(frames: Sequence[Vector], tokens: Sequence[Vector], weights: Weights) -> list[Vector]:
+    """Every token plus a map of the next frame minus the one before; ends repeat themselves."""
+    last = len(frames) - 1
+    return [
+        token + weights["changes.map.weight"] @ (frames[min(m + 1, last)] - frames[max(m - 1, 0)])
+        for m, token in enumerate(tokens)
+    ]
+
+
 def level(mean: Vector, weights: Weights) -> float:
     """0.75 / a log mean over the bank of exp(a cos(b, v)); 0 for an empty bank."""
     held = min(int(weights["bank.count"]), len(weights["bank.vectors"]))

@@ -24,7 +24,7 @@ from eaglenet.errors import ModelNotFoundError
 
 PATIENCE = 15
 """Seconds that a hub may take to say anything at all."""
-VOCABULARIES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+VOCABULARIES = (("tokenizer.json",), ("spiece.model",), ("vocab.json", "merges.txt"))
 
 
 def find_hub_folder(name: str) -> Path:

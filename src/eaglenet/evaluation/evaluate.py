@@ -155,7 +155,9 @@ def evaluate(
             noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
         without_hubs = None
         if options.hubness:
-            sentences = _text_batches(method, typical_sentences(), options.text_batch)
+            sentences = _text_batches(
+                method, options.bank or typical_sentences(), options.text_batch
+            )
             bank = _encode(method, sentences, chosen_device, options.precision, None)
             scores = score_all(
                 method,

@@ -21,6 +21,7 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.registry import Registry
@@ -197,6 +198,11 @@ class Method(nn.Module, ABC):
         frames = F.normalize(video.frames, dim=-1)
         scores = torch.einsum("td,vfd->tvf", sentence, frames)
         return scores.masked_fill(~video.mask[None], float("-inf"))
+
+    @property
+    def level_bank(self) -> tuple[SentenceBank, Tensor] | None:
+        """The bank and the scale by which :meth:`score` levels videos; None: it does not."""
+        return None
 
     @property
     def score_tile(self) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.errors import ConfigError
+from eaglenet.layers.frame_changes import FrameChanges
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
@@ -46,6 +47,7 @@ class WordFrameConfig:
 
     coarse: the cosine of sentence and mean frame is a part of the score, and the rest starts at 0.
         Off: the interaction alone, from the start; for towers that know nothing yet.
+    changes: a frame carries what changes around it.
     num_layers: blocks in which frames look at each other before words meet them; 0: none.
     weighted: words count as much as a small network says; off: all alike.
     both_ways: frames look for their word too, as in DRL. Off: a frame that no word speaks of
@@ -57,7 +59,8 @@ class WordFrameConfig:
 
     num_frames: int = 12
     coarse: bool = True
-    num_layers: int = 2
+    changes: bool = True
+    num_layers: int = 1
     num_heads: int | None = None
     num_positions: int = 77
     weighted: bool = True
@@ -82,14 +85,15 @@ class WordFrame(Method):
     r"""The towers' own score, what every word finds in its best frame, minus what any text finds.
 
     .. math:: s = \cos(t, \bar v) + \lambda \sum_i \alpha_i \max_m C_{im} - h(\bar v),
-        \quad C_{im} = \hat w_i \cdot \hat g_m, \quad g = T(f + PE) + f
+        \quad C_{im} = \hat w_i \cdot \hat g_m,
+        \quad g_m = T(f + PE)_m + f_m + D (f_{m+1} - f_{m-1})
 
     with words w, frames f, their unit mean v, weights alpha that sum to 1 over the words of a text,
-    and lambda = 0 at the start: training begins with exactly what the towers know. h is the level
-    of a video against a bank of training sentences
+    and lambda = 0 and D = 0 at the start: training begins with exactly what the towers know. h is
+    the level of a video against a bank of training sentences
     (:class:`eaglenet.layers.sentence_bank.SentenceBank`); the loss does not see it, so that towers
     cannot learn to undo it, and it leaves the order of texts for a video as it is. The interaction
-    is one half of DRL's, with two blocks instead of four and without its decorrelation loss.
+    is one half of DRL's, with one block instead of four and without its decorrelation loss.
     ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no
     words, the sentence is the only word.
     """
@@ -110,6 +114,8 @@ class WordFrame(Method):
             if config.num_layers and config.interaction
             else None
         )
+        has_changes = config.changes and config.interaction
+        self.changes = FrameChanges(encoder.dim) if has_changes else None
         is_weighted = config.weighted and config.interaction
         weighs_frames = is_weighted and config.both_ways
         self.word_weights = TokenWeights(encoder.dim) if is_weighted else None
@@ -136,12 +142,15 @@ class WordFrame(Method):
         )
 
     def frame_tokens(self, video: VideoFeatures) -> Float[Tensor, "videos frames dim"]:
-        """Frames that have looked at each other, as stored or made here."""
+        """Frames that know their neighbours, as stored or made here."""
         if video.tokens is not None:
             return video.tokens
-        if self.temporal is None:
-            return video.frames
-        return self.temporal(video.frames, video.mask)  # type: ignore[no-any-return]
+        tokens = video.frames
+        if self.temporal is not None:
+            tokens = self.temporal(video.frames, video.mask)
+        if self.changes is not None:
+            tokens = tokens + self.changes(video.frames, video.mask)
+        return tokens
 
     def share(self) -> Tensor | None:
         """Lambda, the weight of the interaction; None where it is all there is."""
@@ -162,6 +171,12 @@ class WordFrame(Method):
         if self.frame_weights is None:
             return frame_weights(mask, tokens.dtype)
         return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
+
+    @property
+    def level_bank(self) -> tuple[SentenceBank, Tensor] | None:
+        if self.bank is None or not len(self.bank.held()):
+            return None
+        return self.bank, self.loss.scale()
 
     @property
     def score_tile(self) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.experiments.feature_writing import FRAMES as FRAMES_EXPERT
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
+from eaglenet.recipes.benchmarks import LITERAL
 from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.recipes.stored_features import NEED_EXPERTS, NEED_TOWERS
@@ -102,6 +103,11 @@ def adapted() -> Experiment:
     return frame_experiment("clip4clip").override(["encoder.config.identity=false"])
 
 
+def literal() -> Experiment:
+    """EagleNet on frozen towers with edge weights as the paper prints them."""
+    return frame_experiment("eaglenet").override(["method_config.edge_weights=raw"])
+
+
 def register() -> None:
     families: tuple[tuple[str, Callable[[str], Experiment], str], ...] = (
         ("frames", frame_experiment, "Frames with captions, frozen towers of `small`."),
@@ -120,3 +126,4 @@ def register() -> None:
             add_recipe(f"{family}/{name}", partial(variant, build, name), source)
         register_tables(f"{family}/", build, "frames with captions")
     add_recipe("frames/adapted", adapted, "Mean pooling with a linear map a side on frozen towers.")
+    add_recipe("frames/literal", literal, f"Frozen towers of `small`. {LITERAL}")

@@ -132,6 +132,26 @@ def test_a_store_on_object_storage_answers_as_one_in_a_folder(
     assert verify(place).clips == NUM_CLIPS
 
 
+def test_a_bank_in_object_storage_levels_as_one_in_a_folder(
+    place: str, videos: Path, tmp_path: Path
+) -> None:
+    sentences = ["red", "a blue car", "green ball"]
+    index(videos, tmp_path / "store", hubness=sentences)
+    index(videos, place)
+    index(videos, place, hubness=sentences)
+    require_same(place, tmp_path / "store")
+    stores = [open_store(each) for each in (place, tmp_path / "store")]
+    assert stores[0].manifest.hubness == stores[1].manifest.hubness is not None
+    assert repair(place) == verify(place).clips == NUM_CLIPS
+    found = [store.snapshot() for store in stores]
+    assert found[0].levels is not None
+    assert found[1].levels is not None
+    assert sorted(found[0].levels.tolist()) == sorted(found[1].levels.tolist())
+    index(videos, place, hubness="off")
+    assert open_store(place).snapshot().levels is None
+    assert verify(place).clips == NUM_CLIPS
+
+
 @pytest.mark.slow
 def test_faults_of_storage_change_nothing_but_the_time_it_takes(
     place: str, videos: Path, local: Path, storage: Gate, monkeypatch: pytest.MonkeyPatch

@@ -120,10 +120,12 @@ class CompactVision(nn.Module):
         return (pixels / 255 - mean) / std
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Random weights of a new tower."""
+        """Random weights of a new tower, by the generator alone."""
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1 or name == "class_embedding":
                 nn.init.normal_(parameter, std=0.02, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
 
 def pool_patches(

@@ -13,6 +13,7 @@ from eaglenet.methods.base import Method
 from eaglenet.objects import absolute, is_object
 from eaglenet.places import default_store
 from eaglenet.progress import Progress
+from eaglenet.search.hubness import bank_for, read_sentences, set_bank
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.commit import Commit
@@ -101,8 +102,11 @@ def index_videos(
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     places = [*roots, *parents_of(files)]
     wanted = describe(method, model, spec, options.splitting, places, prepare=options.prepare)
+    bank = bank_for(options.hubness, method, model)
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
+        if options.hubness is not None or not opened.is_searched:
+            opened = set_bank(opened, tables, bank)
         if not opened.is_searched:
             opened.publish(tables)
         words = WordsRun(tables, retry=options.retry, subtitles=options.subtitles)
@@ -148,6 +152,7 @@ def check_request(paths: Sequence[str | Path], options: IndexOptions) -> MakeExe
             raise UsageError(f"{root}: no such file or folder")
     require_device(options.device)
     choose_precision("cpu", options.precision)  # whether it goes with the device is asked later
+    read_sentences(options.hubness)
     if options.read_text:
         TextReader.require()
     if options.listen is not None:
