@@ -16,7 +16,7 @@ from eaglenet.places import default_store
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.base import open_store
 from eaglenet.serve.app import create_app
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 from eaglenet.serve.shards_front import ShardScan
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import eaglenet.types
 from eaglenet.types import PairBatch, TextFeatures, VideoFeatures
 
 
@@ -29,3 +30,16 @@ def test_a_copy_to_the_host_is_waited_for_and_one_to_a_device_is_not(
     monkeypatch.setattr(Tensor, "to", spy)
     batch.to(device)
     assert asked == [may_be_late] * 4
+
+
+def test_every_object_that_crosses_a_border_is_had_from_one_module() -> None:
+    """Whichever file defines it."""
+    names = eaglenet.types.__all__
+    assert {"Clips", "Encoder", "FrameSpec", "Hit", "Losses", "Tokens"} <= set(names)
+    assert all(hasattr(eaglenet.types, name) for name in names)
+    defined = {
+        name
+        for name, value in vars(eaglenet.types).items()
+        if getattr(value, "__module__", "") in ("eaglenet.types", "eaglenet.feature_records")
+    }
+    assert defined <= set(names)

@@ -38,6 +38,7 @@ def is_one_line(error: EagleNetError) -> bool:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without a fault, to copy and damage."""
     folder = tmp_path_factory.mktemp("damaged") / "store"
     make_store(folder, BagMethod())
     return folder

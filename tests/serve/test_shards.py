@@ -26,7 +26,7 @@ from eaglenet.serve import shards_front
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.server import run_app
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 from eaglenet.serve.shards import ScanRequest, Shard, create_shard_app, parse_part
 from eaglenet.serve.shards_front import RemoteShard, ShardScan
 
@@ -113,6 +113,7 @@ def gates(demo: DemoStore) -> Iterator[list[Gate]]:
 
 @pytest.fixture
 def scan(gates: list[Gate], demo: DemoStore) -> Iterator[ShardScan]:
+    """Shortlists made by the shards, all of which answer."""
     for gate in gates:
         gate.delay, gate.broken = 0.0, False
     identity = open_store(demo.folder).manifest.identity

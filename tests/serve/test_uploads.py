@@ -1,3 +1,5 @@
+"""Searching with a picture or a video that is sent."""
+
 import io
 import random
 import time
@@ -13,12 +15,13 @@ from PIL import Image, features
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
-from eaglenet.serve.settings import Settings
-from eaglenet.serve.upload_place import UploadPlace
+from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.upload_folder import UploadFolder
 
 
 @pytest.fixture(scope="module")
 def open_client(engine: Engine) -> Iterator[TestClient]:
+    """A client of a service that takes uploads."""
     settings = Settings(allow_uploads=True, max_upload_bytes=400_000)
     with TestClient(create_app(engine, settings), base_url="http://localhost") as client:
         yield client
@@ -105,9 +108,9 @@ def test_what_a_killed_service_left_is_removed(tmp_path: Path) -> None:
     left.mkdir()
     (left / "lock").touch()
     (left / "upload").write_bytes(b"x")
-    place = UploadPlace(5.0, tmp_path)
+    place = UploadFolder(5.0, tmp_path)
     assert not left.exists()
-    other = UploadPlace(5.0, tmp_path)
+    other = UploadFolder(5.0, tmp_path)
     assert place.folder.exists()
     with ExitStack() as stack:
         for _ in range(4):

@@ -22,7 +22,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "demo",
     "data",
     "convert",
-    "metrics",
+    "matrix_metrics",
     "models",
     "recipes",
     "train",

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.errors import ConfigError
@@ -21,20 +21,8 @@ from eaglenet.layers.temporal_transformer import (
     default_heads,
 )
 from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
-from eaglenet.types import (
-    Clips,
-    Encoder,
-    Losses,
-    TextFeatures,
-    VideoFeatures,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Head = Literal["mean", "lstm", "transformer", "tight"]
 
@@ -141,12 +129,7 @@ class CLIP4Clip(Method):
             chunks.append(head(text.sentence[rows], video.frames[columns], video.mask[columns]))
         return torch.cat(chunks).reshape(len(text), num_videos)
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         if self.loss is not None:
             return Losses({"contrastive": self.loss(scores, positives)})

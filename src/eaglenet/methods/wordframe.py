@@ -34,7 +34,7 @@ from eaglenet.methods.base import (
     adopt_logit_scale,
     frame_spec_for,
 )
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 GAIN = 10.0
 """The share of the interaction learns this much faster than its parameter: it has to come from 0
@@ -219,12 +219,7 @@ class WordFrame(Method):
             video.mask,
         )
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         if self.bank is not None and self.training:
             self.bank.add(text.sentence)
         return Losses({"contrastive": self.loss(self.match(text, video), positives)})

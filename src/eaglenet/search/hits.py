@@ -185,8 +185,8 @@ def _metadata(
     if more:
         metadata["more"] = [snapshot.clip_id(other) for other in more]
     if copies:
-        places = (first_existing(files.paths[int(numbers[other])]) for other in copies)
-        metadata["copies"] = list(dict.fromkeys(places))
+        shown_copies = (first_existing(files.paths[int(numbers[other])]) for other in copies)
+        metadata["copies"] = list(dict.fromkeys(shown_copies))
     return metadata
 
 

@@ -27,7 +27,7 @@ from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.limits import LimitMiddleware
 from eaglenet.serve.problems import Problem, add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 MAX_QUERIES = 64
 KEPT_VERSIONS = 2

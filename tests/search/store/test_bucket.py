@@ -38,6 +38,7 @@ FAULTS = ("overloaded", "slow", "cut", "lost")
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[Gate]:
+    """Object storage on this machine, behind a gate that can fail."""
     server, gate = start_storage()
     yield gate
     gate.close()
@@ -65,6 +66,7 @@ def place(
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three videos of plain colours."""
     folder = tmp_path_factory.mktemp("videos")
     for number, colours in enumerate((["red", "green", "blue"], ["blue"] * 4, ["green", "red"])):
         colour_video(folder / f"{number}.mp4", colours)
@@ -102,6 +104,7 @@ def require_same(store: str, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def local(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same videos in a store on the disk."""
     store = tmp_path_factory.mktemp("local") / "store"
     index(videos, store)
     return store

@@ -99,13 +99,13 @@ class CompactVision(nn.Module):
                 block, tokens, is_checkpointed=self.training and index < self.gradient_checkpointing
             )
         tokens = self.norm(tokens)
-        whole, places = tokens[:, :1], tokens[:, 1:]
+        whole, patches_only = tokens[:, :1], tokens[:, 1:]
         if not patches:
             result: Tensor = self.projection(
-                torch.cat([whole, places.mean(dim=1, keepdim=True)], dim=-1)
+                torch.cat([whole, patches_only.mean(dim=1, keepdim=True)], dim=-1)
             )
             return result
-        vectors = self.projection(torch.cat([whole.expand_as(places), places], dim=-1))
+        vectors = self.projection(torch.cat([whole.expand_as(patches_only), patches_only], dim=-1))
         return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
 
     def normalise(

@@ -267,8 +267,8 @@ class StoreBucket:
         for name, pieces in published.files.items():
             with (folder / name).open("wb") as stream:
                 stream.truncate(length_of(pieces))
-        for name, place in published.small.items():
-            (folder / name).write_bytes(self.folder.read(place)[0])
+        for name, stored_name in published.small.items():
+            (folder / name).write_bytes(self.folder.read(stored_name)[0])
         (folder / CURRENT).write_bytes(sealed(_plain(published.current)))
         return self._open(folder, published)
 

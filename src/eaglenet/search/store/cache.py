@@ -65,9 +65,9 @@ class SnapshotCache:
                     path.unlink()
             for name, pieces in vectors.items():
                 bring(self.remote, pieces, self.path / name)
-            for name, place in small.items():
+            for name, stored_name in small.items():
                 if not (self.path / name).exists():
-                    write_bytes(self.path / name, self.remote.read(place)[0])
+                    write_bytes(self.path / name, self.remote.read(stored_name)[0])
             write_bytes(self.path / CURRENT, sealed(dict(current)))
             os.utime(self.path)
             yield self.path
