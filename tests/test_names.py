@@ -20,7 +20,6 @@ OF_PATHS_AND_DEVICES = {
 MADE_AS_PATHS = re.compile(
     r"Path\(|torch\.device\(|/ ['\"]|/ f['\"]|\.(iterdir|glob|resolve|expanduser)\("
 )
-STILL_FOLDERS = {"search/indexing/fetching.py", "search/indexing/watching.py"}
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -43,7 +42,6 @@ def test_a_place_is_a_number_in_a_row_and_never_a_folder_or_a_device() -> None:
     wrong = [
         f"{path.relative_to(SOURCE)}:{line}"
         for path in sorted(SOURCE.rglob("*.py"))
-        if str(path.relative_to(SOURCE)) not in STILL_FOLDERS
         for line in folders_called_place(ast.parse(path.read_text("utf-8")))
     ]
     assert wrong == []

@@ -24,7 +24,7 @@ from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
 from eaglenet.cli.words import NO_WORDS
 from eaglenet.errors import UsageError, VideoDecodeError
-from eaglenet.places import store_argument
+from eaglenet.user_folders import store_argument
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine

@@ -11,7 +11,6 @@ from eaglenet.errors import UsageError
 from eaglenet.hardware import AUTO, choose_precision, require_device
 from eaglenet.methods.base import Method
 from eaglenet.objects import absolute, is_object
-from eaglenet.places import default_store
 from eaglenet.progress import Progress
 from eaglenet.search.hubness import bank_for, read_sentences, set_bank
 from eaglenet.search.indexing.clips import check_splitting
@@ -35,6 +34,7 @@ from eaglenet.search.indexing.word_parts import FrameText, PartReader, PartsRun,
 from eaglenet.search.indexing.words import WordsRun
 from eaglenet.search.models import describe, load_model, model_of, put_on
 from eaglenet.search.store.base import kind_of
+from eaglenet.user_folders import default_store
 from eaglenet.video.suffixes import may_be_video
 from eaglenet.words.listening import Listener
 from eaglenet.words.reading import TextReader
@@ -100,8 +100,8 @@ def index_videos(
         put_on(method, options.device)
     choose_precision(method.device, options.precision)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
-    places = [*roots, *parents_of(files)]
-    wanted = describe(method, model, spec, options.splitting, places, prepare=options.prepare)
+    all_roots = [*roots, *parents_of(files)]
+    wanted = describe(method, model, spec, options.splitting, all_roots, prepare=options.prepare)
     bank = bank_for(options.hubness, method, model)
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
@@ -133,7 +133,7 @@ def index_videos(
         for reader in readers:
             PartsRun(words, reader, options.limits, on_words).run(done, workers)
         report = run.finish(
-            found, places, drop_missing=options.drop_missing, exclude=options.exclude
+            found, all_roots, drop_missing=options.drop_missing, exclude=options.exclude
         )
     report = dataclasses.replace(
         report, problems=(*report.problems, *words.all_problems()), lines=words.added

@@ -29,7 +29,6 @@ from typing import Any, Self
 
 from eaglenet.errors import StoreError
 from eaglenet.objects import MissingObjectError, ObjectError, ObjectFolder, storage_options
-from eaglenet.places import store_argument
 from eaglenet.search.store import publishing
 from eaglenet.search.store.cache import SnapshotCache
 from eaglenet.search.store.checks import sealed, unsealed
@@ -48,6 +47,7 @@ from eaglenet.search.store.published import PUBLISHED, Published
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
 from eaglenet.search.store.tables import ClipStore
 from eaglenet.search.store.words import WordIndex
+from eaglenet.user_folders import store_argument
 
 logger = logging.getLogger(__name__)
 

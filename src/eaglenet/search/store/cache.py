@@ -15,10 +15,10 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.files import write_bytes
 from eaglenet.locking import hold_lock
 from eaglenet.objects import ObjectFolder
-from eaglenet.places import cache_folder
 from eaglenet.search.store.checks import sealed
 from eaglenet.search.store.pieces import Pieces, bring, length_of
 from eaglenet.search.store.snapshot import CURRENT
+from eaglenet.user_folders import cache_folder
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from eaglenet import foreign
 from eaglenet.errors import StoreError
 from eaglenet.files import sync, write_bytes
 from eaglenet.locking import LockHeldError, hold_lock
-from eaglenet.places import store_argument
 from eaglenet.search.store import publishing
 from eaglenet.search.store.durability import MARK, marked_version, recover
 from eaglenet.search.store.faults import disk_errors
@@ -32,6 +31,7 @@ from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
 from eaglenet.search.store.tables import ClipStore
 from eaglenet.search.store.words import WordIndex
+from eaglenet.user_folders import store_argument
 
 MANIFEST = "manifest.json"
 TABLES = ("clips.lance", "files.lance")
