@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -113,7 +114,7 @@ class VideoSource(OpenedVideo):
         pairs = zip(seconds[::2], seconds[1::2], strict=True)
         found = tuple((start, max(end, start + 0.001)) for start, end in pairs)
         # Absurd times are so large that numbers nearby are all the same.
-        return tuple((start, end) for start, end in found if start < end) or found[:1]
+        return tuple(each for each in found if math.ulp(each[1]) < 0.001) or found[:1]
 
     @property
     def _frame_ticks(self) -> int:
