@@ -24,7 +24,7 @@ from eaglenet.search.shortlist import (
 from eaglenet.search.store.base import Store
 from eaglenet.search.store.snapshot import Snapshot
 
-CANDIDATES = 4096
+CANDIDATES = 2048
 """Clips whose exact cosines are computed, and one more for each ``ONE_IN`` clips of the store."""
 ONE_IN = 8192
 WIDER = 16
