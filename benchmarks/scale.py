@@ -108,6 +108,8 @@ def build(folder: Path, num_clips: int, dim: int = 512) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     previous = opened(folder, layout, dim) if (folder / "current.json").exists() else None
     have = len(previous) if previous is not None else 0
+    if have == num_clips:
+        return
     for total in range(min(have + STEP, num_clips), num_clips + 1, STEP):
         tables: Any = SyntheticTables(total, layout, dim)
         begun = time.perf_counter()
