@@ -297,6 +297,22 @@ def test_seconds_of_a_resumed_run_are_those_of_all_its_attempts(features, tmp_pa
     assert run.result["pairs"] == 3 * 5 * 16
 
 
+def test_seconds_of_an_epoch_are_those_of_its_steps_without_evaluations(
+    features, tmp_path, monkeypatch
+):
+    """Table 6 of the paper counts an epoch of training; choosing the epoch is no part of it."""
+    plain = trainer_module.evaluate_source
+
+    def slow(*arguments, **options):
+        time.sleep(0.7)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(trainer_module, "evaluate_source", slow)
+    result = train(tiny_experiment(features, epochs=3), tmp_path, device="cpu").result
+    assert result["seconds"] > 3 * 0.7
+    assert 0 < result["epoch_seconds"] < (result["seconds"] - 3 * 0.7) / 3 + 0.01
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_term(features, tmp_path):
     experiment = tiny_experiment(features, lr_head=1e30, clip_norm=0.0, epochs=20)
     with pytest.raises(NonFiniteError, match="became NaN or infinite at step"):
