@@ -322,6 +322,8 @@ def test_originals_have_their_authors_data_and_optimizer():
     assert xpool.data.max_words == 77
     assert (xpool.training.augment, xpool.training.decay) == ("crop_flip", "all")
     assert xpool.training.second_beta == 0.999
+    assert build_recipe("msrvtt-b32/tempme-original").training.augment == "rand_augment"
+    assert build_recipe("msrvtt-b32/tempme").training.augment == "none"
     for name in ("msvd-b32/tmass-original", "msvd-b32/ts2net-original"):
         assert name not in RECIPES  # their authors gave no settings there
 
