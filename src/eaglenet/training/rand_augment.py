@@ -76,13 +76,13 @@ def equalize(frames: Frames, strength: float, direction: float) -> Frames:
 
 
 def invert(frames: Frames, strength: float, direction: float) -> Frames:
-    return torch.full_like(frames, 255) - frames
+    return frames ^ 255
 
 
 def posterize(frames: Frames, strength: float, direction: float) -> Frames:
     """Only the highest bits of every value, at most four."""
     bits = 4 - int(strength * 4)
-    return frames & (256 - 2 ** (8 - bits))
+    return frames & (256 - (1 << 8 - bits))
 
 
 def solarize(frames: Frames, strength: float, direction: float) -> Frames:
