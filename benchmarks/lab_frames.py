@@ -5,7 +5,9 @@ python benchmarks/lab_frames.py OUT/clip4clip/seed-0 OUT/xpool/seed-0 OUT/eaglen
 
 R@1 against the number of frames, the length of the sentence, how much a caption names a part of its
 video, and the size of the gallery; of EagleNet also what the graph's weights choose, the radius and
-the energy, each of right and of other pairs. Writes lab.json and one PNG a figure.
+the energy, each of right and of other pairs. Writes lab.json and one PNG a figure; where
+matplotlib is missing, draw them elsewhere: python benchmarks/lab_frames.py --drawn-from lab.json
+--output FIGURES.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from torch import Tensor
 
 from eaglenet.data.frame_source import chosen_frames
 from eaglenet.data.sources import Source
-from eaglenet.evaluation.figures import Curve, curves_figure
+from eaglenet.evaluation.figures import Curve, bars_figure, curves_figure
 from eaglenet.experiments.build import load_source
 from eaglenet.experiments.runs import frames_folder, load_run
-from eaglenet.files import write_json
+from eaglenet.files import read_json, write_json
 from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import score_all
@@ -45,13 +47,17 @@ QUARTERS = 4
 def main() -> None:
     """Read the options, look into every run, draw."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="finished runs on a folder of frames")
+    parser.add_argument("runs", nargs="*", type=Path, help="finished runs on a folder of frames")
     parser.add_argument("--split", default="val")
     parser.add_argument("--every", type=int, default=1, help="take every so many-th caption only")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--drawn-from", type=Path, help="a lab.json: draw it, measure nothing")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
+    if given.drawn_from:
+        draw(read_json(given.drawn_from), given.output)
+        return
     found = {}
     for run in given.runs:
         # OUT/METHOD/seed-N: the folder above says whose run it is.
@@ -233,6 +239,18 @@ def draw(found: Mapping[str, Mapping[str, Any]], output: Path) -> None:
         ]
         picture = curves_figure(curves, title=f"R@1, {key}", x_label=label, y_label="R@1 (%)")
         (output / f"{name}.png").write_bytes(picture)
+    for run, record in found.items():
+        if "graph" in record:
+            told = {
+                name: max(value["separated"], 1 - value["separated"])
+                for name, value in record["graph"].items()
+                if isinstance(value, Mapping)
+            }
+            title = f"{run}: how well each tells right pairs from others"
+            picture = bars_figure(
+                told, title=title, x_label="share told apart (0.5: a guess)", zero=0.5
+            )
+            (output / f"pairs-{run.split('/')[0]}.png").write_bytes(picture)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import os
 from ray import serve
 from starlette.types import ASGIApp
 
-from eaglenet.places import default_store
+from eaglenet.user_folders import default_store
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.base import open_store
 from eaglenet.serve.app import create_app
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 from eaglenet.serve.shards_front import ShardScan
 
 

@@ -19,6 +19,7 @@ if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 4 * 2**
 # Triton reads the source of its kernels, so scoring stays unwrapped.
 CHECKED = [
     "eaglenet.tensor_record",
+    "eaglenet.feature_records",
     "eaglenet.types",
     "eaglenet.layers",
     "eaglenet.energy",

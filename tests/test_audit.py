@@ -15,6 +15,7 @@ TOOL = Path(__file__).parent.parent / "tools" / "audit.py"
 
 @pytest.fixture
 def audit() -> ModuleType:
+    """The tool as a module."""
     spec = importlib.util.spec_from_file_location("audit", TOOL)
     assert spec is not None
     assert spec.loader is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pkgutil
 import re
@@ -26,6 +27,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINKING = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 RESULTS = ROOT / "benchmarks" / "results"
+ODD = re.compile(
+    r"(?:could|can|cannot|to) be had|\bis told\b|\banew\b|one writer a store", re.IGNORECASE
+)
+"""Turns that nobody says today."""
 COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )*(eaglenet [a-z][^`\n]*)", re.MULTILINE)
 
 
@@ -146,6 +151,25 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
         assert ROOT in target.parents, f"{page.name}: {link} leaves the repository"
         if heading:
             assert heading in anchors(target), f"{page.name}: no heading for {link}"
+
+
+def test_pages_are_written_in_the_english_of_today() -> None:
+    """Those for users; notes of the lab are as they were written."""
+    pages = [p for p in LINKING if p.parent.name != "lab"]
+    assert {page.name for page in pages if ODD.search(page.read_text())} == set()
+
+
+def test_what_commands_say_is_the_english_of_today() -> None:
+    """Their help, and every message that a person may see."""
+    found = []
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        for_readers = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            is_said = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_said and id(node) not in for_readers and ODD.search(node.value):
+                found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
 
 
 @pytest.mark.parametrize("page", LINKING, ids=[str(page.relative_to(ROOT)) for page in LINKING])

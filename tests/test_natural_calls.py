@@ -11,8 +11,9 @@ import torch
 
 import eaglenet
 from eaglenet.data.demo.dataset import demo_split, render_clips, render_world
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import UsageError
-from eaglenet.methods.base import Method
+from eaglenet.methods.base import METHODS, Method
 from eaglenet.types import Clips, FrameSpec, Hit, TextFeatures, VideoFeatures
 from eaglenet.video.inputs import clips_of
 
@@ -112,6 +113,28 @@ def test_similarity_is_the_score_of_every_text_with_every_video(
         expected = model.score(model.encode_text(SENTENCES), model.encode_video(clips))
     assert scores.shape == (3, 5)
     torch.testing.assert_close(scores, expected)
+
+
+def test_similarity_takes_what_was_encoded_before(model: Method, clips: Clips) -> None:
+    """Encode once, compare often; one side may be encoded and the other not."""
+    texts, videos = model.encode_text(SENTENCES), model.encode_video(clips)
+    expected = model.similarity(SENTENCES, clips)
+    for given in ((texts, videos), (texts, clips), (SENTENCES, videos)):
+        scores = model.similarity(*given)
+        torch.testing.assert_close(scores, expected)
+        assert not scores.requires_grad
+
+
+def test_a_model_over_stored_features_still_adapts_them() -> None:
+    torch.manual_seed(0)
+    spec = METHODS["clip4clip"]
+    encoder = FeatureEncoder(FeatureConfig(text_dim=16, frame_dim=16, dim=16))
+    stored = spec.build(spec.config_class(), encoder).eval()
+    text = TextFeatures(torch.randn(3, 16))
+    video = VideoFeatures(torch.randn(5, 4, 16), torch.ones(5, 4, dtype=torch.bool))
+    with torch.no_grad():
+        expected = stored.score(stored.encode_text(text), stored.encode_video(video))
+    torch.testing.assert_close(stored.similarity(text, video), expected)
 
 
 def test_a_folder_is_indexed_and_searched_and_hits_are_plain(

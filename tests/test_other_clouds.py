@@ -118,6 +118,7 @@ class GoogleStandIn(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[GoogleStandIn]]:
+    """What Google's storage answers, on this machine."""
     pytest.importorskip("obstore")
     handler = type("Handler", (GoogleStandIn,), {"objects": {}, "lock": threading.Lock()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

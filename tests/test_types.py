@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import eaglenet.types
 from eaglenet.types import PairBatch, TextFeatures, VideoFeatures
 
 
@@ -48,3 +49,16 @@ def test_every_field_that_only_some_methods_read_is_optional_and_told_of(record:
         assert "None" in str(field.type), field.name
         # A mask belongs to what it masks; patches are named by what they are.
         assert field.name.removesuffix("_mask") in told, field.name
+
+
+def test_every_object_that_crosses_a_border_is_had_from_one_module() -> None:
+    """Whichever file defines it."""
+    names = eaglenet.types.__all__
+    assert {"Clips", "Encoder", "FrameSpec", "Hit", "Losses", "Tokens"} <= set(names)
+    assert all(hasattr(eaglenet.types, name) for name in names)
+    defined = {
+        name
+        for name, value in vars(eaglenet.types).items()
+        if getattr(value, "__module__", "") in ("eaglenet.types", "eaglenet.feature_records")
+    }
+    assert defined <= set(names)

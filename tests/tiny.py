@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from eaglenet.data.sources import DataChoice
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.training.config import TrainingConfig

@@ -12,11 +12,50 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped, UInt8
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from eaglenet.errors import ConfigError
-from eaglenet.tensor_record import TensorRecord, may_be_late
+from eaglenet.feature_records import (
+    Clips,
+    Expert,
+    Losses,
+    PairBatch,
+    RightPairs,
+    TextFeatures,
+    TextGraph,
+    Tokens,
+    VideoFeatures,
+)
+
+__all__ = [
+    "MOST_FRAMES",
+    "MOST_PIXELS",
+    "Abilities",
+    "BlockLayers",
+    "Clips",
+    "Encoder",
+    "Expert",
+    "FoundWords",
+    "FrameSpec",
+    "Hit",
+    "Losses",
+    "Moment",
+    "PairBatch",
+    "Part",
+    "PlainConfig",
+    "Resize",
+    "RightPairs",
+    "Sampling",
+    "ShortVideo",
+    "TextFeatures",
+    "TextGraph",
+    "TextStack",
+    "Tokenizer",
+    "Tokens",
+    "VideoFeatures",
+    "WordKind",
+]
 
 Sampling = Literal["uniform", "per_second", "whole_rate"]
 Resize = Literal["crop", "stretch"]
@@ -27,127 +66,6 @@ WordKind = Literal["subtitle", "speech", "text"]
 """Where words come from: subtitles, a model that listens, a model that reads frames."""
 MOST_FRAMES, MOST_PIXELS = 4096, 4096
 """Of one clip, and along the side of a frame."""
-
-
-@dataclass(frozen=True)
-class Tokens(TensorRecord):
-    """Token ids, padded after the end token, and which of them are real."""
-
-    ids: Int[Tensor, "texts words"]
-    mask: Bool[Tensor, "texts words"]
-
-
-@dataclass(frozen=True)
-class Clips(TensorRecord):
-    """Frames as decoded, which of them are real, and when each was shown."""
-
-    frames: UInt8[Tensor, "videos frames 3 height width"]
-    mask: Bool[Tensor, "videos frames"]
-    seconds: Float[Tensor, "videos frames"]
-
-
-@dataclass(frozen=True)
-class Expert(TensorRecord):
-    """What one pretrained model saw of each video: a set of tokens, any number of them.
-
-    A video that the expert knows nothing of has no real token: its mask is all False and its
-    values are zeros that no method may read. ``seconds`` is when each token was seen; -1: unknown.
-    """
-
-    values: Float[Tensor, "videos tokens expert_dim"]
-    mask: Bool[Tensor, "videos tokens"]
-    seconds: Float[Tensor, "videos tokens"] | None = None
-
-    @property
-    def present(self) -> Bool[Tensor, "videos"]:
-        """Which videos have this expert."""
-        return self.mask.any(dim=1)
-
-
-@dataclass(frozen=True)
-class TextGraph(TensorRecord):
-    """Who does what in each sentence: the sentence, verbs and their arguments as nodes.
-
-    spans: the words of each node; node 0 is the whole sentence, a node without words is not there.
-    roles: what each node is to its verb (`data.role_graphs`).
-    edges: ``edges[:, i, j]``: node i hears from node j.
-    """
-
-    spans: Bool[Tensor, "texts nodes words"]
-    roles: Int[Tensor, "texts nodes"]
-    edges: Bool[Tensor, "texts nodes nodes"]
-
-
-@dataclass(frozen=True)
-class TextFeatures(TensorRecord):
-    """What an encoder knows of texts; a method asks for what it reads, the rest is None.
-
-    words, words_mask: a vector for each word (or, of methods with experts, for each expert).
-    weights: how much each expert counts for each text.
-    tokens: the token ids themselves, for methods that learn to write captions.
-    graph: verbs and nouns of each sentence.
-    teachers: vectors of other, earlier models, from which a student learns.
-    keys: vectors of a slow copy of the encoder, in training only.
-    """
-
-    sentence: Float[Tensor, "texts dim"]
-    words: Float[Tensor, "texts words word_dim"] | None = None
-    words_mask: Bool[Tensor, "texts words"] | None = None
-    weights: Float[Tensor, "texts experts"] | None = None
-    tokens: Tokens | None = None
-    graph: TextGraph | None = None
-    teachers: Float[Tensor, "texts teachers teacher_dim"] | None = None
-    keys: Float[Tensor, "texts levels key_dim"] | None = None
-
-
-@dataclass(frozen=True)
-class VideoFeatures(TensorRecord):
-    """What an encoder knows of videos; a method asks for what it reads, the rest is None.
-
-    video: one vector a video. tokens: a free set of vectors a video, for methods whose tower makes
-    them (proxies, expansion tokens, selected patches, one vector an expert).
-    experts: what several pretrained models saw, by their names.
-    teachers, keys: as of texts. ids: which video this is, in training only; equal numbers are the
-    same video.
-    """
-
-    frames: Float[Tensor, "videos frames dim"]
-    mask: Bool[Tensor, "videos frames"]
-    patches: Float[Tensor, "videos frames patches patch_dim"] | None = None
-    video: Float[Tensor, "videos video_dim"] | None = None
-    tokens: Float[Tensor, "videos tokens token_dim"] | None = None
-    tokens_mask: Bool[Tensor, "videos tokens"] | None = None
-    experts: Mapping[str, Expert] | None = None
-    teachers: Float[Tensor, "videos teachers teacher_dim"] | None = None
-    keys: Float[Tensor, "videos levels key_dim"] | None = None
-    ids: Int[Tensor, "videos"] | None = None
-
-
-@dataclass(frozen=True)
-class PairBatch:
-    """One training batch: text ``i`` belongs to video ``i``; equal ids are the same video."""
-
-    texts: Tokens | TextFeatures
-    videos: Clips | VideoFeatures
-    video_ids: Int[Tensor, "pairs"]
-
-    def to(self, device: torch.device | str) -> PairBatch:
-        # Not waited for: a copy that blocks would make every step wait for the one before.
-        ids = self.video_ids.to(device, non_blocking=may_be_late(device))
-        return PairBatch(self.texts.to(device), self.videos.to(device), ids)
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Named scalar terms and their weights; a missing weight is 1."""
-
-    terms: Mapping[str, Float[Tensor, ""]]
-    weights: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def total(self) -> Float[Tensor, ""]:
-        weighted = [value * self.weights.get(name, 1.0) for name, value in self.terms.items()]
-        return torch.stack(weighted).sum()
 
 
 @dataclass(frozen=True)
@@ -246,6 +164,7 @@ class Encoder(Protocol):
     family: the name in ``encoders.ENCODERS``; a model folder is saved with it.
     image_size: side of the square frames it takes; None where it reads stored features.
     context_length: most tokens of a text; None where it reads stored features.
+    vocabulary_size: how many tokens it knows; None where it does not say.
     resize: how a picture becomes a square, as in :class:`FrameSpec`.
     num_blocks: of its vision tower; 0 where it reads stored features.
     logit_scale: the logarithm of the factor its cosines were trained with.
@@ -266,6 +185,9 @@ class Encoder(Protocol):
 
     @property
     def context_length(self) -> int | None: ...
+
+    @property
+    def vocabulary_size(self) -> int | None: ...
 
     @property
     def resize(self) -> Resize: ...

@@ -12,7 +12,7 @@ from eaglenet.data.role_graphs import role_graphs
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS, Method
 from eaglenet.types import Clips, Expert, TextFeatures, Tokens, VideoFeatures

@@ -77,8 +77,16 @@ def refuses(name: str, family: str) -> str:
 
 
 REFUSING = [name for name in METHODS if refuses(name, "siglip")]
-every_family = pytest.mark.parametrize("family", ["siglip", "perception"])
+every_family = pytest.mark.parametrize("family", ["siglip", "perception", "compact"])
 running = pytest.mark.parametrize("name", [name for name in METHODS if name not in REFUSING])
+
+
+@every_family
+def test_a_seed_makes_the_same_towers_whatever_was_drawn_before(family: str) -> None:
+    first = make_tower(family).state_dict()
+    torch.rand(7)
+    second = make_tower(family).state_dict()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
 @every_family

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from eaglenet.data.features import FeatureSplit
 from eaglenet.data.frame_cache import FrameCache
 from eaglenet.data.records import RetrievalProtocol, Split, VideoRecord, make_split
 from eaglenet.errors import DatasetError
-from eaglenet.types import FrameSpec, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import FrameSpec, PairBatch, TextFeatures, Tokens, VideoFeatures
 from eaglenet.video.decoding import decode, write_video
 
 SPEC = FrameSpec(num_frames=3, size=32)
@@ -27,7 +29,7 @@ def tokenizer(texts: Sequence[str], max_length: int = 32) -> Tokens:
 
 
 @pytest.fixture
-def split(tmp_path) -> Split:
+def split(tmp_path: Path) -> Split:
     """Video v has brightness 20 v and the captions "c 2v+1" and "c 2v+2"."""
     records = []
     for number in range(NUM_VIDEOS):
@@ -40,12 +42,12 @@ def split(tmp_path) -> Split:
     return make_split("toy", "train", RetrievalProtocol("toy", "toy"), records)
 
 
-def brightness(batch) -> list[int]:
+def brightness(batch: PairBatch) -> list[int]:
     """Index of each video of a batch, read off its pixels."""
     return [round(float(frames.float().mean()) / 20) for frames in batch.videos.frames]
 
 
-def test_feature_pairs_match_texts_with_their_videos():
+def test_feature_pairs_match_texts_with_their_videos() -> None:
     split = FeatureSplit(
         packed_frames=torch.arange(6.0)[:, None].expand(6, 4).half(),
         packed_sentences=torch.arange(5.0)[:, None].expand(5, 7).half(),
@@ -67,7 +69,9 @@ def test_feature_pairs_match_texts_with_their_videos():
     assert batch.video_ids.tolist() == [2, 0, 2]
 
 
-def test_cached_pairs_are_the_decoded_files_and_their_captions(split, tmp_path):
+def test_cached_pairs_are_the_decoded_files_and_their_captions(
+    split: Split, tmp_path: Path
+) -> None:
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
     indices = [7, 0, 1, 10]
     cached = CachedPairs(split, cache, tokenizer, max_words=9).pairs(indices)
@@ -80,7 +84,9 @@ def test_cached_pairs_are_the_decoded_files_and_their_captions(split, tmp_path):
     assert brightness(cached) == [3, 0, 0, 5]
 
 
-def test_videos_that_the_cache_skipped_leave_the_pairs_and_are_counted(split, tmp_path, caplog):
+def test_videos_that_the_cache_skipped_leave_the_pairs_and_are_counted(
+    split: Split, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     split.videos[2].path.write_bytes(b"broken")
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
     source = CachedPairs(split, cache, tokenizer)
@@ -92,17 +98,17 @@ def test_videos_that_the_cache_skipped_leave_the_pairs_and_are_counted(split, tm
     assert brightness(batch) == [0, 0, 1, 1, 3, 3, 4, 4, 5, 5]
 
 
-def test_a_cache_of_other_videos_is_an_error(split, tmp_path):
+def test_a_cache_of_other_videos_is_an_error(split: Split, tmp_path: Path) -> None:
     part = split.only(["v0"])
     cache = FrameCache.build(part, SPEC, tmp_path / "cache")
     with pytest.raises(DatasetError, match="none of the 5 videos"):
         CachedPairs(split.only(split.video_ids[1:]), cache, tokenizer)
 
 
-def test_prefetching_keeps_order_and_raises_errors_where_they_are_read():
+def test_prefetching_keeps_order_and_raises_errors_where_they_are_read() -> None:
     assert list(prefetch(range(17), depth=3)) == list(range(17))
 
-    def failing():
+    def failing() -> Iterator[Any]:
         yield 1
         raise ValueError("broken source")
 
@@ -112,10 +118,10 @@ def test_prefetching_keeps_order_and_raises_errors_where_they_are_read():
         next(ahead)
 
 
-def test_prefetching_stops_when_the_reader_does():
+def test_prefetching_stops_when_the_reader_does() -> None:
     made = []
 
-    def endless():
+    def endless() -> Iterator[Any]:
         number = 0
         while True:
             made.append(number)

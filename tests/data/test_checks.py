@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,14 +21,15 @@ from eaglenet.video.decoding import write_video
 
 
 @pytest.fixture(scope="module")
-def clip(tmp_path_factory) -> bytes:
+def clip(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A sound video of two seconds, as bytes."""
     path = tmp_path_factory.mktemp("clip") / "clip.mp4"
     write_video(path, torch.zeros(6, 3, 32, 32, dtype=torch.uint8), fps=3)
     return path.read_bytes()
 
 
 @pytest.fixture
-def root(tmp_path, files, clip) -> Path:
+def root(tmp_path: Path, files: Any, clip: bytes) -> Path:
     """A complete VATEX: v3 train, v2 and v4 test, v1 validation."""
     files.vatex(tmp_path)
     captions = {f"v{number}": ["one caption", "another"] for number in range(1, 5)}
@@ -45,7 +47,7 @@ def run(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_a_complete_dataset_is_fine(root):
+def test_a_complete_dataset_is_fine(root: Path) -> None:
     code, output = run("check", "vatex", "--root", root)
     assert code == 0
     assert "2 of 2 test videos present; VATEX (4 texts x 2 videos)" in output
@@ -53,7 +55,9 @@ def test_a_complete_dataset_is_fine(root):
 
 
 @pytest.mark.parametrize("decode", [(), ("--decode", "--workers", 0)])
-def test_missing_and_undecodable_videos_are_counted_with_reasons(root, decode):
+def test_missing_and_undecodable_videos_are_counted_with_reasons(
+    root: Path, decode: tuple[()] | tuple[str, str, int]
+) -> None:
     (root / "v2.mp4").unlink()
     (root / "v3.mp4").write_bytes(b"damaged")
     code, output = run("check", "vatex", "--root", root, "--json", *decode)
@@ -70,7 +74,7 @@ def test_missing_and_undecodable_videos_are_counted_with_reasons(root, decode):
     assert "1 x no file found, first v2" in output
 
 
-def test_a_shared_video_is_an_error(root, files):
+def test_a_shared_video_is_an_error(root: Path, files: Any) -> None:
     files.write_lines(root / "train_list.txt", ["v3", "v2"])
     report = check_dataset("vatex", root)
     assert report.overlaps == {"train and test": ("v2",)}
@@ -78,7 +82,7 @@ def test_a_shared_video_is_an_error(root, files):
     assert "train and test share 1 videos, first v2" in run("check", "vatex", "--root", root)[1]
 
 
-def test_one_file_under_two_names_is_found(tmp_path, files, clip):
+def test_one_file_under_two_names_is_found(tmp_path: Path, files: Any, clip: bytes) -> None:
     (tmp_path / "a.mp4").write_bytes(clip)
     rows = ["video,caption,split", "a.mp4,x,train", "./a.mp4,y,test"]
     path = files.write_lines(tmp_path / "captions.csv", rows)
@@ -86,7 +90,7 @@ def test_one_file_under_two_names_is_found(tmp_path, files, clip):
     assert report.overlaps == {"train and test": ("./a.mp4",)}
 
 
-def test_one_broken_split_does_not_hide_the_others(root):
+def test_one_broken_split_does_not_hide_the_others(root: Path) -> None:
     (root / "val_list.txt").write_bytes(b"v1\n\xff")
     report = check_dataset("vatex", root)
     assert [split.name for split in report.splits] == ["train", "test"]
@@ -94,7 +98,7 @@ def test_one_broken_split_does_not_hide_the_others(root):
     assert report.exit_code == 1
 
 
-def test_annotations_that_are_all_broken_are_an_error_with_code_1(root):
+def test_annotations_that_are_all_broken_are_an_error_with_code_1(root: Path) -> None:
     (root / "ref_captions.json").write_text("{")
     with pytest.raises(DatasetError, match="broken JSON") as caught:
         run("check", "vatex", "--root", root)
@@ -103,7 +107,7 @@ def test_annotations_that_are_all_broken_are_an_error_with_code_1(root):
         check_dataset("vatex", root / "nowhere" / "else")
 
 
-def test_ids_that_fit_several_files_are_told(root, clip):
+def test_ids_that_fit_several_files_are_told(root: Path, clip: bytes) -> None:
     (root / "small").mkdir()
     (root / "small" / "v2.webm").write_bytes(clip)
     report = check_dataset("vatex", root, splits=["test"])
@@ -111,13 +115,13 @@ def test_ids_that_fit_several_files_are_told(root, clip):
     assert "1 ids fit several files, first v2" in run("check", "vatex", "--root", root)[1]
 
 
-def test_a_video_without_captions_makes_the_check_incomplete(tmp_path, files):
+def test_a_video_without_captions_makes_the_check_incomplete(tmp_path: Path, files: Any) -> None:
     report = check_dataset("didemo", files.didemo(tmp_path), splits=["train"], probe_files=False)
     assert report.splits[0].left_out[0].reason == "no caption in the annotations"
     assert report.exit_code == 3
 
 
-def test_wrong_options_are_refused(root):
+def test_wrong_options_are_refused(root: Path) -> None:
     with pytest.raises(UsageError, match=r"unknown setting 'vatex.trian'"):
         run("check", "vatex", "--root", root, "--set", "trian=7k")
     with pytest.raises(UsageError, match="write it as name=value"):
@@ -129,7 +133,9 @@ def test_wrong_options_are_refused(root):
     }
 
 
-def test_the_cache_command_tells_the_size_builds_and_reports_skips(root, tmp_path):
+def test_the_cache_command_tells_the_size_builds_and_reports_skips(
+    root: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "cache"
     common = ("vatex", "--root", root, "--output", output, "--frames", 3, "--size", 32)
     code, text = run("cache", *common, "--split", "test", "--estimate", "--json")
@@ -146,7 +152,7 @@ def test_the_cache_command_tells_the_size_builds_and_reports_skips(root, tmp_pat
         run("cache", *common, "--encoding", "png")
 
 
-def test_file_names_that_are_not_utf8_are_told_without_a_crash(tmp_path):
+def test_file_names_that_are_not_utf8_are_told_without_a_crash(tmp_path: Path) -> None:
     name = b"caf\xe9.mp4"
     (tmp_path / os.fsdecode(name)).write_bytes(b"damaged")
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("a cup")
@@ -169,31 +175,37 @@ def test_file_names_that_are_not_utf8_are_told_without_a_crash(tmp_path):
         ("test=1kA", "expected '1k-A' or 'full'"),
     ],
 )
-def test_an_option_of_another_type_is_named(tmp_path, files, setting, message):
+def test_an_option_of_another_type_is_named(
+    tmp_path: Path, files: Any, setting: str, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         run("check", "msrvtt", "--root", files.msrvtt(tmp_path), "--set", setting)
 
 
 @pytest.mark.parametrize("fractions", ["5", '["a","b","c"]', "0.8,0.1,x"])
-def test_fractions_that_are_no_numbers_are_named(root, fractions):
+def test_fractions_that_are_no_numbers_are_named(root: Path, fractions: str) -> None:
     with pytest.raises(UsageError, match="expected a"):
         run("check", "folder", "--root", root, "--set", f"fractions={fractions}")
 
 
-def test_frames_that_cannot_be_are_refused_before_a_cache_is_made(root, tmp_path):
+def test_frames_that_cannot_be_are_refused_before_a_cache_is_made(
+    root: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="num_frames is 0; expected a whole number"):
         run("cache", "vatex", "--root", root, "--output", tmp_path / "cache", "--frames", 0)
     assert not (tmp_path / "cache").exists()
 
 
-def test_help_names_the_datasets_that_a_command_takes():
+def test_help_names_the_datasets_that_a_command_takes() -> None:
     code, text = run("cache", "--help")
     assert (code, "demo" in text, "features" in text) == (0, True, False)
     code, text = run("check", "--help")
     assert (code, "demo" in text, "features" in text) == (0, True, True)
 
 
-def test_without_a_terminal_a_long_check_tells_how_far_it_is(capsys, monkeypatch):
+def test_without_a_terminal_a_long_check_tells_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("eaglenet.cli.progress.LINE_SECONDS", 0.0)
     with shown_progress(quiet=False) as announce:
         announce("")(Work("opening videos", 3, 2000))

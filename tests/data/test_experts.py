@@ -40,6 +40,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def split(written: Path) -> ExpertSplit:
+    """The folder of experts, read back."""
     return load_expert_folder(written)
 
 

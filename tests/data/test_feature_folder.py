@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ FRAME_DIM, TEXT_DIM = 16, 6
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """5 videos with 17 frames and 11 captions, sentences quantised."""
     generator = np.random.default_rng(0)
     frames = generator.normal(size=(sum(FRAMES), FRAME_DIM)).astype(np.float16)
@@ -39,7 +40,7 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_batches_equal_a_loop_over_the_packed_arrays(folder):
+def test_batches_equal_a_loop_over_the_packed_arrays(folder: Path) -> None:
     split = load_feature_folder(folder)
     assert (split.num_videos, split.num_texts, split.max_frames) == (5, 11, 7)
     assert (split.frame_dim, split.text_dim) == (FRAME_DIM, TEXT_DIM)
@@ -58,7 +59,7 @@ def test_batches_equal_a_loop_over_the_packed_arrays(folder):
     torch.testing.assert_close(split.text_batch(rows).sentence, expected)
 
 
-def test_texts_know_their_video_and_caption(folder):
+def test_texts_know_their_video_and_caption(folder: Path) -> None:
     split = load_feature_folder(folder)
     assert split.video_of_text.tolist() == [0, 0, 0, 1, 2, 2, 3, 4, 4, 4, 4]
     for text, video in enumerate(split.video_of_text.tolist()):
@@ -67,7 +68,7 @@ def test_texts_know_their_video_and_caption(folder):
     assert split.videos.frames.shape == (5, 7, FRAME_DIM)
 
 
-def test_selected_videos_bring_all_their_texts(folder):
+def test_selected_videos_bring_all_their_texts(folder: Path) -> None:
     split = load_feature_folder(folder)
     part = split.select([4, 0])
     assert part.video_ids == ("v4", "v0")
@@ -83,7 +84,7 @@ def test_selected_videos_bring_all_their_texts(folder):
         split.select([])
 
 
-def test_held_out_videos_are_disjoint_and_do_not_depend_on_order(folder):
+def test_held_out_videos_are_disjoint_and_do_not_depend_on_order(folder: Path) -> None:
     split = load_feature_folder(folder)
     train, validation = split.hold_out(2, seed=3)
     assert set(train.video_ids) | set(validation.video_ids) == set(split.video_ids)
@@ -96,7 +97,7 @@ def test_held_out_videos_are_disjoint_and_do_not_depend_on_order(folder):
             split.hold_out(wrong)
 
 
-def test_fractions_give_disjoint_parts(folder):
+def test_fractions_give_disjoint_parts(folder: Path) -> None:
     split = load_feature_folder(folder)
     parts = split.split([0.6, 0.2, 0.2], seed=1)
     assert [part.num_videos for part in parts] == [3, 1, 1]
@@ -121,7 +122,7 @@ def save(folder: Path, split: FeatureSplit, **changes: object) -> Path:
     return save_feature_folder(folder, texts, videos, **(arguments | changes))  # type: ignore[arg-type]
 
 
-def test_saved_features_come_back_equal(folder, tmp_path):
+def test_saved_features_come_back_equal(folder: Path, tmp_path: Path) -> None:
     split = load_feature_folder(folder)
     saved = save(tmp_path / "saved", split, dtype=torch.float32, protocol="toy")
     again = load_feature_folder(saved)
@@ -135,7 +136,7 @@ def test_saved_features_come_back_equal(folder, tmp_path):
         save(tmp_path / "saved", split)
 
 
-def test_features_of_other_frames_or_models_are_told_apart(folder, tmp_path):
+def test_features_of_other_frames_or_models_are_told_apart(folder: Path, tmp_path: Path) -> None:
     saved = load_feature_folder(save(tmp_path / "saved", load_feature_folder(folder))).metadata
     for one, other in ((saved, saved), ({}, saved), (saved, {})):
         assert made_otherwise(one, other) == []
@@ -145,7 +146,9 @@ def test_features_of_other_frames_or_models_are_told_apart(folder, tmp_path):
     assert "336" in by_frames
 
 
-def test_features_that_could_not_be_read_back_leave_nothing_behind(folder, tmp_path):
+def test_features_that_could_not_be_read_back_leave_nothing_behind(
+    folder: Path, tmp_path: Path
+) -> None:
     split = load_feature_folder(folder)
     texts = TextFeatures(torch.full((11, TEXT_DIM), float("nan")))
     with pytest.raises(NonFiniteError, match="row 0 holds NaN"):
@@ -174,7 +177,9 @@ def test_features_that_could_not_be_read_back_leave_nothing_behind(folder, tmp_p
         ("captions_per_video", [3, 1, 2, 1, 3], "captions of 'v4' do not have the 3 entries"),
     ],
 )
-def test_an_index_that_contradicts_itself_is_refused(folder, key, value, message):
+def test_an_index_that_contradicts_itself_is_refused(
+    folder: Path, key: str, value: Any, message: str
+) -> None:
     index = json.loads((folder / "index.json").read_text())
     index[key] = value
     (folder / "index.json").write_text(json.dumps(index))
@@ -182,7 +187,7 @@ def test_an_index_that_contradicts_itself_is_refused(folder, key, value, message
         load_feature_folder(folder)
 
 
-def test_broken_arrays_are_refused_with_file_and_row(folder):
+def test_broken_arrays_are_refused_with_file_and_row(folder: Path) -> None:
     frames = np.load(folder / "frame_features.npy")
     frames[5, 2] = np.inf
     np.save(folder / "frame_features.npy", frames)
@@ -201,7 +206,7 @@ def test_broken_arrays_are_refused_with_file_and_row(folder):
         load_feature_folder(folder / "nowhere")
 
 
-def test_scales_must_fit_the_sentences(folder):
+def test_scales_must_fit_the_sentences(folder: Path) -> None:
     np.save(folder / "sentence_scales.npy", np.ones((3, 1), np.float16))
     with pytest.raises(DatasetError, match=r"expected \(11, 1\)"):
         load_feature_folder(folder)

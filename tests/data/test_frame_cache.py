@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +29,8 @@ NUM_VIDEOS = 5
 
 
 @pytest.fixture(scope="module")
-def videos(tmp_path_factory) -> list[Path]:
+def videos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Short videos of one colour each."""
     folder = tmp_path_factory.mktemp("videos")
     generator = torch.Generator().manual_seed(0)
     paths = []
@@ -50,19 +53,20 @@ def split_of(paths: list[Path | None], window: tuple[float, float] | None = None
 
 
 @pytest.fixture
-def split(videos) -> Split:
+def split(videos: list[Path]) -> Split:
+    """The videos with their captions."""
     return split_of(list(videos))
 
 
 @pytest.fixture
-def decodings(monkeypatch) -> list[str]:
+def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ids in the order in which they were really decoded."""
     from eaglenet.video import many
 
     seen: list[str] = []
     real = many.decode_many
 
-    def counted(items, spec, **options):
+    def counted(items: Any, spec: Any, **options: Any) -> Iterator[Any]:
         for result in real(items, spec, **options):
             seen.append(result.request.video_id)
             yield result
@@ -72,8 +76,8 @@ def decodings(monkeypatch) -> list[str]:
 
 
 def test_cached_frames_equal_decoded_ones_and_the_second_epoch_never_decodes(
-    split, tmp_path, decodings
-):
+    split: Split, tmp_path: Path, decodings: list[Any]
+) -> None:
     cache = FrameCache.build(split, SPEC, tmp_path)
     assert decodings == split.video_ids
     clips = cache.clips([4, 0])
@@ -90,20 +94,20 @@ def test_cached_frames_equal_decoded_ones_and_the_second_epoch_never_decodes(
     assert cache.verify() == []
 
 
-def test_the_size_is_told_exactly_beforehand(split, tmp_path):
+def test_the_size_is_told_exactly_beforehand(split: Split, tmp_path: Path) -> None:
     expected = estimate(split, SPEC)
     cache = FrameCache.build(split, SPEC, tmp_path)
     assert expected == cache.num_bytes == NUM_VIDEOS * ROW_BYTES
 
 
-def test_worker_processes_give_the_same_cache(split, tmp_path):
+def test_worker_processes_give_the_same_cache(split: Split, tmp_path: Path) -> None:
     here = FrameCache.build(split, SPEC, tmp_path / "here")
     there = FrameCache.build(split, SPEC, tmp_path / "there", workers=1)
     every = torch.arange(NUM_VIDEOS)
     assert torch.equal(here.clips(every).frames, there.clips(every).frames)
 
 
-def test_jpeg_frames_are_near_and_smaller(split, tmp_path):
+def test_jpeg_frames_are_near_and_smaller(split: Split, tmp_path: Path) -> None:
     cache = FrameCache.build(split, SPEC, tmp_path, encoding="jpeg")
     video = decode(split.videos[2].path, SPEC)
     difference = (cache.clips([2]).frames[0].int() - video.frames.int()).abs()
@@ -112,14 +116,16 @@ def test_jpeg_frames_are_near_and_smaller(split, tmp_path):
     assert cache.num_bytes < NUM_VIDEOS * ROW_BYTES
 
 
-def test_short_videos_are_padded_behind_a_mask(split, tmp_path):
+def test_short_videos_are_padded_behind_a_mask(split: Split, tmp_path: Path) -> None:
     spec = FrameSpec(num_frames=11, size=32, short="mask")
     clips = FrameCache.build(split, spec, tmp_path).clips([1])
     assert clips.frames.shape == (1, 11, 3, 32, 32)
     assert clips.mask.sum() == 8
 
 
-def test_missing_and_broken_videos_are_skipped_with_reasons(videos, tmp_path, caplog, decodings):
+def test_missing_and_broken_videos_are_skipped_with_reasons(
+    videos: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, decodings: list[Any]
+) -> None:
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"not a video")
     split = split_of([videos[0], None, broken, videos[3]])
@@ -138,7 +144,9 @@ def test_missing_and_broken_videos_are_skipped_with_reasons(videos, tmp_path, ca
     assert decodings == ["v1", "v2"]
 
 
-def test_a_changed_file_or_window_is_decoded_again(videos, tmp_path, decodings):
+def test_a_changed_file_or_window_is_decoded_again(
+    videos: list[Path], tmp_path: Path, decodings: list[Any]
+) -> None:
     FrameCache.build(split_of([videos[0]]), SPEC, tmp_path)
     other = split_of([videos[1]])
     other_file = videos[1].stat().st_size != videos[0].stat().st_size
@@ -151,7 +159,7 @@ def test_a_changed_file_or_window_is_decoded_again(videos, tmp_path, decodings):
     assert cache.clips([0]).seconds.max() < 1.0
 
 
-def test_other_frames_datasets_or_encodings_are_refused(split, tmp_path):
+def test_other_frames_datasets_or_encodings_are_refused(split: Split, tmp_path: Path) -> None:
     FrameCache.build(split, SPEC, tmp_path)
     with pytest.raises(DatasetError, match=r"made with frame_spec .* asked for"):
         FrameCache.build(split, FrameSpec(num_frames=3, size=16), tmp_path)
@@ -166,7 +174,9 @@ def test_other_frames_datasets_or_encodings_are_refused(split, tmp_path):
         FrameCache.open(tmp_path / "nowhere")
 
 
-def test_a_cache_cut_off_at_any_byte_is_completed(split, tmp_path, monkeypatch):
+def test_a_cache_cut_off_at_any_byte_is_completed(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(frame_journal, "COMMIT_ROWS", 1)
     whole = FrameCache.build(split, SPEC, tmp_path / "whole").clips(torch.arange(NUM_VIDEOS))
     lines = (tmp_path / "whole" / "index.jsonl").read_bytes()
@@ -190,7 +200,9 @@ def test_a_cache_cut_off_at_any_byte_is_completed(split, tmp_path, monkeypatch):
         assert cache.verify() == []
 
 
-def test_rows_whose_bytes_were_lost_do_not_count(split, tmp_path, decodings):
+def test_rows_whose_bytes_were_lost_do_not_count(
+    split: Split, tmp_path: Path, decodings: list[Any]
+) -> None:
     FrameCache.build(split, SPEC, tmp_path)
     data = (tmp_path / "frames.bin").read_bytes()
     (tmp_path / "frames.bin").write_bytes(data[: 3 * ROW_BYTES + 7])
@@ -202,7 +214,7 @@ def test_rows_whose_bytes_were_lost_do_not_count(split, tmp_path, decodings):
     assert cache.verify() == []
 
 
-def test_changed_bytes_are_found_by_the_checksum(split, tmp_path):
+def test_changed_bytes_are_found_by_the_checksum(split: Split, tmp_path: Path) -> None:
     FrameCache.build(split, SPEC, tmp_path)
     with open(tmp_path / "frames.bin", "r+b") as file:
         file.seek(2 * ROW_BYTES + 5)
@@ -233,7 +245,9 @@ FrameCache.build(
 """
 
 
-def test_a_killed_build_keeps_its_durable_rows(split, tmp_path, decodings):
+def test_a_killed_build_keeps_its_durable_rows(
+    split: Split, tmp_path: Path, decodings: list[Any]
+) -> None:
     paths = [str(video.path) for video in split.videos]
     child = subprocess.Popen([sys.executable, "-c", HANGING_BUILD, str(tmp_path), *paths])
     journal = tmp_path / "index.jsonl"
@@ -250,7 +264,9 @@ def test_a_killed_build_keeps_its_durable_rows(split, tmp_path, decodings):
     assert cache.verify() == []
 
 
-def test_rows_before_an_interrupt_are_kept(split, tmp_path, decodings):
+def test_rows_before_an_interrupt_are_kept(
+    split: Split, tmp_path: Path, decodings: list[Any]
+) -> None:
     def interrupt(work: Work) -> None:
         if work.done == 2:
             raise KeyboardInterrupt
@@ -262,7 +278,9 @@ def test_rows_before_an_interrupt_are_kept(split, tmp_path, decodings):
     assert decodings == ["v2", "v3", "v4"]
 
 
-def test_a_disk_that_is_too_small_is_told_before_decoding(split, tmp_path, monkeypatch, decodings):
+def test_a_disk_that_is_too_small_is_told_before_decoding(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decodings: list[Any]
+) -> None:
     class Usage:
         free = 1000
 
@@ -272,7 +290,7 @@ def test_a_disk_that_is_too_small_is_told_before_decoding(split, tmp_path, monke
     assert decodings == []
 
 
-def test_a_cache_without_a_single_row_says_so(tmp_path):
+def test_a_cache_without_a_single_row_says_so(tmp_path: Path) -> None:
     cache = FrameCache.build(split_of([None, None]), SPEC, tmp_path)
     assert cache.available.tolist() == [False, False]
     assert cache.verify() == []
@@ -280,7 +298,7 @@ def test_a_cache_without_a_single_row_says_so(tmp_path):
         cache.clips([0])
 
 
-def test_the_journal_is_plain_json_lines(split, tmp_path):
+def test_the_journal_is_plain_json_lines(split: Split, tmp_path: Path) -> None:
     FrameCache.build(split, SPEC, tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "index.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == split.video_ids

@@ -38,6 +38,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of frames with four items to test on."""
     return write_frame_folder(tmp_path_factory.mktemp("frames") / "colours", test=4)
 
 

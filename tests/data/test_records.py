@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,36 +33,40 @@ def small_split(**changes: object) -> Split:
     return make_split("toy", "test", PROTOCOL, videos, **changes)  # type: ignore[arg-type]
 
 
-def test_texts_are_grouped_by_video_and_know_their_video():
+def test_texts_are_grouped_by_video_and_know_their_video() -> None:
     split = small_split()
     assert split.texts == ["one", "two", "three", "four", "five", "six"]
     assert torch.equal(split.video_of_text, torch.tensor([0, 0, 0, 1, 2, 2]))
     assert split.video_ids == ["a", "b", "c"]
 
 
-def test_the_protocol_name_tells_the_sizes():
+def test_the_protocol_name_tells_the_sizes() -> None:
     assert small_split().protocol.name == "toy (6 texts x 3 videos)"
 
 
-def test_a_gallery_with_missing_videos_says_so_in_its_protocol(caplog):
+def test_a_gallery_with_missing_videos_says_so_in_its_protocol(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     present = small_split().present()
     assert present.protocol.name == "toy (5 texts x 2 of 3 videos)"
     assert present.left_out == (LeftOut("b", "no file found"),)
     assert "2 of 3 videos present" in caplog.text
 
 
-def test_a_complete_split_is_its_own_present_part():
+def test_a_complete_split_is_its_own_present_part() -> None:
     split = small_split().only(["a", "c"])
     assert split.present() is split
 
 
-def test_a_split_without_any_file_is_an_error():
+def test_a_split_without_any_file_is_an_error() -> None:
     split = Split("toy", "test", PROTOCOL, (VideoRecord("a", ("one",)),))
     with pytest.raises(DatasetError, match="none of the 1 video files"):
         split.present()
 
 
-def test_left_out_videos_are_logged_with_counts_and_reasons(caplog):
+def test_left_out_videos_are_logged_with_counts_and_reasons(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     split = small_split(left_out=[LeftOut("d", "no caption"), LeftOut("e", "no caption")])
     assert "left out 2 videos (no caption), first 'd'" in caplog.text
     assert split.protocol.name == "toy (6 texts x 3 of 5 videos)"
@@ -77,12 +82,12 @@ def test_left_out_videos_are_logged_with_counts_and_reasons(caplog):
         ((VideoRecord("", ("x",)),), "empty id"),
     ],
 )
-def test_impossible_splits_are_refused(videos, message):
+def test_impossible_splits_are_refused(videos: Any, message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         Split("toy", "train", PROTOCOL, videos)
 
 
-def test_empty_captions_are_counted_and_long_ones_kept_whole():
+def test_empty_captions_are_counted_and_long_ones_kept_whole() -> None:
     long = "word " * 2000
     kept, num_empty = clean_captions([" a dog ", "", "\n\t", long], "here")
     assert kept == ("a dog", long.strip())
@@ -90,12 +95,12 @@ def test_empty_captions_are_counted_and_long_ones_kept_whole():
 
 
 @pytest.mark.parametrize("caption", [None, 7, ["a"], "broken \ud800 text"])
-def test_a_caption_that_is_not_text_is_an_error_that_names_the_place(caption):
+def test_a_caption_that_is_not_text_is_an_error_that_names_the_place(caption: Any) -> None:
     with pytest.raises(DatasetError, match=r"file\.json: line 3"):
         clean_captions([caption], "file.json: line 3")
 
 
-def test_holding_out_depends_on_each_id_alone():
+def test_holding_out_depends_on_each_id_alone() -> None:
     ids = [f"video{index}" for index in range(50)]
     held = hold_out_ids(ids, 7)
     assert len(held) == 7
@@ -106,17 +111,17 @@ def test_holding_out_depends_on_each_id_alone():
 
 
 @pytest.mark.parametrize("count", [-1, 3, 4])
-def test_holding_out_everything_is_refused(count):
+def test_holding_out_everything_is_refused(count: int) -> None:
     with pytest.raises(UsageError, match="from 0 to 2"):
         hold_out_ids(["a", "b", "c"], count)
 
 
-def test_an_unknown_dataset_lists_the_known_ones():
+def test_an_unknown_dataset_lists_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'msrvtt'"):
         DATASETS["msrvt"]
 
 
-def test_an_unknown_option_lists_the_known_ones(tmp_path):
+def test_an_unknown_option_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"unknown setting 'msrvtt.tain'.*known: train, test, hold_out"
     ):
@@ -124,6 +129,6 @@ def test_an_unknown_option_lists_the_known_ones(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["msrvtt", "didemo", "msvd", "vatex"])
-def test_an_unknown_split_lists_the_known_ones(name, tmp_path):
+def test_an_unknown_split_lists_the_known_ones(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="known: train, val, test"):
         DATASETS[name].load(tmp_path, "validation")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ SHAPES = {
 VOCABULARY, END = 199, 198
 
 
-def oracle_model(shape: str, *, end_token: int = 2, seed: int = 5):
+def oracle_model(shape: str, *, end_token: int = 2, seed: int = 5) -> Any:
     """transformers' CLIPModel with every weight and bias random and of a useful size."""
     from transformers import CLIPConfig, CLIPModel
 
@@ -49,7 +51,7 @@ def oracle_model(shape: str, *, end_token: int = 2, seed: int = 5):
     return randomised(CLIPModel(config), seed)
 
 
-def randomised(model, seed: int = 5):
+def randomised(model: Any, seed: int = 5) -> Any:
     """The model in eval mode with every weight random and of a useful size."""
     model = model.eval()
     generator = torch.Generator().manual_seed(seed)

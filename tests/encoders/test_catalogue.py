@@ -97,10 +97,30 @@ def test_the_command_lists_models_and_refuses_unknown_ones() -> None:
     assert listed.exit_code == 0
     for part in ("best", "PE-Core-L-14-336", "Apache-2.0", "50.3", "no commercial use"):
         assert part in listed.output
+    wide = runner.invoke(app, ["models", "--wide"]).output
+    for part in ("multilingual", "facebook/metaclip-2-worldwide-huge-quickgelu", "CC-BY-NC-4.0 *"):
+        assert part in wide
     rows = json.loads(runner.invoke(app, ["models", "--json", "--containing", "clip-vit"]).output)
     assert {row["family"] for row in rows} == {"clip"}
     with pytest.raises(UsageError, match="no model has 'xyz'"):
         runner.invoke(app, ["models", "--containing", "xyz"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_the_list_fits_80_columns_and_names_everything(
+    measure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglenet.cli.models.frames_per_second", lambda card: 12345.6)
+    arguments = ["models", *(["--measure"] if measure else [])]
+    lines = CliRunner().invoke(app, arguments).output.splitlines()
+    assert max(map(len, lines)) <= 80
+    for card in CARDS.values():
+        assert any(line.split()[:1] == [card.name] for line in lines)
+    for alias, name in ALIASES.items():
+        assert any(line.split() == ["--model", alias, name] for line in lines)
+    row = next(line for line in lines if line.startswith("timm/PE-Core-L-14-336"))
+    facts = ["12345.6"] if measure else ["1024", "336"]
+    assert row.split()[1:] == ["2.7", "GB", *facts, "English", "Apache-2.0", "50.3", "no"]
 
 
 def test_speed_is_measured_on_this_machine() -> None:

@@ -1,6 +1,10 @@
 """transformers' CLIPModel is the oracle: the same features from the same folder, to 1e-5."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +19,9 @@ TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 @pytest.fixture(scope="module", params=SHAPES)
-def pair(request, tmp_path_factory):
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Any, Path]:
     """(shape name, oracle, folder)."""
     folder = tmp_path_factory.mktemp(request.param)
     oracle = oracle_model(request.param)
@@ -24,7 +30,7 @@ def pair(request, tmp_path_factory):
 
 
 @torch.no_grad()
-def test_text_features_equal_the_oracle_alone_and_in_a_batch(pair):
+def test_text_features_equal_the_oracle_alone_and_in_a_batch(pair: tuple[str, Any, Path]) -> None:
     _, oracle, folder = pair
     encoder, tokens = read_clip_folder(folder), random_tokens()
     expected = oracle.get_text_features(input_ids=tokens.ids).pooler_output
@@ -35,7 +41,7 @@ def test_text_features_equal_the_oracle_alone_and_in_a_batch(pair):
 
 
 @torch.no_grad()
-def test_word_features_are_the_projection_of_every_position(pair):
+def test_word_features_are_the_projection_of_every_position(pair: tuple[str, Any, Path]) -> None:
     _, oracle, folder = pair
     encoder, tokens = read_clip_folder(folder), random_tokens()
     hidden = oracle.text_model(input_ids=tokens.ids).last_hidden_state
@@ -49,7 +55,7 @@ def test_word_features_are_the_projection_of_every_position(pair):
 
 
 @torch.no_grad()
-def test_frame_features_equal_the_oracle_alone_and_in_a_batch(pair):
+def test_frame_features_equal_the_oracle_alone_and_in_a_batch(pair: tuple[str, Any, Path]) -> None:
     shape, oracle, folder = pair
     encoder, clips = read_clip_folder(folder), random_clips(shape)
     expected = oracle.get_image_features(pixel_values=normalised(clips)).pooler_output
@@ -60,7 +66,9 @@ def test_frame_features_equal_the_oracle_alone_and_in_a_batch(pair):
 
 
 @torch.no_grad()
-def test_patch_features_are_all_tokens_with_the_class_token_first(pair):
+def test_patch_features_are_all_tokens_with_the_class_token_first(
+    pair: tuple[str, Any, Path],
+) -> None:
     shape, oracle, folder = pair
     encoder, clips = read_clip_folder(folder), random_clips(shape)
     hidden = oracle.vision_model(pixel_values=normalised(clips)).last_hidden_state
@@ -73,7 +81,7 @@ def test_patch_features_are_all_tokens_with_the_class_token_first(pair):
 
 
 @torch.no_grad()
-def test_our_folders_load_there_and_back(pair, tmp_path):
+def test_our_folders_load_there_and_back(pair: tuple[str, Any, Path], tmp_path: Path) -> None:
     from transformers import CLIPModel
 
     shape, oracle, folder = pair
@@ -96,7 +104,9 @@ def test_our_folders_load_there_and_back(pair, tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("end_token", "expected_end"), [(2, None), (END, END), (7, 7)])
-def test_the_end_token_is_found_as_the_config_says(end_token, expected_end, tmp_path):
+def test_the_end_token_is_found_as_the_config_says(
+    end_token: int, expected_end: int | None, tmp_path: Path
+) -> None:
     oracle = oracle_model("b32-quick", end_token=end_token)
     oracle.save_pretrained(tmp_path)
     encoder, tokens = read_clip_folder(tmp_path), random_tokens()
@@ -108,7 +118,9 @@ def test_the_end_token_is_found_as_the_config_says(end_token, expected_end, tmp_
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_half_precision_runs_and_stays_near_full_precision(dtype, tmp_path):
+def test_half_precision_runs_and_stays_near_full_precision(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
     oracle_model("b16-quick").save_pretrained(tmp_path)
     full, half = read_clip_folder(tmp_path), read_clip_folder(tmp_path, dtype=dtype)
     clips, tokens = random_clips("b16-quick"), random_tokens()
@@ -121,7 +133,7 @@ def test_half_precision_runs_and_stays_near_full_precision(dtype, tmp_path):
     assert torch.equal(full.vision.patch_embedding.scale, half.vision.patch_embedding.scale)
 
 
-def test_configs_that_leave_defaults_out_or_use_the_early_names_are_understood():
+def test_configs_that_leave_defaults_out_or_use_the_early_names_are_understood() -> None:
     from transformers import CLIPConfig
 
     from eaglenet.encoders.config import CLIP_SHAPES
@@ -149,7 +161,7 @@ def test_configs_that_leave_defaults_out_or_use_the_early_names_are_understood()
     assert legacy == CLIP_SHAPES["ViT-B/32"]
 
 
-def test_sharded_and_older_weight_files_are_read(tmp_path):
+def test_sharded_and_older_weight_files_are_read(tmp_path: Path) -> None:
     oracle_model("b32-quick").save_pretrained(tmp_path / "one")
     expected = read_clip_folder(tmp_path / "one").state_dict()
     weights = load_file(tmp_path / "one" / "model.safetensors")
@@ -175,7 +187,7 @@ def test_sharded_and_older_weight_files_are_read(tmp_path):
         read_clip_folder(sharded)
 
 
-def test_a_folder_loads_with_its_tokenizer_and_its_pixel_statistics(tmp_path):
+def test_a_folder_loads_with_its_tokenizer_and_its_pixel_statistics(tmp_path: Path) -> None:
     oracle_model("b32-quick").save_pretrained(tmp_path)
     words = ClipTokenizer.from_words(["a red ball"])
     words.save(tmp_path)
@@ -190,7 +202,7 @@ def test_a_folder_loads_with_its_tokenizer_and_its_pixel_statistics(tmp_path):
     assert again.config == encoder.config
 
 
-def test_wrong_folders_are_named_with_what_is_wrong(tmp_path):
+def test_wrong_folders_are_named_with_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"config\.json"):
         load_clip(tmp_path)
     (tmp_path / "config.json").write_text("{}")
@@ -210,7 +222,7 @@ def test_wrong_folders_are_named_with_what_is_wrong(tmp_path):
         load_clip(tmp_path)
 
 
-def test_weights_that_do_not_fit_the_config_are_named(tmp_path):
+def test_weights_that_do_not_fit_the_config_are_named(tmp_path: Path) -> None:
     oracle_model("b32-quick").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["projection_dim"] = 29

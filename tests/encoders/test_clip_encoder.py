@@ -1,14 +1,18 @@
 """How the encoder behaves in training and in use; its values are proven beside transformers."""
 
+from __future__ import annotations
+
 import copy
 import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
@@ -31,11 +35,13 @@ CONFIG = ClipConfig(
 
 @pytest.fixture
 def encoder() -> ClipEncoder:
+    """Small towers with random weights."""
     return ClipEncoder(CONFIG).eval()
 
 
 @pytest.fixture
 def clips() -> Clips:
+    """Two videos, one with a padded frame."""
     generator = torch.Generator().manual_seed(1)
     frames = torch.randint(0, 256, (VIDEOS, FRAMES, 3, SIZE, SIZE), generator=generator)
     mask = torch.tensor([[True, True, True], [True, False, False]])
@@ -44,6 +50,7 @@ def clips() -> Clips:
 
 @pytest.fixture
 def tokens() -> Tokens:
+    """Four sentences that end before their last column."""
     ids = torch.randint(1, 58, (TEXTS, WORDS), generator=torch.Generator().manual_seed(2))
     ids[:, 6], ids[:, 7:] = 59, 0
     return Tokens(ids, ids != 0)
@@ -54,7 +61,7 @@ def total(encoder: ClipEncoder, clips: Clips, tokens: Tokens) -> torch.Tensor:
     return video.frames.square().mean() + text.sentence.square().mean()
 
 
-def test_shapes_and_masks(encoder, clips, tokens):
+def test_shapes_and_masks(encoder: ClipEncoder, clips: Clips, tokens: Tokens) -> None:
     video = encoder.encode_video(clips, patches=True)
     assert video.frames.shape == (VIDEOS, FRAMES, DIM)
     assert video.patches.shape == (VIDEOS, FRAMES, 10, DIM)
@@ -65,19 +72,23 @@ def test_shapes_and_masks(encoder, clips, tokens):
     assert encoder.encode_text(tokens).words is None
 
 
-def test_padding_after_the_end_does_not_change_the_sentence(encoder, tokens):
+def test_padding_after_the_end_does_not_change_the_sentence(
+    encoder: ClipEncoder, tokens: Tokens
+) -> None:
     shorter = Tokens(tokens.ids[:, :7], tokens.mask[:, :7])
     torch.testing.assert_close(
         encoder.encode_text(shorter).sentence, encoder.encode_text(tokens).sentence
     )
 
 
-def test_empty_batches_give_empty_features(encoder, clips, tokens):
+def test_empty_batches_give_empty_features(
+    encoder: ClipEncoder, clips: Clips, tokens: Tokens
+) -> None:
     assert encoder.encode_video(clips[:0]).frames.shape == (0, FRAMES, DIM)
     assert encoder.encode_text(tokens[:0], words=True).words.shape == (0, WORDS, DIM)
 
 
-def test_patches_as_a_matrix_product_equal_a_convolution():
+def test_patches_as_a_matrix_product_equal_a_convolution() -> None:
     config = VisionConfig(image_size=30, patch_size=7, width=5, heads=1)
     embedding = PatchEmbedding(config, CONFIG.pixel_mean, CONFIG.pixel_std)
     pixels = torch.randn(2, 3, 30, 30, generator=torch.Generator().manual_seed(3))
@@ -86,7 +97,9 @@ def test_patches_as_a_matrix_product_equal_a_convolution():
     torch.testing.assert_close(embedding(pixels), expected)
 
 
-def test_gradient_checkpointing_changes_nothing_but_memory(encoder, clips, tokens):
+def test_gradient_checkpointing_changes_nothing_but_memory(
+    encoder: ClipEncoder, clips: Clips, tokens: Tokens
+) -> None:
     plain, saving = encoder.train(), copy.deepcopy(encoder)
     saving.set_gradient_checkpointing(True)
     saving.set_token_shift((1,))
@@ -100,13 +113,17 @@ def test_gradient_checkpointing_changes_nothing_but_memory(encoder, clips, token
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_every_weight_but_the_scale_gets_a_gradient(encoder, clips, tokens):
+def test_every_weight_but_the_scale_gets_a_gradient(
+    encoder: ClipEncoder, clips: Clips, tokens: Tokens
+) -> None:
     total(encoder, clips, tokens).backward()
     without = [name for name, weight in encoder.named_parameters() if weight.grad is None]
     assert without == ["logit_scale"]
 
 
-def test_frozen_embeddings_are_what_the_field_freezes(encoder, clips, tokens):
+def test_frozen_embeddings_are_what_the_field_freezes(
+    encoder: ClipEncoder, clips: Clips, tokens: Tokens
+) -> None:
     freeze_parameters(nn.ModuleDict({"encoder": encoder}), "embeddings")
     frozen = {name for name, weight in encoder.named_parameters() if not weight.requires_grad}
     assert frozen == {
@@ -124,7 +141,9 @@ def test_frozen_embeddings_are_what_the_field_freezes(encoder, clips, tokens):
     assert encoder.text.blocks[0].attention.qkv.weight.grad is not None
 
 
-def test_autocast_trains_full_precision_weights(encoder, clips, tokens):
+def test_autocast_trains_full_precision_weights(
+    encoder: ClipEncoder, clips: Clips, tokens: Tokens
+) -> None:
     expected = total(encoder, clips, tokens)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = total(encoder.train(), clips, tokens)
@@ -155,20 +174,22 @@ with torch.no_grad():
 
 
 @pytest.mark.slow
-def test_compiled_towers_give_the_same_features_under_the_same_names():
+def test_compiled_towers_give_the_same_features_under_the_same_names() -> None:
     # In a process of its own: the shape checks of these tests cannot be traced.
     program = COMPILED.format(config=dataclasses.asdict(CONFIG), size=SIZE)
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
 
-def test_a_seed_decides_every_weight():
+def test_a_seed_decides_every_weight() -> None:
     first, second, other = (ClipEncoder(CONFIG, seed=seed).state_dict() for seed in (5, 5, 6))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["text.projection.weight"], other["text.projection.weight"])
 
 
-def test_inputs_that_do_not_fit_are_refused_with_what_would(encoder, clips, tokens):
+def test_inputs_that_do_not_fit_are_refused_with_what_would(
+    encoder: ClipEncoder, clips: Clips, tokens: Tokens
+) -> None:
     small = Clips(clips.frames[..., :32, :32], clips.mask, clips.seconds)
     with pytest.raises(UsageError, match=r"32 x 32.*48 x 48.*FrameSpec\(size=48\)"):
         encoder.encode_video(small)
@@ -177,7 +198,7 @@ def test_inputs_that_do_not_fit_are_refused_with_what_would(encoder, clips, toke
         encoder.encode_text(long)
 
 
-def test_configs_survive_json_and_refuse_nonsense():
+def test_configs_survive_json_and_refuse_nonsense() -> None:
     for config in (CONFIG, *CLIP_SHAPES.values()):
         assert from_plain(ClipConfig, json.loads(json.dumps(dataclasses.asdict(config)))) == config
     assert from_plain(ClipConfig, {}) == ClipConfig()
@@ -189,7 +210,7 @@ def test_configs_survive_json_and_refuse_nonsense():
         VisionConfig(image_size=16, patch_size=32)
 
 
-def test_the_released_shapes_have_the_released_sizes():
+def test_the_released_shapes_have_the_released_sizes() -> None:
     with torch.device("meta"):
         sizes = {
             name: sum(weight.numel() for weight in ClipEncoder(config).parameters())
@@ -201,7 +222,7 @@ def test_the_released_shapes_have_the_released_sizes():
     assert sizes == expected
 
 
-def test_a_number_recomputes_that_many_visual_blocks(encoder):
+def test_a_number_recomputes_that_many_visual_blocks(encoder: ClipEncoder) -> None:
     encoder.set_gradient_checkpointing(2)
     assert encoder.vision.gradient_checkpointing == 2
     assert not encoder.text.gradient_checkpointing
@@ -209,7 +230,7 @@ def test_a_number_recomputes_that_many_visual_blocks(encoder):
     assert encoder.vision.gradient_checkpointing == 0
 
 
-def test_frame_positions_tell_equal_frames_apart(clips, tmp_path):
+def test_frame_positions_tell_equal_frames_apart(clips: Clips, tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, vision=dataclasses.replace(CONFIG.vision, frame_positions=FRAMES)
     )
@@ -226,7 +247,7 @@ def test_frame_positions_tell_equal_frames_apart(clips, tmp_path):
         save_clip(encoder, None, tmp_path)
 
 
-def test_the_feed_forward_without_gradients_is_the_one_with_them(encoder):
+def test_the_feed_forward_without_gradients_is_the_one_with_them(encoder: ClipEncoder) -> None:
     block = encoder.vision.blocks[0].mlp
     tokens = torch.randn(2, 5, block.up.in_features)
     expected = block.eval()(tokens).detach()
@@ -235,7 +256,7 @@ def test_the_feed_forward_without_gradients_is_the_one_with_them(encoder):
         assert torch.equal(block.train()(tokens), expected)
 
 
-def test_what_stands_after_the_end_is_not_computed(encoder, tokens):
+def test_what_stands_after_the_end_is_not_computed(encoder: ClipEncoder, tokens: Tokens) -> None:
     """Without gradients the tower reads as far as the longest sentence; the same comes out."""
     widths: list[int] = []
     handle = encoder.text.blocks[0].register_forward_hook(
@@ -251,20 +272,30 @@ def test_what_stands_after_the_end_is_not_computed(encoder, tokens):
     torch.testing.assert_close(short, whole)
 
 
+def count_pictures(encoder: ClipEncoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pictures each later call of the vision tower gets."""
+    seen: list[int] = []
+    forward = encoder.vision.forward
+
+    def counted(pictures: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        seen.append(len(pictures))
+        return forward(pictures, *arguments, **options)
+
+    monkeypatch.setattr(encoder.vision, "forward", counted)
+    return seen
+
+
 @pytest.mark.parametrize("patches", [False, True])
-def test_a_video_of_one_picture_costs_one_frame(encoder, clips, monkeypatch, patches):
+def test_a_video_of_one_picture_costs_one_frame(
+    encoder: ClipEncoder, clips: Clips, monkeypatch: pytest.MonkeyPatch, patches: bool
+) -> None:
     """Photographs fill every place with one picture; among other videos too, in their order."""
     still = clips.frames[:1, :1].expand(1, FRAMES, -1, -1, -1)
     mixed = Clips(
         torch.cat([clips.frames, still]), torch.ones(3, FRAMES, dtype=torch.bool), torch.zeros(3, 3)
     )
     wanted = encoder.encode_frames(mixed.frames, mixed.mask, patches=patches).detach()
-    seen: list[int] = []
-    monkeypatch.setattr(
-        encoder.vision, "forward", lambda *a, _real=encoder.vision.forward, **b: (
-            seen.append(len(a[0])), _real(*a, **b)
-        )[1],
-    )  # fmt: skip
+    seen = count_pictures(encoder, monkeypatch)
     with torch.no_grad():
         video = encoder.encode_video(mixed, patches=patches)
     assert sum(seen) == 2 * FRAMES + 1
@@ -278,7 +309,9 @@ def test_a_video_of_one_picture_costs_one_frame(encoder, clips, monkeypatch, pat
     assert sum(seen) == 3 * FRAMES, "a frame there depends on its place"
 
 
-def test_frames_that_fill_up_a_short_video_cost_one(encoder, clips, monkeypatch):
+def test_frames_that_fill_up_a_short_video_cost_one(
+    encoder: ClipEncoder, clips: Clips, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Repeated or black ones, in any video of a batch; a frame that comes again later counts."""
     frames = clips.frames.clone()
     frames[0, 1:] = 0
@@ -288,12 +321,7 @@ def test_frames_that_fill_up_a_short_video_cost_one(encoder, clips, monkeypatch)
     mask[0, 1:] = False
     filled = Clips(frames, mask, torch.zeros(2, FRAMES))
     wanted = encoder.encode_frames(filled.frames, filled.mask).detach()
-    seen: list[int] = []
-    monkeypatch.setattr(
-        encoder.vision, "forward", lambda *a, _real=encoder.vision.forward, **b: (
-            seen.append(len(a[0])), _real(*a, **b)
-        )[1],
-    )  # fmt: skip
+    seen = count_pictures(encoder, monkeypatch)
     with torch.no_grad():
         video = encoder.encode_video(filled)
     assert sum(seen) == 2 + FRAMES
@@ -301,7 +329,9 @@ def test_frames_that_fill_up_a_short_video_cost_one(encoder, clips, monkeypatch)
     assert torch.equal(video.mask, mask)
 
 
-def test_a_frame_that_differs_in_one_pixel_is_another_one(encoder, clips):
+def test_a_frame_that_differs_in_one_pixel_is_another_one(
+    encoder: ClipEncoder, clips: Clips
+) -> None:
     """Whatever row the pixel is in."""
     twins = clips.frames[:1, :1].repeat(1, 2, 1, 1, 1)
     for row in range(twins.shape[3]):

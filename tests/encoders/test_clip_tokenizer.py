@@ -1,14 +1,18 @@
 """CLIP's ids, proven against transformers' tokenizer on the same vocabulary."""
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from multilingual_texts import generated_sentences
 
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
@@ -37,11 +41,12 @@ WORDS = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> ClipTokenizer:
+    """CLIP's own table of pieces."""
     return ClipTokenizer.from_table(TABLE)
 
 
 @pytest.fixture(scope="module")
-def oracle(tokenizer, tmp_path_factory):
+def oracle(tokenizer: ClipTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """From vocab.json and merges.txt, so that nothing of ours but the two lists is shared."""
     from transformers import CLIPTokenizer
 
@@ -60,7 +65,9 @@ def write_vocabulary(tokenizer: ClipTokenizer, folder: Path) -> None:
         (folder / name).unlink()
 
 
-def assert_same_ids(tokenizer, oracle, texts, max_length):
+def assert_same_ids(
+    tokenizer: ClipTokenizer, oracle: Any, texts: list[str], max_length: int
+) -> None:
     ours = tokenizer(texts, max_length)
     theirs = oracle(texts, truncation=True, max_length=max_length)["input_ids"]
     for row, expected in enumerate(theirs):
@@ -88,17 +95,25 @@ def generated_texts(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("max_length", [32, 64, 77])
-def test_ids_equal_the_oracle_on_thousands_of_generated_texts(tokenizer, oracle, max_length):
+def test_ids_equal_the_oracle_on_thousands_of_generated_texts(
+    tokenizer: ClipTokenizer, oracle: Any, max_length: int
+) -> None:
     assert_same_ids(tokenizer, oracle, generated_texts(2000, seed=max_length), max_length)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(texts=st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), min_size=1))
-def test_ids_equal_the_oracle_on_any_unicode(tokenizer, oracle, texts):
+def test_ids_equal_the_oracle_on_any_unicode(tokenizer: Any, oracle: Any, texts: Any) -> None:
     assert_same_ids(tokenizer, oracle, texts, 32)
 
 
-def test_known_ids_of_the_original_tokenizer(tokenizer):
+def test_ids_equal_the_oracle_on_ten_scripts_at_the_length_of_pe_core(
+    tokenizer: ClipTokenizer, oracle: Any
+) -> None:
+    assert_same_ids(tokenizer, oracle, generated_sentences(10_000, seed=3), 32)
+
+
+def test_known_ids_of_the_original_tokenizer(tokenizer: ClipTokenizer) -> None:
     tokens = tokenizer(["a photo of a cat", "Hello,   WORLD!", ""], max_length=8)
     assert tokens.ids.tolist() == [
         [49406, 320, 1125, 539, 320, 2368, 49407, 0],
@@ -109,7 +124,7 @@ def test_known_ids_of_the_original_tokenizer(tokenizer):
     assert tokenizer.vocabulary_size == 49408
 
 
-def test_truncation_keeps_the_end_token(tokenizer):
+def test_truncation_keeps_the_end_token(tokenizer: ClipTokenizer) -> None:
     for length in (2, 3, 32, 77):
         tokens = tokenizer(["word " * 100, "x" * 10_000], max_length=length)
         assert tokens.ids[:, 0].tolist() == [49406, 49406]
@@ -119,31 +134,37 @@ def test_truncation_keeps_the_end_token(tokenizer):
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=st.text(alphabet=st.characters(categories=["Cs", "L", "So"])))
-def test_broken_unicode_gives_ids_and_no_crash(tokenizer, text):
+def test_broken_unicode_gives_ids_and_no_crash(tokenizer: Any, text: Any) -> None:
     tokens = tokenizer([text])
     assert tokens.ids.shape == (1, 32)
     end = int(tokens.mask.sum()) - 1
     assert tokens.ids[0, end] == 49407
 
 
-def test_lone_surrogates_count_as_the_replacement_character_and_pairs_are_joined(tokenizer):
+def test_lone_surrogates_count_as_the_replacement_character_and_pairs_are_joined(
+    tokenizer: ClipTokenizer,
+) -> None:
     broken = tokenizer(["a \ud800 b", "\udfff", "\ud83d\ude00"])
     mended = tokenizer(["a \ufffd b", "\ufffd", "\U0001f600"])
     assert torch.equal(broken.ids, mended.ids)
 
 
-def test_an_empty_list_and_a_single_string_work(tokenizer):
+def test_an_empty_list_and_a_single_string_work(tokenizer: ClipTokenizer) -> None:
     assert tokenizer([]).ids.shape == (0, 32)
     assert torch.equal(tokenizer("a cat").ids, tokenizer(["a cat"]).ids)
 
 
 @pytest.mark.parametrize("max_length", [0, 1, 78])
-def test_lengths_the_model_cannot_take_are_refused(tokenizer, max_length):
+def test_lengths_the_model_cannot_take_are_refused(
+    tokenizer: ClipTokenizer, max_length: int
+) -> None:
     with pytest.raises(UsageError, match="2 to 77"):
         tokenizer(["a cat"], max_length=max_length)
 
 
-def test_every_kind_of_folder_gives_the_same_ids(tokenizer, oracle, tmp_path):
+def test_every_kind_of_folder_gives_the_same_ids(
+    tokenizer: ClipTokenizer, oracle: Any, tmp_path: Path
+) -> None:
     texts = generated_texts(200, seed=1)
     expected = tokenizer(texts).ids
     tokenizer.save(tmp_path / "json")
@@ -155,14 +176,14 @@ def test_every_kind_of_folder_gives_the_same_ids(tokenizer, oracle, tmp_path):
         assert torch.equal(ClipTokenizer.from_folder(tmp_path / name)(texts).ids, expected)
 
 
-def test_transformers_reads_the_folder_we_save(tokenizer, tmp_path):
+def test_transformers_reads_the_folder_we_save(tokenizer: ClipTokenizer, tmp_path: Path) -> None:
     from transformers import CLIPTokenizer
 
     tokenizer.save(tmp_path)
     assert_same_ids(tokenizer, CLIPTokenizer.from_pretrained(tmp_path), generated_texts(200, 2), 32)
 
 
-def test_a_folder_without_a_vocabulary_is_named(tmp_path):
+def test_a_folder_without_a_vocabulary_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"tokenizer\.json"):
         ClipTokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordPiece"}}')

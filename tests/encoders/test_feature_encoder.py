@@ -1,12 +1,14 @@
 """Adapters over features that were computed elsewhere."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 
 import pytest
 import torch
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.settings import from_plain
 from eaglenet.types import TextFeatures, VideoFeatures
@@ -20,12 +22,14 @@ def random(*shape: int) -> torch.Tensor:
 
 @pytest.fixture
 def texts() -> TextFeatures:
+    """Sentences and words, some of them padding."""
     mask = torch.arange(WORDS)[None] < torch.tensor([[2], [5], [3]])
     return TextFeatures(random(TEXTS, TEXT_DIM), random(TEXTS, WORDS, TEXT_DIM), mask)
 
 
 @pytest.fixture
 def videos() -> VideoFeatures:
+    """Frames and patches, some frames padding."""
     mask = torch.arange(FRAMES)[None] < torch.tensor([[7], [4]])
     return VideoFeatures(
         random(VIDEOS, FRAMES, FRAME_DIM), mask, patches=random(VIDEOS, FRAMES, 4, FRAME_DIM)
@@ -33,7 +37,9 @@ def videos() -> VideoFeatures:
 
 
 @pytest.mark.parametrize("scaling", ["none", "unit", "layer_norm"])
-def test_features_come_out_in_the_joint_width_with_their_masks(scaling, texts, videos):
+def test_features_come_out_in_the_joint_width_with_their_masks(
+    scaling: str, texts: TextFeatures, videos: VideoFeatures
+) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, scaling=scaling))
     text = encoder.encode_text(texts, words=True)
     video = encoder.encode_video(videos, patches=True)
@@ -45,7 +51,7 @@ def test_features_come_out_in_the_joint_width_with_their_masks(scaling, texts, v
     assert encoder.encode_video(VideoFeatures(videos.frames, videos.mask)).patches is None
 
 
-def test_the_adapter_is_a_linear_map_with_a_bias(texts):
+def test_the_adapter_is_a_linear_map_with_a_bias(texts: TextFeatures) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM))
     linear = encoder.text.linear
     with torch.no_grad():
@@ -54,7 +60,7 @@ def test_the_adapter_is_a_linear_map_with_a_bias(texts):
     torch.testing.assert_close(encoder.encode_text(texts).sentence, expected)
 
 
-def test_equal_widths_start_as_the_identity_or_stay_it(videos):
+def test_equal_widths_start_as_the_identity_or_stay_it(videos: VideoFeatures) -> None:
     learned = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, FRAME_DIM))
     fixed = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, FRAME_DIM, identity=True))
     for encoder in (learned, fixed):
@@ -65,7 +71,7 @@ def test_equal_widths_start_as_the_identity_or_stay_it(videos):
     assert fixed.text.linear is not None
 
 
-def test_unit_scaling_forgets_the_length_of_a_feature(texts):
+def test_unit_scaling_forgets_the_length_of_a_feature(texts: TextFeatures) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, scaling="unit"))
     longer = TextFeatures(100 * texts.sentence)
     torch.testing.assert_close(
@@ -73,7 +79,7 @@ def test_unit_scaling_forgets_the_length_of_a_feature(texts):
     )
 
 
-def test_dropout_works_in_training_only(texts):
+def test_dropout_works_in_training_only(texts: TextFeatures) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, dropout=0.5))
     torch.manual_seed(0)
     assert not torch.equal(encoder.encode_text(texts).sentence, encoder.encode_text(texts).sentence)
@@ -81,13 +87,17 @@ def test_dropout_works_in_training_only(texts):
     assert torch.equal(encoder.encode_text(texts).sentence, encoder.encode_text(texts).sentence)
 
 
-def test_half_precision_features_are_taken_in_the_precision_of_the_weights(videos):
+def test_half_precision_features_are_taken_in_the_precision_of_the_weights(
+    videos: VideoFeatures,
+) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM))
     stored = videos.to("cpu", torch.float16)
     assert encoder.encode_video(stored).frames.dtype == torch.float32
 
 
-def test_what_is_missing_or_of_another_width_is_named(texts, videos):
+def test_what_is_missing_or_of_another_width_is_named(
+    texts: TextFeatures, videos: VideoFeatures
+) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM))
     with pytest.raises(UsageError, match="word features"):
         encoder.encode_text(TextFeatures(texts.sentence), words=True)
@@ -97,7 +107,7 @@ def test_what_is_missing_or_of_another_width_is_named(texts, videos):
         encoder.encode_text(TextFeatures(texts.sentence[:, :9]))
 
 
-def test_configs_survive_json_and_refuse_nonsense():
+def test_configs_survive_json_and_refuse_nonsense() -> None:
     config = FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, scaling="unit", dropout=0.25)
     assert from_plain(FeatureConfig, json.loads(json.dumps(asdict(config)))) == config
     with pytest.raises(ConfigError, match="width_"):
@@ -108,7 +118,7 @@ def test_configs_survive_json_and_refuse_nonsense():
         FeatureConfig(TEXT_DIM, FRAME_DIM, dropout=1.0)
 
 
-def test_a_hidden_layer_is_a_gelu_network(texts):
+def test_a_hidden_layer_is_a_gelu_network(texts: TextFeatures) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, hidden=20)).eval()
     first, second = encoder.text.raised, encoder.text.linear
     hidden = torch.nn.functional.gelu(texts.sentence @ first.weight.T + first.bias)
@@ -116,7 +126,7 @@ def test_a_hidden_layer_is_a_gelu_network(texts):
     torch.testing.assert_close(encoder.encode_text(texts).sentence, expected)
 
 
-def test_dropped_frames_are_real_ones_and_one_always_stays(videos):
+def test_dropped_frames_are_real_ones_and_one_always_stays(videos: VideoFeatures) -> None:
     config = FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, frame_dropout=0.9)
     encoder = FeatureEncoder(config)
     torch.manual_seed(0)

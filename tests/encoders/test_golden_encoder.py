@@ -1,7 +1,12 @@
 """The released code's features, reproduced from its own checkpoint names."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.weight_names import from_openai, openai_config
@@ -18,7 +23,8 @@ PREFIX = "clip."
 
 
 @pytest.fixture(scope="module", params=GOLDEN_NAMES)
-def golden(request):
+def golden(request: pytest.FixtureRequest) -> tuple[ClipEncoder, Any, dict[str, Tensor]]:
+    """The authors' towers, what they were given, and what they gave."""
     weights = {
         name[len(PREFIX) :]: value
         for name, value in golden_weights(request.param).items()
@@ -32,7 +38,9 @@ def golden(request):
 
 
 @torch.no_grad()
-def test_text_features_equal_the_released_code(golden):
+def test_text_features_equal_the_released_code(
+    golden: tuple[ClipEncoder, Any, dict[str, Tensor]],
+) -> None:
     encoder, inputs, expected = golden
     tokens = Tokens(inputs.token_ids, inputs.token_ids != 0)
     sentence = encoder.encode_text(tokens).sentence
@@ -40,7 +48,9 @@ def test_text_features_equal_the_released_code(golden):
 
 
 @torch.no_grad()
-def test_frame_features_with_token_shift_equal_the_released_code(golden):
+def test_frame_features_with_token_shift_equal_the_released_code(
+    golden: tuple[ClipEncoder, Any, dict[str, Tensor]],
+) -> None:
     encoder, inputs, expected = golden
     frames = encoder.encode_frames(inputs.pixels)[:, :, 0]
     torch.testing.assert_close(frames, expected["frame_features"], atol=TOLERANCE, rtol=0)
@@ -49,7 +59,9 @@ def test_frame_features_with_token_shift_equal_the_released_code(golden):
 
 
 @torch.no_grad()
-def test_without_token_shift_the_features_are_others(golden):
+def test_without_token_shift_the_features_are_others(
+    golden: tuple[ClipEncoder, Any, dict[str, Tensor]],
+) -> None:
     encoder, inputs, expected = golden
     encoder.set_token_shift(())
     frames = encoder.encode_frames(inputs.pixels)[:, :, 0]

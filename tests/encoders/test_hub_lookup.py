@@ -1,6 +1,9 @@
 """Hub ids: the cache first, never the network when the files are there, a helpful error if not."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +27,7 @@ CONFIG = ClipConfig(
 
 
 @pytest.fixture
-def hub_cache(tmp_path, monkeypatch):
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, and no way to the network but an error."""
     from huggingface_hub import constants
 
@@ -34,7 +37,7 @@ def hub_cache(tmp_path, monkeypatch):
 
     original = huggingface_hub.hf_hub_download
 
-    def download(*arguments, **options):
+    def download(*arguments: Any, **options: Any) -> Any:
         assert options["local_files_only"], "the network was asked"
         return original(*arguments, cache_dir=str(tmp_path), **options)
 
@@ -53,7 +56,7 @@ def put_into_cache(cache: Path, identifier: str) -> ClipEncoder:
 
 
 @pytest.mark.parametrize("name", ["openai/clip-vit-base-patch32", "ViT-B/32"])
-def test_a_cached_model_loads_without_the_network(hub_cache, name):
+def test_a_cached_model_loads_without_the_network(hub_cache: Path, name: str) -> None:
     expected = put_into_cache(hub_cache, "openai/clip-vit-base-patch32").state_dict()
     encoder, tokenizer = load_clip(name)
     for key, value in encoder.state_dict().items():
@@ -61,7 +64,7 @@ def test_a_cached_model_loads_without_the_network(hub_cache, name):
     assert tokenizer.vocabulary_size == TOKENIZER.vocabulary_size
 
 
-def test_a_missing_model_is_named_with_the_places_and_the_ways_out(hub_cache):
+def test_a_missing_model_is_named_with_the_places_and_the_ways_out(hub_cache: Path) -> None:
     with pytest.raises(ModelNotFoundError) as failure:
         load_clip("somebody/unknown-model")
     message = str(failure.value)
@@ -70,26 +73,30 @@ def test_a_missing_model_is_named_with_the_places_and_the_ways_out(hub_cache):
     assert "\n" not in message
 
 
-def test_a_model_cached_in_part_counts_as_missing(hub_cache):
+def test_a_model_cached_in_part_counts_as_missing(hub_cache: Path) -> None:
     put_into_cache(hub_cache, "openai/clip-vit-base-patch16")
     next(hub_cache.glob("**/model.safetensors")).unlink()
     with pytest.raises(ModelNotFoundError, match="clip-vit-base-patch16"):
         load_clip("openai/clip-vit-base-patch16")
 
 
-def test_a_missing_folder_is_no_hub_id():
+def test_a_missing_folder_is_no_hub_id() -> None:
     with pytest.raises(ModelNotFoundError, match="no such folder or file"):
         find_hub_folder("models/somewhere/deep")
 
 
-def test_the_hub_is_asked_for_what_the_cache_does_not_have(tmp_path, monkeypatch):
+def test_the_hub_is_asked_for_what_the_cache_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import huggingface_hub
     from huggingface_hub import constants
 
     save_clip(ClipEncoder(CONFIG), TOKENIZER, tmp_path)
     asked = []
 
-    def download(identifier, file, *, revision, local_files_only, tqdm_class):
+    def download(
+        identifier: Any, file: Any, *, revision: Any, local_files_only: Any, tqdm_class: Any
+    ) -> Any:
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
         asked.append(file)
@@ -114,7 +121,9 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(tmp_path, monkeypatch
         ["PE-Core-B16-224.pt"],
     ],
 )
-def test_other_layouts_of_the_hub_are_found(files, tmp_path, monkeypatch):
+def test_other_layouts_of_the_hub_are_found(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """open_clip's folders, and Meta's one file that is named like its repository."""
     import huggingface_hub
     from huggingface_hub import constants
@@ -122,7 +131,9 @@ def test_other_layouts_of_the_hub_are_found(files, tmp_path, monkeypatch):
     for file in files:
         (tmp_path / file).write_text("{}")
 
-    def download(identifier, file, *, revision, local_files_only, tqdm_class):
+    def download(
+        identifier: Any, file: Any, *, revision: Any, local_files_only: Any, tqdm_class: Any
+    ) -> Any:
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
         return str(tmp_path / file)

@@ -32,6 +32,7 @@ def word_piece() -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def tokenizer() -> JsonTokenizer:
+    """A tokenizer of word pieces with a short context."""
     return JsonTokenizer(word_piece(), TokenizerSettings(context_length=11))
 
 

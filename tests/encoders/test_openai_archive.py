@@ -1,8 +1,12 @@
 """OpenAI's .pt files: weights come out, nothing in them runs."""
 
+from __future__ import annotations
+
 import io
 import pickle
 import zipfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,16 +24,18 @@ SHAPE = OpenaiShape(GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, 2, 3, mlp=3
 
 @pytest.fixture(scope="module")
 def original() -> OpenaiClip:
+    """A model of OpenAI's own class, with random weights in fp16."""
     torch.manual_seed(3)
     return OpenaiClip(SHAPE).half().eval()
 
 
 @pytest.fixture(scope="module")
-def archive(original, tmp_path_factory):
+def archive(original: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model as the archive that OpenAI publishes."""
     return save_archive(original, tmp_path_factory.mktemp("openai") / "ViT-tiny.pt")
 
 
-def test_every_weight_of_a_script_archive_is_read(original, archive):
+def test_every_weight_of_a_script_archive_is_read(original: Any, archive: Path) -> None:
     weights = read_openai_weights(archive)
     expected = {
         name: value
@@ -41,7 +47,7 @@ def test_every_weight_of_a_script_archive_is_read(original, archive):
         assert torch.equal(value, expected[name])
 
 
-def test_the_shape_is_read_off_the_weights(archive):
+def test_the_shape_is_read_off_the_weights(archive: Path) -> None:
     config = openai_config(read_openai_weights(archive))
     assert (config.dim, config.vision.image_size, config.vision.patch_size) == (DIM, 24, PATCH)
     assert (config.vision.width, config.vision.heads, config.vision.layers) == (WIDTH, 2, 2)
@@ -52,7 +58,9 @@ def test_the_shape_is_read_off_the_weights(archive):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_encoder_has_the_weights_in_the_asked_precision(original, archive, dtype):
+def test_the_encoder_has_the_weights_in_the_asked_precision(
+    original: Any, archive: Path, dtype: torch.dtype
+) -> None:
     encoder = load_openai_clip(archive, dtype=dtype)
     assert {weight.dtype for weight in encoder.parameters()} == {dtype}
     assert not encoder.training
@@ -61,7 +69,9 @@ def test_the_encoder_has_the_weights_in_the_asked_precision(original, archive, d
     assert torch.equal(encoder.text.blocks[2].attention.qkv.weight, fused.to(dtype))
 
 
-def test_a_plain_state_dict_gives_the_same_encoder(original, archive, tmp_path):
+def test_a_plain_state_dict_gives_the_same_encoder(
+    original: Any, archive: Path, tmp_path: Path
+) -> None:
     torch.save(original.state_dict(), tmp_path / "state.pt")
     torch.save({"state_dict": original.state_dict()}, tmp_path / "wrapped.pt")
     expected = load_openai_clip(archive).state_dict()
@@ -70,7 +80,9 @@ def test_a_plain_state_dict_gives_the_same_encoder(original, archive, tmp_path):
             assert torch.equal(value, expected[key])
 
 
-def test_the_vocabulary_is_taken_from_beside_the_file_or_from_where_it_is_told(archive, tmp_path):
+def test_the_vocabulary_is_taken_from_beside_the_file_or_from_where_it_is_told(
+    archive: Path, tmp_path: Path
+) -> None:
     words = ClipTokenizer.from_words(["red ball"])
     words.save(tmp_path)
     _, tokenizer = load_clip(archive, tokenizer=tmp_path)
@@ -80,25 +92,29 @@ def test_the_vocabulary_is_taken_from_beside_the_file_or_from_where_it_is_told(a
     assert load_clip(copy)[1].vocabulary_size == words.vocabulary_size
 
 
-def test_a_file_without_any_vocabulary_says_where_it_looked(archive, monkeypatch):
+def test_a_file_without_any_vocabulary_says_where_it_looked(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModelNotFoundError, match=r"bpe_simple_vocab_16e6\.txt\.gz beside it"):
         load_clip(archive)
 
 
 class Malicious:
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return print, ("the archive ran code",)
 
 
-def rewrite(archive, path, tree: bytes) -> None:
+def rewrite(archive: Path, path: Path, tree: bytes) -> None:
     """The archive with another data.pkl."""
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
             new.writestr(name, tree if name.endswith("/data.pkl") else old.read(name))
 
 
-def test_an_archive_that_names_a_function_is_refused_and_nothing_runs(archive, tmp_path, capfd):
+def test_an_archive_that_names_a_function_is_refused_and_nothing_runs(
+    archive: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "malicious.pt"
     rewrite(archive, path, pickle.dumps({"model": Malicious()}))
     with pytest.raises(CheckpointError, match=r"builtins\.print.*refused"):
@@ -110,7 +126,7 @@ def test_an_archive_that_names_a_function_is_refused_and_nothing_runs(archive, t
     assert "the archive ran code" not in capfd.readouterr().out
 
 
-def test_damaged_files_are_named(archive, tmp_path):
+def test_damaged_files_are_named(archive: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.pt"
     for tree in (b"", b"garbage", pickle.dumps([1, 2]), pickle.dumps({"a": 1})):
         rewrite(archive, damaged, tree)
@@ -129,12 +145,12 @@ def test_damaged_files_are_named(archive, tmp_path):
         load_openai_clip(damaged)
 
 
-def test_weights_of_another_model_are_named():
+def test_weights_of_another_model_are_named() -> None:
     with pytest.raises(CheckpointError, match=r"visual\.conv1\.weight"):
         openai_config({"layer.weight": torch.zeros(2)})
 
 
-def test_a_missing_weight_is_named(archive):
+def test_a_missing_weight_is_named(archive: Path) -> None:
     weights = read_openai_weights(archive)
     config = openai_config(weights)
     del weights["transformer.resblocks.1.mlp.c_fc.weight"]

@@ -115,6 +115,32 @@ def test_perception_features_equal_those_of_open_clip(kind: str, tmp_path: Path)
     assert encoder.logit_scale.item() == pytest.approx(model.logit_scale.item())
 
 
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_whole_of_the_smallest_equals_that_of_open_clip(tmp_path: Path) -> None:
+    """Every block, all pixels and the whole vocabulary."""
+    open_clip = import_oracle("open_clip")
+    name = "PE-Core-T-16-384"
+    path = Path(open_clip.__path__[0]) / f"model_configs/{name}.json"
+    plain = json.loads(path.read_text())
+    plain.pop("custom_text", None)
+    model = randomised(open_clip.model.CustomTextCLIP(**plain))
+    save(model, tmp_path, plain["vision_cfg"]["timm_model_name"])
+    encoder = read_perception(tmp_path)
+    assert encoder.config == PERCEPTION_SHAPES[name]
+    clips, _ = inputs(384, 32)
+    clips = Clips(clips.frames[:1, :2], clips.mask[:1, :2], clips.seconds[:1, :2])
+    pixels = (clips.frames.flatten(0, 1).double() / 255 - 0.5) / 0.5
+    expected = model.encode_image(pixels.float())
+    torch.testing.assert_close(encoder.encode_video(clips).frames.flatten(0, 1), expected, **EXACT)
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(1, 49_000, (3, 32), generator=generator)
+    ids[:, -1] = 49_407
+    tokens = Tokens(ids, torch.ones_like(ids, dtype=torch.bool))
+    expected = model.encode_text(ids)
+    torch.testing.assert_close(encoder.encode_text(tokens).sentence, expected, **EXACT)
+
+
 @torch.no_grad()
 def test_siglip_in_open_clips_layout_equals_open_clip(tmp_path: Path) -> None:
     """With the GELU by tanh of Google's code and of transformers; some of timm's trunks differ."""

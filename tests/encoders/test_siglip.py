@@ -17,7 +17,13 @@ import eaglenet
 from eaglenet.encoders.loading import load_pretrained
 from eaglenet.encoders.siglip.config import SIGLIP_SHAPES, SiglipConfig
 from eaglenet.encoders.siglip.encoder import SiglipEncoder
-from eaglenet.encoders.siglip.files import read_siglip_folder, read_siglip_tokenizer
+from eaglenet.encoders.siglip.files import (
+    TEXT_DEFAULTS,
+    TOWER_DEFAULTS,
+    VISION_DEFAULTS,
+    read_siglip_folder,
+    read_siglip_tokenizer,
+)
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.methods import METHODS
 from eaglenet.types import Clips, Tokens
@@ -120,6 +126,27 @@ def test_features_of_the_true_width_equal_those_of_transformers(tmp_path: Path) 
     expected = pooled(model.get_image_features((frames[0].float() / 255 - 0.5) / 0.5))
     torch.testing.assert_close(encoder.encode_video(clips).frames[0], expected, **EXACT)
     tokens = random_tokens(19, 1)
+    expected = pooled(model.get_text_features(tokens.ids))
+    torch.testing.assert_close(encoder.encode_text(tokens).sentence, expected, **EXACT)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_whole_of_b16_equals_that_of_transformers(tmp_path: Path) -> None:
+    """Every block, all pixels and the whole vocabulary."""
+    plain = {
+        "model_type": "siglip",
+        "text_config": {**TOWER_DEFAULTS, **TEXT_DEFAULTS},
+        "vision_config": {**TOWER_DEFAULTS, **VISION_DEFAULTS},
+    }
+    model = oracle(plain)
+    encoder = save(model, plain, tmp_path)
+    assert encoder.config == SIGLIP_SHAPES["google/siglip-base-patch16-224"]
+    frames = random_clips(224).frames[:1, :2]
+    clips = Clips(frames, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2))
+    expected = pooled(model.get_image_features((frames[0].float() / 255 - 0.5) / 0.5))
+    torch.testing.assert_close(encoder.encode_video(clips).frames[0], expected, **EXACT)
+    tokens = random_tokens(64, 1, 32_000)
     expected = pooled(model.get_text_features(tokens.ids))
     torch.testing.assert_close(encoder.encode_text(tokens).sentence, expected, **EXACT)
 
@@ -273,5 +300,5 @@ def test_what_it_cannot_do_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "siglip2"}')
     with pytest.raises(CheckpointError, match="NaFlex"):
         load_pretrained(tmp_path)
-    with pytest.raises(ModelNotFoundError, match=r"spiece\.model"):
+    with pytest.raises(ModelNotFoundError, match=r"no tokenizer\.json and no spiece\.model"):
         read_siglip_tokenizer(tmp_path, SiglipConfig())

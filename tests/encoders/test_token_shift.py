@@ -1,5 +1,7 @@
 """Token shift against a loop written from its description."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 
@@ -28,7 +30,7 @@ def shift_by_loop(videos: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("num_tokens", [17, 50, 197, 257])
-def test_shifted_tokens_equal_the_loop(num_tokens):
+def test_shifted_tokens_equal_the_loop(num_tokens: int) -> None:
     generator = torch.Generator().manual_seed(num_tokens)
     videos = torch.randn(VIDEOS, FRAMES, num_tokens, WIDTH, generator=generator)
     shifted = shift_tokens(videos.flatten(0, 1), FRAMES).unflatten(0, (VIDEOS, FRAMES))
@@ -37,7 +39,7 @@ def test_shifted_tokens_equal_the_loop(num_tokens):
 
 
 @pytest.mark.parametrize(("num_tokens", "stride"), [(50, 7), (197, 28), (257, 36)])
-def test_the_released_towers_move_fourteen_patches_or_so(num_tokens, stride):
+def test_the_released_towers_move_fourteen_patches_or_so(num_tokens: int, stride: int) -> None:
     assert shift_stride(num_tokens) == stride
     frames = torch.arange(3.0)[:, None, None].expand(3, num_tokens, 1)
     middle = shift_tokens(frames, 3)[1, :, 0]
@@ -45,12 +47,12 @@ def test_the_released_towers_move_fourteen_patches_or_so(num_tokens, stride):
     assert (middle == 2).sum() == len(range(4, num_tokens, stride))
 
 
-def test_one_frame_is_left_alone():
+def test_one_frame_is_left_alone() -> None:
     tokens = torch.randn(VIDEOS, 50, WIDTH, generator=torch.Generator().manual_seed(1))
     assert torch.equal(shift_tokens(tokens, 1), tokens)
 
 
-def test_gradients_reach_the_frame_a_token_came_from():
+def test_gradients_reach_the_frame_a_token_came_from() -> None:
     tokens = torch.randn(
         FRAMES, 50, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
     ).requires_grad_()
@@ -68,7 +70,7 @@ def small_encoder(image_size: int = 48) -> ClipEncoder:
 
 
 @torch.no_grad()
-def test_only_the_attention_of_the_named_blocks_sees_shifted_tokens():
+def test_only_the_attention_of_the_named_blocks_sees_shifted_tokens() -> None:
     encoder = small_encoder()
     pixels = torch.randn(VIDEOS, FRAMES, 3, 48, 48, generator=torch.Generator().manual_seed(4))
     plain = encoder.encode_frames(pixels, patches=True)
@@ -86,7 +88,7 @@ def test_only_the_attention_of_the_named_blocks_sees_shifted_tokens():
 
 
 @torch.no_grad()
-def test_videos_of_a_batch_do_not_see_each_other():
+def test_videos_of_a_batch_do_not_see_each_other() -> None:
     encoder = small_encoder()
     encoder.set_token_shift((1, 2))
     pixels = torch.randn(VIDEOS, FRAMES, 3, 48, 48, generator=torch.Generator().manual_seed(6))
@@ -94,7 +96,7 @@ def test_videos_of_a_batch_do_not_see_each_other():
     torch.testing.assert_close(encoder.encode_frames(pixels[1:]), together[1:])
 
 
-def test_impossible_shifts_are_refused():
+def test_impossible_shifts_are_refused() -> None:
     with pytest.raises(ConfigError, match="blocks 0 to 2"):
         small_encoder().set_token_shift((2, 3))
     with pytest.raises(ConfigError, match="at least 7 tokens"):

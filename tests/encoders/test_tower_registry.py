@@ -18,7 +18,7 @@ from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.loading import load_pretrained
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.methods import METHODS
@@ -80,7 +80,7 @@ def colours() -> Iterator[EncoderSpec]:
         title="mean colours",
         config_class=ColourConfig,
         build=ColourEncoder,
-        recognises=lambda place: (place / "colours.txt").is_file(),
+        recognises=lambda folder: (folder / "colours.txt").is_file(),
         load=load_colours,
     )
     ENCODERS.add("colours", spec)
@@ -93,6 +93,8 @@ def test_our_encoders_meet_the_protocol() -> None:
     for encoder in (ClipEncoder(TINY), FeatureEncoder(FeatureConfig(4, 5, 6)), ColourEncoder):
         made = encoder if isinstance(encoder, nn.Module) else encoder(ColourConfig())
         assert isinstance(made, Encoder)
+    assert ClipEncoder(TINY).vocabulary_size == TINY.text.vocabulary_size
+    assert FeatureEncoder(FeatureConfig(4, 5, 6)).vocabulary_size is None
     assert isinstance(ClipTokenizer.from_merges([]), Tokenizer)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,11 +34,14 @@ def invoke(*arguments: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """The folder of a finished demo, and what the command printed."""
     output = tmp_path_factory.mktemp("shown") / "demo"
     return output, json.loads(invoke("demo", "--output", output, "--clips", str(CLIPS), "--json"))
 
 
-def test_the_demo_evaluates_indexes_and_searches_real_files(shown) -> None:
+def test_the_demo_evaluates_indexes_and_searches_real_files(
+    shown: tuple[Path, dict[str, Any]],
+) -> None:
     output, report = shown
     assert len(list((output / "world" / "videos").glob("*.mp4"))) == CLIPS
     assert report["evaluation"]["protocol"] == f"demo world ({4 * CLIPS} texts x {CLIPS} videos)"
@@ -46,7 +50,7 @@ def test_the_demo_evaluates_indexes_and_searches_real_files(shown) -> None:
     assert (output / "results.html").stat().st_size > 1000
 
 
-def test_the_demo_draws_a_picture_with_three_rows(shown) -> None:
+def test_the_demo_draws_a_picture_with_three_rows(shown: tuple[Path, dict[str, Any]]) -> None:
     from PIL import Image
 
     output, _ = shown
@@ -56,7 +60,7 @@ def test_the_demo_draws_a_picture_with_three_rows(shown) -> None:
         assert len(set(picture.convert("RGB").resize((90, 40)).getdata())) > 20
 
 
-def test_the_demo_again_makes_nothing_anew(shown) -> None:
+def test_the_demo_again_makes_nothing_anew(shown: tuple[Path, dict[str, Any]]) -> None:
     output, first = shown
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.mp4")}
     again = json.loads(invoke("demo", "--output", output, "--clips", str(CLIPS), "--json"))
@@ -65,7 +69,7 @@ def test_the_demo_again_makes_nothing_anew(shown) -> None:
     assert again["evaluation"]["t2v"] == first["evaluation"]["t2v"]
 
 
-def test_the_demo_says_what_to_do_next(shown) -> None:
+def test_the_demo_says_what_to_do_next(shown: tuple[Path, dict[str, Any]]) -> None:
     output, _ = shown
     text = invoke("demo", "--output", output, "--clips", str(CLIPS))
     assert "text-to-video [demo world" in text
@@ -77,7 +81,7 @@ def test_the_demo_says_what_to_do_next(shown) -> None:
     )
 
 
-def test_the_demo_knows_a_real_photograph(shown) -> None:
+def test_the_demo_knows_a_real_photograph(shown: tuple[Path, dict[str, Any]]) -> None:
     _, report = shown
     assert find_photograph() is not None, "matplotlib, which the tests need, brings it"
     assert len(report["photograph"]) == len(SENTENCES)

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -64,6 +65,47 @@ def test_a_sentence_finds_moments_of_both_files(store: Path) -> None:
     assert {Path(hit["path"]).name for hit in hits} == {"wide film.mp4", "tall.mp4"}
     for hit in hits:
         assert 0 <= hit["moment"]["start"] <= hit["moment"]["best"] <= hit["moment"]["end"]
+
+
+def test_what_people_write_first_in_python_works(model: str, films: Path) -> None:
+    """By name, by `str` and by `Path`; one or several; files, arrays and tensors."""
+    method = eaglenet.load(model if model == "small" else Path(model), device="cpu")
+    assert str(method.device) == "cpu"
+    sentences = ["a red picture", "a film of blue"]
+    texts = method.encode_text(sentences)
+    assert len(texts) == 2
+    assert len(method.encode_text(sentences[0])) == 1
+    wide, tall = films / "wide film.mp4", films / "tall.mp4"
+    both = method.encode_video([wide, str(tall)])
+    assert both.frames.shape == (2, method.frame_spec.num_frames, method.encoder.dim)
+    alone = method.encode_video(str(wide))
+    torch.testing.assert_close(alone.frames, both.frames[:1], rtol=1e-3, atol=1e-4)
+    array = np.full((7, 90, 160, 3), (200, 40, 40), np.uint8)
+    tensor = torch.from_numpy(array).permute(0, 3, 1, 2)
+    assert torch.equal(method.encode_video(array).frames, method.encode_video(tensor).frames)
+    scores = method.similarity(sentences, both)
+    assert scores.shape == (2, 2)
+    assert torch.isfinite(scores).all()
+    torch.testing.assert_close(method.similarity(texts[:1], alone), scores[:1, :1])
+    assert method.similarity(sentences[0], array).shape == (1, 1)
+
+
+def test_a_folder_is_indexed_and_searched_from_python(
+    model: str, films: Path, tmp_path: Path
+) -> None:
+    """With paths as `str` and as `Path`, and results that become plain dicts."""
+    store = tmp_path / "store"
+    report = eaglenet.index(films, store, model, workers=0)
+    assert json.loads(json.dumps(report.to_dict()))["indexed"] == 2
+    assert eaglenet.index(str(films), str(store), workers=0).unchanged == 2
+    engine = eaglenet.open(str(store))
+    hits = engine.search("a red picture", path="*.mp4")
+    assert {Path(hit.path).name for hit in hits} == {"wide film.mp4", "tall.mp4"}
+    assert not engine.search("a red picture", path="*.mov")
+    named = eaglenet.open(store).search("a red picture", k=1, path="wide*")[0]
+    assert json.loads(json.dumps(named.to_dict()))["path"] == str(films / "wide film.mp4")
+    picture = Image.new("RGB", (300, 200), (200, 40, 40))
+    assert engine.search_image(picture, k=2)[0].rank == 1
 
 
 def test_the_page_shows_pictures_of_the_hits(store: Path) -> None:

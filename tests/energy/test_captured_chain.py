@@ -1,6 +1,9 @@
 """The runner of the Langevin chain: the pure sampler, or a CUDA graph of it."""
 
+from __future__ import annotations
+
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +20,7 @@ def start(device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     return text.to(device), torch.randn(PAIRS, FRAMES, DIM, generator=generator).to(device)
 
 
-def test_on_a_cpu_the_runner_is_the_sampler():
+def test_on_a_cpu_the_runner_is_the_sampler() -> None:
     energy = ENERGIES["bilinear"](DIM)
     torch.manual_seed(1)
     expected = sample(energy, *start(), **OPTIONS)
@@ -28,7 +31,7 @@ def test_on_a_cpu_the_runner_is_the_sampler():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["cosine", "bilinear", "mlp"])
-def test_a_replay_ends_where_the_calls_end_without_noise(kind):
+def test_a_replay_ends_where_the_calls_end_without_noise(kind: Any) -> None:
     energy = ENERGIES[kind](DIM).cuda()
     quiet = {**OPTIONS, "deviation": 0.0}
     runner = ChainRunner()
@@ -39,7 +42,7 @@ def test_a_replay_ends_where_the_calls_end_without_noise(kind):
 
 
 @pytest.mark.gpu
-def test_a_replay_draws_new_noise_that_the_seed_decides():
+def test_a_replay_draws_new_noise_that_the_seed_decides() -> None:
     energy = ENERGIES["bilinear"](DIM).cuda()
     runner = ChainRunner()
     ends = []
@@ -52,7 +55,7 @@ def test_a_replay_draws_new_noise_that_the_seed_decides():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["cosine", "bilinear", "mlp"])
-def test_a_replay_and_the_calls_give_the_same_samples_for_one_seed(kind):
+def test_a_replay_and_the_calls_give_the_same_samples_for_one_seed(kind: Any) -> None:
     energy = ENERGIES[kind](DIM).cuda()
     runner = ChainRunner()
     for seed in (1, 2):

@@ -106,7 +106,7 @@ def test_a_resumed_buffer_continues_where_it_was() -> None:
     assert served(resumed)[0] == {21.0, 30.0, 31.0, 40.0, 41.0}
 
 
-def test_fresh_rows_of_the_released_code_lose_their_sign_once_something_is_stored():
+def test_fresh_rows_of_the_released_code_lose_their_sign_once_something_is_stored() -> None:
     buffer = ReplayBuffer(4, 3, 5, fresh_fraction=1.0, rows="joint", fresh="released")
     generator = torch.Generator().manual_seed(0)
     texts, frames = buffer.draw(64, generator=generator)

@@ -95,7 +95,7 @@ def test_other_queries_are_refused() -> None:
 def test_ranks_are_kept_in_the_order_of_the_texts(tmp_path: Path) -> None:
     """Texts come unsorted; their ranks are those of a plain count."""
     spec = METHODS["clip4clip"]
-    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 
     method = spec.build(spec.config_class(), FeatureEncoder(FeatureConfig(6, 6, 6, identity=True)))
     generator = torch.Generator().manual_seed(0)

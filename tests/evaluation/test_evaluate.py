@@ -1,13 +1,17 @@
 """Evaluation of a small method: bounded blocks, lazy batches, noise seeds, honest errors."""
 
+from __future__ import annotations
+
 import json
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from eaglenet.encoders.base import BaseEncoder
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.errors import NonFiniteError, UsageError
 from eaglenet.evaluation.evaluate import evaluate
 from eaglenet.evaluation.metrics import retrieval_metrics
@@ -24,10 +28,10 @@ class Passing(BaseEncoder):
     dim = 16
     logit_scale = torch.zeros(())
 
-    def encode_text(self, texts, *, words=False):
+    def encode_text(self, texts: Any, *, words: Any = False) -> Any:
         return texts
 
-    def encode_video(self, videos, *, patches=False):
+    def encode_video(self, videos: Any, *, patches: Any = False) -> Any:
         return videos
 
 
@@ -44,17 +48,18 @@ class NoisyMean(Method):
     def reseed(self, seed: int) -> None:
         self.noise = 2.0 * torch.randn(16, generator=torch.Generator().manual_seed(seed))
 
-    def score(self, text, video):
+    def score(self, text: Any, video: Any) -> Any:
         weights = video.mask[..., None].float()
         mean = (video.frames * weights).sum(1) / weights.sum(1)
         return self.scale * F.normalize(text.sentence + self.noise, dim=-1) @ F.normalize(mean).T
 
-    def losses(self, text, video, positives):
+    def losses(self, text: Any, video: Any, positives: Any) -> Any:
         return Losses({})
 
 
 @pytest.fixture
-def world():
+def world() -> tuple[TextFeatures, VideoFeatures, Tensor]:
+    """Texts, videos, and which video each text belongs to."""
     generator = torch.Generator().manual_seed(11)
     videos = VideoFeatures(
         frames=torch.randn(5, 7, 16, generator=generator), mask=torch.ones(5, 7, dtype=torch.bool)
@@ -65,7 +70,9 @@ def world():
     return TextFeatures(sentence=sentence + noise), videos, video_of_text
 
 
-def test_any_block_size_gives_the_metrics_of_the_whole_matrix(world) -> None:
+def test_any_block_size_gives_the_metrics_of_the_whole_matrix(
+    world: tuple[TextFeatures, VideoFeatures, Tensor],
+) -> None:
     texts, videos, video_of_text = world
     method = NoisyMean().eval()
     expected = retrieval_metrics(method.score(texts, videos).detach(), video_of_text)
@@ -76,7 +83,9 @@ def test_any_block_size_gives_the_metrics_of_the_whole_matrix(world) -> None:
         assert result.metrics == expected
 
 
-def test_lazy_batches_equal_whole_records(world) -> None:
+def test_lazy_batches_equal_whole_records(
+    world: tuple[TextFeatures, VideoFeatures, Tensor],
+) -> None:
     texts, videos, video_of_text = world
     whole = evaluate(NoisyMean(), texts, videos, video_of_text, "toy")
     lazy = evaluate(
@@ -89,7 +98,9 @@ def test_lazy_batches_equal_whole_records(world) -> None:
     assert lazy.metrics == whole.metrics
 
 
-def test_noise_seeds_give_mean_and_spread_and_leave_the_model_alone(world) -> None:
+def test_noise_seeds_give_mean_and_spread_and_leave_the_model_alone(
+    world: tuple[TextFeatures, VideoFeatures, Tensor],
+) -> None:
     texts, videos, video_of_text = world
     method = NoisyMean()
     plain = evaluate(method, texts, videos, video_of_text, "toy")
@@ -106,7 +117,9 @@ def test_noise_seeds_give_mean_and_spread_and_leave_the_model_alone(world) -> No
     assert noise["std"]["t2v"]["MnR"] == pytest.approx(torch.tensor(ranks).std().item(), rel=1e-5)
 
 
-def test_the_result_is_json_and_says_protocol_timings_and_missing_videos(world) -> None:
+def test_the_result_is_json_and_says_protocol_timings_and_missing_videos(
+    world: tuple[TextFeatures, VideoFeatures, Tensor],
+) -> None:
     result = evaluate(NoisyMean(), *world, "MSR-VTT 1k-A", missing_videos=["video7010"])
     record = json.loads(json.dumps(result.to_dict()))
     assert record["videos_found"] == 5
@@ -117,20 +130,26 @@ def test_the_result_is_json_and_says_protocol_timings_and_missing_videos(world) 
     assert "1 missing" in str(result)
 
 
-def test_sentences_need_a_tokenizer_and_say_so(world) -> None:
+def test_sentences_need_a_tokenizer_and_say_so(
+    world: tuple[TextFeatures, VideoFeatures, Tensor],
+) -> None:
     _, videos, video_of_text = world
     with pytest.raises(UsageError, match="no tokenizer"):
         evaluate(NoisyMean(), ["a red circle"] * 11, videos, video_of_text, "toy")
 
 
-def test_broken_features_are_named_before_scoring(world) -> None:
+def test_broken_features_are_named_before_scoring(
+    world: tuple[TextFeatures, VideoFeatures, Tensor],
+) -> None:
     texts, videos, video_of_text = world
     videos.frames[3, 2, 0] = float("nan")
     with pytest.raises(NonFiniteError, match="1 of 35 frame features"):
         evaluate(NoisyMean(), texts, videos, video_of_text, "toy")
 
 
-def test_a_correspondence_of_the_wrong_length_is_refused(world) -> None:
+def test_a_correspondence_of_the_wrong_length_is_refused(
+    world: tuple[TextFeatures, VideoFeatures, Tensor],
+) -> None:
     texts, videos, video_of_text = world
     with pytest.raises(UsageError, match=r"11 texts .* has 10 entries"):
         evaluate(NoisyMean(), texts, videos, video_of_text[:10], "toy")

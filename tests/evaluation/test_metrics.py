@@ -1,5 +1,9 @@
 """Ranks by hand, against a naive loop, and against the field's own method where both hold."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +14,7 @@ from eaglenet.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.evaluation.metrics import StreamingRanks, retrieval_metrics, summarize_ranks
 
 
-def naive_ranks(scores, video_of_text):
+def naive_ranks(scores: list[list[float]], video_of_text: list[int]) -> tuple[list[int], list[int]]:
     """Ranks written as loops, straight from the definition."""
     num_texts, num_videos = len(scores), len(scores[0])
     text_ranks = []
@@ -77,7 +81,7 @@ def test_videos_without_text_are_distractors_and_never_queries() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_ranks_equal_a_naive_loop(data) -> None:
+def test_ranks_equal_a_naive_loop(data: Any) -> None:
     num_videos = data.draw(st.integers(1, 6))
     video_of_text = data.draw(st.lists(st.integers(0, num_videos - 1), min_size=1, max_size=11))
     # Few distinct values, so that most examples hold ties.
@@ -106,7 +110,9 @@ def test_without_ties_the_field_s_sort_and_diagonal_agree() -> None:
 
 @pytest.mark.parametrize("text_step", [1, 2, 5, 13])
 @pytest.mark.parametrize("video_step", [1, 3, 8])
-def test_tiles_of_any_size_give_the_ranks_of_the_whole_matrix(text_step, video_step) -> None:
+def test_tiles_of_any_size_give_the_ranks_of_the_whole_matrix(
+    text_step: int, video_step: int
+) -> None:
     generator = torch.Generator().manual_seed(3)
     scores = torch.randint(0, 6, (13, 8), generator=generator) / 6
     video_of_text = torch.tensor([0, 0, 0, 0, 1, 3, 3, 4, 4, 4, 6, 7, 7])
@@ -128,7 +134,7 @@ def test_the_order_of_texts_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_non_finite_scores_raise_and_are_counted(bad) -> None:
+def test_non_finite_scores_raise_and_are_counted(bad: float) -> None:
     scores = torch.rand(3, 5)
     scores[1, 2] = scores[2, 4] = bad
     with pytest.raises(NonFiniteError, match=r"2 of 15 scores .* text 1, video 2"):

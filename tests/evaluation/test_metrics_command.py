@@ -1,6 +1,9 @@
 """`eaglenet metrics` on files: numbers, labels and errors that fit on one line."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,13 +21,14 @@ def run(*arguments: object) -> dict:
 
 
 @pytest.fixture
-def square(tmp_path):
+def square(tmp_path: Path) -> Path:
+    """A file of three texts by three videos."""
     path = tmp_path / "square.npy"
     np.save(path, np.array([[0.9, 0.1, 0.2], [0.8, 0.7, 0.1], [0.1, 0.2, 0.3]]))
     return path
 
 
-def test_a_square_matrix_needs_no_mapping(square) -> None:
+def test_a_square_matrix_needs_no_mapping(square: Path) -> None:
     record = run(square)
     assert record["t2v"]["R@1"] == pytest.approx(200 / 3)
     assert record["t2v"]["MnR"] == pytest.approx(4 / 3)
@@ -33,7 +37,7 @@ def test_a_square_matrix_needs_no_mapping(square) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["npy", "json", "txt"])
-def test_many_captions_with_a_mapping_in_any_form(tmp_path, suffix) -> None:
+def test_many_captions_with_a_mapping_in_any_form(tmp_path: Path, suffix: str) -> None:
     scores, mapping = tmp_path / "scores.npy", tmp_path / f"map.{suffix}"
     np.save(scores, np.random.default_rng(0).random((5, 3), dtype=np.float32))
     owners = [0, 1, 1, 2, 2]
@@ -47,7 +51,9 @@ def test_many_captions_with_a_mapping_in_any_form(tmp_path, suffix) -> None:
     assert record["Rsum"] == pytest.approx(record["t2v"]["Rsum"] + record["v2t"]["Rsum"])
 
 
-def test_post_processing_is_labelled_and_leaves_the_plain_numbers(tmp_path, square) -> None:
+def test_post_processing_is_labelled_and_leaves_the_plain_numbers(
+    tmp_path: Path, square: Path
+) -> None:
     bank = tmp_path / "bank.npy"
     np.save(bank, np.random.default_rng(1).random((7, 3)))
     plain = run(square)
@@ -59,11 +65,11 @@ def test_post_processing_is_labelled_and_leaves_the_plain_numbers(tmp_path, squa
     assert "not comparable" in text
 
 
-def test_a_transposed_file_swaps_the_directions(square) -> None:
+def test_a_transposed_file_swaps_the_directions(square: Path) -> None:
     assert run(square, "--transpose")["t2v"]["R@1"] == run(square)["v2t"]["R@1"]
 
 
-def test_wrong_files_are_answered_with_what_was_expected(tmp_path, square) -> None:
+def test_wrong_files_are_answered_with_what_was_expected(tmp_path: Path, square: Path) -> None:
     path = tmp_path / "bad.npy"
     np.save(path, np.zeros((2, 3, 4)))
     with pytest.raises(UsageError, match="expected two axes"):
@@ -90,7 +96,9 @@ def test_wrong_files_are_answered_with_what_was_expected(tmp_path, square) -> No
         run(square, "--video-of-text", mapping)
 
 
-def test_ties_for_the_model_stand_beside_only_where_they_differ(square, tmp_path) -> None:
+def test_ties_for_the_model_stand_beside_only_where_they_differ(
+    square: Path, tmp_path: Path
+) -> None:
     assert "ties_for_the_model" not in run(square)
     path = tmp_path / "twins.npy"
     np.save(path, np.array([[0.9, 0.4], [0.9, 0.4]]))
@@ -101,6 +109,6 @@ def test_ties_for_the_model_stand_beside_only_where_they_differ(square, tmp_path
     assert "ties for it, video-to-text" in shown
 
 
-def test_sinkhorn_is_shown_beside_the_plain_scores(square) -> None:
+def test_sinkhorn_is_shown_beside_the_plain_scores(square: Path) -> None:
     record = run(square, "--sinkhorn", square)
     assert set(record["sinkhorn"]) == {"t2v"}

@@ -1,16 +1,19 @@
 """Methods with evaluation noise: their own bank is the seed in their config, others give spread."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.evaluation.evaluate import evaluate
 from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.methods import METHODS
+from eaglenet.methods.base import Method
 from eaglenet.types import TextFeatures, VideoFeatures
 
 
-def build(name: str):
+def build(name: str) -> Method:
     spec = METHODS[name]
     encoder = FeatureEncoder(FeatureConfig(text_dim=10, frame_dim=12, dim=16))
     width = {"dim": 16} if "dim" in spec.config_class.__dataclass_fields__ else {}
@@ -18,7 +21,7 @@ def build(name: str):
 
 
 @pytest.mark.parametrize("name", ["eaglenet", "tmass"])
-def test_the_seed_of_the_config_gives_the_models_own_noise(name) -> None:
+def test_the_seed_of_the_config_gives_the_models_own_noise(name: str) -> None:
     method = build(name)
     own = method.noise.clone()
     method.reseed(5)
@@ -28,7 +31,7 @@ def test_the_seed_of_the_config_gives_the_models_own_noise(name) -> None:
 
 
 @pytest.mark.parametrize("name", ["eaglenet", "tmass"])
-def test_evaluation_over_seeds_leaves_the_noise_as_it_was(name) -> None:
+def test_evaluation_over_seeds_leaves_the_noise_as_it_was(name: str) -> None:
     method = build(name)
     own = method.noise.clone()
     generator = torch.Generator().manual_seed(1)

@@ -1,7 +1,10 @@
 """Reports from run folders, whole and half-written ones."""
 
+from __future__ import annotations
+
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from eaglenet.evaluation.figures import (
     Curve,
     QualitativeExample,
     Retrieved,
+    bars_figure,
     curves_figure,
     percent_range,
     qualitative_figure,
@@ -33,7 +37,15 @@ def metrics(recall: float, protocol: str = "demo world (8 texts x 4 videos)") ->
     return {"protocol": protocol, "t2v": side, "v2t": side, "Rsum": 6 * recall + 60}
 
 
-def make_run(folder, name="demo/eaglenet", seed=0, recall=40.0, *, finished=True, rate=0.1) -> None:
+def make_run(
+    folder: Path,
+    name: str = "demo/eaglenet",
+    seed: int = 0,
+    recall: float = 40.0,
+    *,
+    finished: bool = True,
+    rate: float = 0.1,
+) -> None:
     folder.mkdir(parents=True)
     experiment = {
         "name": name,
@@ -63,7 +75,7 @@ def make_run(folder, name="demo/eaglenet", seed=0, recall=40.0, *, finished=True
         (folder / "result.json").write_text(json.dumps(result))
 
 
-def test_seeds_of_one_recipe_are_joined_and_other_settings_are_not(tmp_path) -> None:
+def test_seeds_of_one_recipe_are_joined_and_other_settings_are_not(tmp_path: Path) -> None:
     for seed, recall in enumerate((40.0, 42.0, 44.0)):
         make_run(tmp_path / f"run{seed}", seed=seed, recall=recall)
     make_run(tmp_path / "other", seed=0, recall=50.0, rate=0.2)
@@ -74,7 +86,7 @@ def test_seeds_of_one_recipe_are_joined_and_other_settings_are_not(tmp_path) -> 
     assert any("training.lr_head=" in group.label for group in groups)
 
 
-def test_a_copied_run_is_not_another_seed(tmp_path) -> None:
+def test_a_copied_run_is_not_another_seed(tmp_path: Path) -> None:
     make_run(tmp_path / "first", seed=3)
     make_run(tmp_path / "second", seed=3)
     runs, broken = read_runs([tmp_path])
@@ -82,7 +94,7 @@ def test_a_copied_run_is_not_another_seed(tmp_path) -> None:
     assert "the same recipe, settings and seed as" in broken[0].reason
 
 
-def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path) -> None:
+def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -> None:
     for seed, recall in enumerate((40.0, 42.0, 44.0)):
         make_run(tmp_path / f"run{seed}", seed=seed, recall=recall)
     timed = {**metrics(41.0), "seconds": {"score": 0.5}}
@@ -101,7 +113,7 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path) -> None
     assert not report.broken
 
 
-def test_the_page_needs_no_other_file(tmp_path) -> None:
+def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     page = write_report([tmp_path / "run"], tmp_path / "report").html.read_text()
     sources = re.findall(r'src="([^"]{0,40})', page)
@@ -110,7 +122,7 @@ def test_the_page_needs_no_other_file(tmp_path) -> None:
     assert "http" not in page
 
 
-def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path) -> None:
+def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path: Path) -> None:
     make_run(tmp_path / "whole")
     make_run(tmp_path / "unfinished", seed=1, finished=False)
     make_run(tmp_path / "torn", seed=2)
@@ -130,12 +142,12 @@ def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path) -> None
     assert "| demo/eaglenet | eaglenet | 1 | 40.0 |" in text
 
 
-def test_nothing_to_report_is_an_error_that_names_the_folders(tmp_path) -> None:
+def test_nothing_to_report_is_an_error_that_names_the_folders(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a run folder"):
         write_report([tmp_path], tmp_path / "report")
 
 
-def test_scores_of_different_protocols_never_share_a_table(tmp_path) -> None:
+def test_scores_of_different_protocols_never_share_a_table(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", name="msrvtt")
     result = json.loads((tmp_path / "b" / "result.json").read_text())
@@ -148,7 +160,7 @@ def test_scores_of_different_protocols_never_share_a_table(tmp_path) -> None:
     assert "(paper)" not in ours
 
 
-def test_the_command_writes_both_files_and_speaks_json(tmp_path) -> None:
+def test_the_command_writes_both_files_and_speaks_json(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     arguments = ["report", str(tmp_path / "run"), str(tmp_path / "none"), "--json"]
     result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "report")])
@@ -194,6 +206,13 @@ def test_examples_are_queries_on_which_the_runs_disagree() -> None:
     assert qualitative_figure(examples).startswith(PNG)
 
 
+def test_bars_start_from_what_says_nothing() -> None:
+    """The same number drawn from another zero is another picture; none is drawn too."""
+    draw = lambda zero: bars_figure({"a": 0.7}, title="t", x_label="x", zero=zero)  # noqa: E731
+    assert draw(0.5) == draw(0.5) != draw(0.0)
+    assert bars_figure({}, title="t", x_label="x", zero=0.0).startswith(b"\x89PNG")
+
+
 def test_figures_are_the_same_bytes_every_time() -> None:
     curve = Curve("loss", [1, 2, 3], [3.0, 2.0, 1.0])
     draw = lambda: curves_figure([curve], title="t", x_label="x", y_label="y", log_y=True)  # noqa: E731
@@ -206,7 +225,9 @@ def test_figures_are_the_same_bytes_every_time() -> None:
     ("given", "shown"),
     [((1.9, 2.1), (1.0, 3.0)), ((-0.05, 0.05), (0.0, 2.0)), ((20.0, 45.0), (20.0, 45.0))],
 )
-def test_an_axis_of_recall_is_not_finer_than_a_point_and_never_below_nothing(given, shown) -> None:
+def test_an_axis_of_recall_is_not_finer_than_a_point_and_never_below_nothing(
+    given: tuple[float, float], shown: tuple[float, float]
+) -> None:
     """One value alone had an axis from 1.900 to 2.100."""
     assert percent_range(*given) == pytest.approx(shown)
     curve = Curve("run", [1], [2.0])
@@ -214,7 +235,7 @@ def test_an_axis_of_recall_is_not_finer_than_a_point_and_never_below_nothing(giv
     assert curves_figure([curve], title="t", x_label="x", y_label="y", is_percent=True) != plain
 
 
-def test_right_and_wrong_are_told_apart_without_colour(monkeypatch) -> None:
+def test_right_and_wrong_are_told_apart_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eaglenet.evaluation.figures.WRONG", "#1a9641")
     frames = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
     pictures = {
@@ -237,7 +258,7 @@ def test_a_figure_marks_right_in_green_and_wrong_in_red() -> None:
         qualitative_figure([])
 
 
-def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path) -> None:
+def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path: Path) -> None:
     for method in ("one", "two"):
         for seed in range(2):
             folder = tmp_path / method / f"seed-{seed}"
@@ -247,7 +268,7 @@ def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path) -> None:
     assert (len(runs), broken) == (4, [])
 
 
-def test_columns_over_datasets_join_runs_of_one_recipe(tmp_path) -> None:
+def test_columns_over_datasets_join_runs_of_one_recipe(tmp_path: Path) -> None:
     """Rsum of table 2 adds nine recalls; the average of table 3 is over two datasets."""
     for dataset, recall in (("didemo", 30.0), ("msvd", 40.0), ("vatex", 50.0), ("msrvtt", 20.0)):
         name = f"{dataset}-b16/xpool"
@@ -268,7 +289,7 @@ def test_columns_over_datasets_join_runs_of_one_recipe(tmp_path) -> None:
     assert average.split("|")[-4:-1] == [" 30.0 ", " 40.0 ", " 50.0 "]
 
 
-def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_path) -> None:
+def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_path: Path) -> None:
     make_run(tmp_path / "run", "didemo-b16", recall=20.0)
     record = metrics(20.0, protocol="DiDeMo paragraphs") | {
         "seconds": {"encode_text": 1.0, "encode_video": 4.0, "score": 0.25}
@@ -284,7 +305,7 @@ def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_
     assert seconds.split("|")[-4:-1] == [" 12.50 ", " 5.25 ", " 0.25 "]
 
 
-def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path) -> None:
+def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path: Path) -> None:
     make_run(tmp_path / "run", "demo/rap", recall=20.0)
     make_run(tmp_path / "other", "demo/xpool", recall=30.0)
     text = write_report([tmp_path], tmp_path / "out").markdown.read_text()

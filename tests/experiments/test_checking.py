@@ -12,6 +12,7 @@ from eaglenet.experiments.checking import SeveralFaultsError
 
 @pytest.fixture(autouse=True)
 def nothing_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without network and without downloads."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))

@@ -1,10 +1,14 @@
 """The training commands, as a user types them."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +17,7 @@ from eaglenet.cli.ablate import paper_numbers
 from eaglenet.cli.main import app
 from eaglenet.errors import EagleNetError
 from eaglenet.experiments.campaign import CannotRun
+from eaglenet.experiments.trials import Trial
 from eaglenet.recipes import TABLES
 from tiny import FRAME_DIM, FRAMES, TEXT_DIM, write_features
 
@@ -30,11 +35,11 @@ SMALL = [
 EAGLENET = ["method_config.dim=8", "method_config.num_candidates=2", "method_config.num_frames=5"]
 
 
-def settings(*groups):
+def settings(*groups: list[str]) -> list[str]:
     return [word for group in groups for line in group for word in ("--set", line)]
 
 
-def invoke(*arguments):
+def invoke(*arguments: Any) -> str:
     """What a command printed; its errors are raised."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -43,7 +48,7 @@ def invoke(*arguments):
     return result.stdout
 
 
-def test_train_evaluate_and_resume(features, tmp_path):
+def test_train_evaluate_and_resume(features: Path, tmp_path: Path) -> None:
     command = [
         "train", "features/eaglenet", "--output", tmp_path / "run", "--device", "cpu", "--json",
         *settings([f"data.root={features}"], SMALL, EAGLENET),
@@ -64,7 +69,7 @@ def test_train_evaluate_and_resume(features, tmp_path):
     assert "nothing was trained" in invoke(*command)
 
 
-def test_noise_seeds_give_mean_and_spread(features, tmp_path):
+def test_noise_seeds_give_mean_and_spread(features: Path, tmp_path: Path) -> None:
     invoke(
         "train", "features/tmass", "--output", tmp_path / "run", "--device", "cpu", "--json",
         *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
@@ -76,7 +81,7 @@ def test_noise_seeds_give_mean_and_spread(features, tmp_path):
     assert {"mean", "std"} <= set(found["noise"])
 
 
-def test_recipes_are_listed_and_shown():
+def test_recipes_are_listed_and_shown() -> None:
     listed = json.loads(invoke("recipes", "--json"))
     assert "msrvtt-b16" in listed
     shown = invoke("recipes", "show", "msrvtt-b16-released")
@@ -86,7 +91,7 @@ def test_recipes_are_listed_and_shown():
     assert "components/frl+eam" in invoke("recipes", "--containing", "components")
 
 
-def test_recipes_are_an_overview_that_fits_a_screen_and_all_of_them_for_who_asks():
+def test_recipes_are_an_overview_that_fits_a_screen_and_all_of_them_for_who_asks() -> None:
     listed = json.loads(invoke("recipes", "--json"))
     overview = invoke("recipes").splitlines()
     assert len(overview) < 30
@@ -99,7 +104,7 @@ def test_recipes_are_an_overview_that_fits_a_screen_and_all_of_them_for_who_asks
     assert all(f"  {name} " in everything for name in listed)
 
 
-def test_a_dry_run_counts_the_data_and_trains_nothing(features, tmp_path):
+def test_a_dry_run_counts_the_data_and_trains_nothing(features: Path, tmp_path: Path) -> None:
     text = invoke(
         "train", "features/xpool", "--output", tmp_path / "run", "--dry-run", "--json",
         *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
@@ -117,14 +122,16 @@ def test_a_dry_run_counts_the_data_and_trains_nothing(features, tmp_path):
         (["--device", "cuda:99"], "GPU 99 was requested"),
     ],
 )
-def test_a_dry_run_refuses_what_the_run_would_refuse(features, tmp_path, arguments, message):
+def test_a_dry_run_refuses_what_the_run_would_refuse(
+    features: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
     command = ["train", "features/xpool", "--output", tmp_path / "run", "--dry-run"]
     command += settings([f"data.root={features}", "method_config.num_frames=5"], SMALL)
     with pytest.raises(EagleNetError, match=message):
         invoke(*command, *arguments)
 
 
-def test_an_experiment_file_can_be_trained(features, tmp_path):
+def test_an_experiment_file_can_be_trained(features: Path, tmp_path: Path) -> None:
     saved = invoke(
         "recipes", "show", "features/xpool", "--json",
         *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
@@ -134,7 +141,7 @@ def test_an_experiment_file_can_be_trained(features, tmp_path):
     assert (tmp_path / "run" / "result.json").exists()
 
 
-def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
+def test_compare_gives_one_table_and_says_what_cannot_run(features: Path, tmp_path: Path) -> None:
     found = json.loads(
         invoke(
             "compare", "clip4clip,xpool", "xpool", "--dataset", "features", "--root", features,
@@ -155,7 +162,9 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features, tmp_path):
     assert "All rows had the same budget." in report
 
 
-def test_a_comparison_names_earlier_runs_that_its_table_leaves_out(features, tmp_path):
+def test_a_comparison_names_earlier_runs_that_its_table_leaves_out(
+    features: Path, tmp_path: Path
+) -> None:
     command = ["compare", "--dataset", "features", "--root", features, "--seeds", 1]
     command += ["--output", tmp_path, "--device", "cpu"]
     command += settings(SMALL, ["method_config.num_frames=5"])
@@ -168,8 +177,10 @@ def test_a_comparison_names_earlier_runs_that_its_table_leaves_out(features, tmp
 @pytest.mark.parametrize(
     "command", [["compare", "xpool", "--dataset"], ["ablate", "coefficient", "--world"]]
 )
-def test_a_wrong_root_is_told_before_weights_are_looked_for(command, tmp_path, monkeypatch):
-    def loaded(*arguments):
+def test_a_wrong_root_is_told_before_weights_are_looked_for(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*arguments: Any) -> None:
         pytest.fail("weights were loaded")
 
     monkeypatch.setattr("eaglenet.encoders.loading.load_pretrained", loaded)
@@ -178,7 +189,7 @@ def test_a_wrong_root_is_told_before_weights_are_looked_for(command, tmp_path, m
     assert not (tmp_path / "out").exists()
 
 
-def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
+def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_path: Path) -> None:
     from eaglenet.experiments.campaign import (
         campaign_table,
         reasons,
@@ -186,7 +197,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
         write_report,
     )
     from eaglenet.experiments.trials import Trial
-    from eaglenet.recipes.features import feature_experiment
+    from eaglenet.recipes.stored_features import feature_experiment
 
     trial = Trial("ts2net", feature_experiment("ts2net"))
     rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")
@@ -197,7 +208,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features, tmp_path):
     assert "frozen features" in (tmp_path / "new" / "compare.md").read_text()
 
 
-def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
+def test_ablate_prints_ours_beside_the_papers_numbers(features: Path, tmp_path: Path) -> None:
     text = invoke(
         "ablate", "coefficient", "--world", "features", "--root", features, "--output", tmp_path,
         "--device", "cpu", *settings(SMALL, EAGLENET),
@@ -211,10 +222,12 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features, tmp_path):
 
 @pytest.mark.parametrize("world", ["msrvtt-b16-released", "didemo-b16-released"])
 @pytest.mark.parametrize("table", ["components", "energy", "pooling", "graph", "edges"])
-def test_ablate_takes_the_worlds_of_released_settings(table, world, tmp_path, monkeypatch):
-    asked = []
+def test_ablate_takes_the_worlds_of_released_settings(
+    table: str, world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Trial] = []
 
-    def noted(trials, *arguments, **options):
+    def noted(trials: list[Trial], *arguments: Any, **options: Any) -> list[CannotRun]:
         asked.extend(trials)
         return [CannotRun(trial.label, "not trained here") for trial in trials]
 
@@ -247,12 +260,14 @@ def test_ablate_takes_the_worlds_of_released_settings(table, world, tmp_path, mo
         (["recipes", "--containing", "moon"], "none of the .* recipes has 'moon'"),
     ],
 )
-def test_mistakes_are_named(arguments, message):
+def test_mistakes_are_named(arguments: list[str], message: str) -> None:
     with pytest.raises(EagleNetError, match=message):
         invoke(*arguments)
 
 
-def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(features, tmp_path):
+def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(
+    features: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("not a folder")
     command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
     command += ["train", "features/clip4clip", "--output", str(tmp_path / "file" / "run")]
@@ -262,7 +277,9 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(features, tmp
     assert "Traceback" not in result.stderr
 
 
-def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(features, tmp_path):
+def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(
+    features: Path, tmp_path: Path
+) -> None:
     log = tmp_path / "run" / "log.jsonl"
     command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
     command += ["train", "features/clip4clip", "--output", str(tmp_path / "run")]
@@ -280,7 +297,7 @@ def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(features, tmp
     assert (tmp_path / "run" / "checkpoints" / f"step-{last:09d}.pt").exists()
 
 
-def test_scores_of_a_run_can_be_written_and_post_processed(features, tmp_path):
+def test_scores_of_a_run_can_be_written_and_post_processed(features: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     invoke(
         "train", "features/clip4clip", "--output", run, "--device", "cpu",
@@ -301,7 +318,9 @@ def test_scores_of_a_run_can_be_written_and_post_processed(features, tmp_path):
         invoke("evaluate", run, "--device", "cpu", "--scores", tmp_path / "sim.csv")
 
 
-def test_a_train_command_without_a_terminal_says_where_it_is(features, tmp_path):
+def test_a_train_command_without_a_terminal_says_where_it_is(
+    features: Path, tmp_path: Path
+) -> None:
     command = ["train", "features/xpool", "--output", str(tmp_path / "run"), "--device", "cpu"]
     command += settings([f"data.root={features}"], SMALL, ["method_config.num_frames=5"])
     told = CliRunner().invoke(app, command).stderr.splitlines()
@@ -309,7 +328,9 @@ def test_a_train_command_without_a_terminal_says_where_it_is(features, tmp_path)
     assert "epoch 2: t2v R@1" in told[1]
 
 
-def test_a_table_wider_than_the_terminal_keeps_its_numbers(capsys, monkeypatch):
+def test_a_table_wider_than_the_terminal_keeps_its_numbers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from eaglenet.cli.training_options import print_table
 
     monkeypatch.setenv("COLUMNS", "40")
@@ -318,10 +339,10 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(capsys, monkeypatch):
     assert row.split("components/frl+sigmoid")[1].split("   ")[1:] == ["13.2 +- 0.2"] * 6
 
 
-def test_budgets_that_differ_are_named():
+def test_budgets_that_differ_are_named() -> None:
     from eaglenet.experiments.campaign import CannotRun, RunBudget, TrialRow, budget_lines
 
-    def row(**changes):
+    def row(**changes: Any) -> Any:
         budget = RunBudget(**{"pairs": 80, "batch": 8, "frames": 12, "words": 32, **changes})
         none = dict.fromkeys(field.name for field in dataclasses.fields(TrialRow))
         return TrialRow(**{**none, "budget": budget})
@@ -332,7 +353,9 @@ def test_budgets_that_differ_are_named():
     assert budget_lines([CannotRun("a", "why")]) == []
 
 
-def test_a_split_that_the_run_knows_is_said_beside_its_score(features, tmp_path):
+def test_a_split_that_the_run_knows_is_said_beside_its_score(
+    features: Path, tmp_path: Path
+) -> None:
     invoke(
         "train", "features/xpool", "--output", tmp_path / "run", "--device", "cpu",
         *settings([f"data.root={features}"], SMALL, ["method_config.num_frames=5"]),

@@ -1,6 +1,11 @@
 """Settings travel through JSON and command lines, and mistakes are named."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,15 +16,16 @@ from tiny import tiny_experiment
 
 
 @pytest.fixture
-def experiment(tmp_path):
+def experiment(tmp_path: Path) -> Experiment:
+    """A whole experiment on stored features."""
     return tiny_experiment(tmp_path)
 
 
-def test_an_experiment_survives_json(experiment):
+def test_an_experiment_survives_json(experiment: Experiment) -> None:
     assert Experiment.from_plain(json.loads(json.dumps(experiment.to_plain()))) == experiment
 
 
-def test_an_experiment_survives_its_file(experiment, tmp_path):
+def test_an_experiment_survives_its_file(experiment: Experiment, tmp_path: Path) -> None:
     experiment.save(tmp_path / "experiment.json")
     assert Experiment.load(tmp_path / "experiment.json") == experiment
 
@@ -42,7 +48,9 @@ def test_an_experiment_survives_its_file(experiment, tmp_path):
         ("method=xpool", lambda e: type(e.method_config).__name__ == "XPoolConfig"),
     ],
 )
-def test_an_override_is_read_as_the_type_of_its_field(experiment, assignment, read):
+def test_an_override_is_read_as_the_type_of_its_field(
+    experiment: Experiment, assignment: str, read: Callable[..., Any]
+) -> None:
     assert read(experiment.override([assignment]))
 
 
@@ -62,23 +70,25 @@ def test_an_override_is_read_as_the_type_of_its_field(experiment, assignment, re
         ("method_config.energy=quantum", "'cosine' or 'bilinear' or 'mlp' or none"),
     ],
 )
-def test_a_wrong_override_says_what_was_expected(experiment, assignment, message):
+def test_a_wrong_override_says_what_was_expected(
+    experiment: Experiment, assignment: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         experiment.override([assignment])
 
 
-def test_an_unknown_method_lists_the_known_ones(experiment):
+def test_an_unknown_method_lists_the_known_ones(experiment: Experiment) -> None:
     with pytest.raises(UnknownNameError, match="eaglenet"):
         experiment.override(["method=eaglenett"])
 
 
-def test_differences_name_the_path_and_both_values(experiment):
+def test_differences_name_the_path_and_both_values(experiment: Experiment) -> None:
     other = experiment.override(["training.seed=3", "data.frames.size=96"])
     lines = differences(experiment.to_plain(), other.to_plain())
     assert lines == ["data.frames.size: 224 -> 96", "training.seed: 0 -> 3"]
 
 
-def test_an_unknown_name_in_a_saved_experiment_is_an_error(experiment):
+def test_an_unknown_name_in_a_saved_experiment_is_an_error(experiment: Experiment) -> None:
     plain = experiment.to_plain()
     plain["training"]["speed"] = 9
     with pytest.raises(ConfigError, match="speed"):

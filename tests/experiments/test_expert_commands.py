@@ -22,6 +22,7 @@ def run(*arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the demo world's experts."""
     place = tmp_path_factory.mktemp("experts") / "demo"
     run("data", "demo-experts", "--output", place, "--count", 24)
     return place

@@ -1,6 +1,9 @@
 """Towers make features once; heads train on the folder, which says how it was made."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,14 +18,15 @@ from eaglenet.experiments.evaluation import evaluate_run
 from eaglenet.experiments.feature_export import export_features
 
 
-def run(*arguments):
+def run(*arguments: Path | str) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Features of the demo model, written by the command."""
     folder = tmp_path_factory.mktemp("features") / "demo"
     told = run("data", "features", "demo", "demo", "--split", "val", "--set", "val=30",
                "--output", folder, "--json")  # fmt: skip
@@ -30,7 +34,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_the_folder_holds_what_the_towers_give(folder):
+def test_the_folder_holds_what_the_towers_give(folder: Path) -> None:
     model, world = eaglenet.load("demo"), demo_split("val", val=30)
     split = load_feature_folder(folder)
     with torch.no_grad():
@@ -45,7 +49,9 @@ def test_the_folder_holds_what_the_towers_give(folder):
     assert split.protocol.name == "demo world (120 texts x 30 videos)"
 
 
-def test_a_head_trains_on_it_and_says_where_other_features_came_from(folder, tmp_path):
+def test_a_head_trains_on_it_and_says_where_other_features_came_from(
+    folder: Path, tmp_path: Path
+) -> None:
     run("train", "features/clip4clip", "--output", tmp_path / "run", "--set", f"data.root={folder}",
         "--set", "encoder.config.text_dim=64", "--set", "encoder.config.frame_dim=64",
         "--set", "data.val_videos=10", "--set", "training.epochs=1",
@@ -60,11 +66,11 @@ def test_a_head_trains_on_it_and_says_where_other_features_came_from(folder, tmp
     assert any("model another, those of the training demo" in note for note in notes)
 
 
-def test_features_are_never_overwritten(folder):
+def test_features_are_never_overwritten(folder: Path) -> None:
     with pytest.raises(UsageError, match="never overwritten"):
         export_features("demo", "demo", "", folder)
 
 
-def test_a_dataset_without_a_folder_is_told_the_option(tmp_path):
+def test_a_dataset_without_a_folder_is_told_the_option(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="--root FOLDER"):
         export_features("demo", "msrvtt", "", tmp_path / "features")

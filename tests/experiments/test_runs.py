@@ -1,5 +1,7 @@
 """Runs: learn, select, resume bit-identically after a kill, refuse another experiment."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
@@ -7,6 +9,8 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +25,8 @@ from eaglenet.errors import (
     UsageError,
 )
 from eaglenet.experiments.evaluation import evaluate_run, feature_notes
-from eaglenet.experiments.runs import train
+from eaglenet.experiments.experiment import Experiment
+from eaglenet.experiments.runs import Run, train
 from eaglenet.methods.folder import load
 from eaglenet.training import stopping
 from eaglenet.training import trainer as trainer_module
@@ -32,13 +37,13 @@ from tiny import logged_losses, tiny_experiment, write_features
 
 
 @pytest.fixture(scope="module")
-def finished(features, tmp_path_factory):
+def finished(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run never interrupted."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     return train(tiny_experiment(features), folder, device="cpu")
 
 
-def test_a_run_folder_holds_everything(finished):
+def test_a_run_folder_holds_everything(finished: Run) -> None:
     names = {path.name for path in finished.folder.iterdir()}
     assert names >= {
         "experiment.json",
@@ -56,7 +61,7 @@ def test_a_run_folder_holds_everything(finished):
     assert len(list((finished.folder / "checkpoints").iterdir())) == 2
 
 
-def test_training_lowers_the_loss_and_beats_chance(features, tmp_path):
+def test_training_lowers_the_loss_and_beats_chance(features: Path, tmp_path: Path) -> None:
     experiment = tiny_experiment(features, epochs=20, checkpoint_every=0, eval_every=20)
     run = train(experiment, tmp_path, device="cpu")
     losses = logged_losses(tmp_path)
@@ -64,7 +69,9 @@ def test_training_lowers_the_loss_and_beats_chance(features, tmp_path):
     assert run.result["metrics"]["t2v"]["R@1"] > 30  # 10 videos: chance is 10
 
 
-def test_coarse_epochs_come_first_train_the_towers_alone_and_are_not_evaluated(features, tmp_path):
+def test_coarse_epochs_come_first_train_the_towers_alone_and_are_not_evaluated(
+    features: Path, tmp_path: Path
+) -> None:
     experiment = tiny_experiment(features, epochs=1, coarse_epochs=2, checkpoint_every=0)
     run = train(experiment, tmp_path, device="cpu")
     steps = [entry for entry in read_log(tmp_path) if entry.event == "step"]
@@ -75,20 +82,24 @@ def test_coarse_epochs_come_first_train_the_towers_alone_and_are_not_evaluated(f
     assert [record["epoch"] for record in run.result["history"]] == [3]
 
 
-def test_the_selected_model_scores_as_it_did_in_training(finished):
+def test_the_selected_model_scores_as_it_did_in_training(finished: Run) -> None:
     again = evaluate_run(finished.folder, split="val", device="cpu")
     assert again.metrics.to_dict()["t2v"] == finished.result["metrics"]["t2v"]
     assert "validation" in " ".join(again.notes)
     assert load(str(finished.folder)).name == "eaglenet"
 
 
-def test_a_run_is_evaluated_on_any_features_folder_of_its_form(finished, tmp_path):
+def test_a_run_is_evaluated_on_any_features_folder_of_its_form(
+    finished: Run, tmp_path: Path
+) -> None:
     other = write_features(tmp_path / "other", videos=13, seed=5)
     result = evaluate_run(finished.folder, features=other, device="cpu")
     assert (result.num_videos, result.num_texts) == (13, 39)
 
 
-def test_videos_that_a_run_was_trained_or_selected_on_are_counted(finished, features, tmp_path):
+def test_videos_that_a_run_was_trained_or_selected_on_are_counted(
+    finished: Run, features: Path, tmp_path: Path
+) -> None:
     whole = load_feature_folder(features)
     train_part, held_out = whole.hold_out(10)
     notes = " ".join(evaluate_run(finished.folder, features=features, device="cpu").notes)
@@ -103,30 +114,30 @@ def test_videos_that_a_run_was_trained_or_selected_on_are_counted(finished, feat
     assert feature_notes(experiment.data, unseen) == []
 
 
-def test_a_finished_run_is_not_trained_again(finished, features):
+def test_a_finished_run_is_not_trained_again(finished: Run, features: Path) -> None:
     again = train(tiny_experiment(features), finished.folder, device="cpu")
     assert again.result == json.loads((finished.folder / "result.json").read_text())
 
 
-def test_another_experiment_in_the_same_folder_is_refused(finished, features):
+def test_another_experiment_in_the_same_folder_is_refused(finished: Run, features: Path) -> None:
     with pytest.raises(ConfigError, match=r"training.seed: 0 -> 4"):
         train(tiny_experiment(features, seed=4), finished.folder, device="cpu")
 
 
-def test_a_folder_with_other_things_in_it_is_refused(features, tmp_path):
+def test_a_folder_with_other_things_in_it_is_refused(features: Path, tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_text("")
     with pytest.raises(ConfigError, match="not empty and not a run"):
         train(tiny_experiment(features), tmp_path, device="cpu")
 
 
 def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_free(
-    finished, features, tmp_path
-):
+    finished: Run, features: Path, tmp_path: Path
+) -> None:
     experiment = tiny_experiment(features)
     reached = tmp_path / "reached"
 
-    def held():
-        def wait_forever(*arguments):
+    def held() -> None:
+        def wait_forever(*arguments: Any) -> None:
             reached.touch()
             time.sleep(600)
 
@@ -144,7 +155,7 @@ def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_fre
     assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
 
 
-def _kill_a_few_times(experiment, folder, moment, *, longest):
+def _kill_a_few_times(experiment: Experiment, folder: Path, moment: Any, *, longest: float) -> int:
     """Start the run and kill it after a random time, up to three times; how often it worked."""
     kills = 0
     while kills < 3:
@@ -162,8 +173,8 @@ def _kill_a_few_times(experiment, folder, moment, *, longest):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_killed_at_random_moments_and_resumed_the_losses_are_bit_identical(
-    finished, features, tmp_path, seed
-):
+    finished: Run, features: Path, tmp_path: Path, seed: int
+) -> None:
     experiment = tiny_experiment(features)
     moment = random.Random(seed)
     for attempt in range(8):
@@ -181,14 +192,14 @@ def test_killed_at_random_moments_and_resumed_the_losses_are_bit_identical(
         torch.testing.assert_close(value, expected[name], rtol=0, atol=0, msg=name)
 
 
-def _killed_and_resumed(experiment, folder, victim, call):
+def _killed_and_resumed(experiment: Experiment, folder: Path, victim: str, call: int) -> Run:
     """A run that died at the n-th call of a function of the trainer, and was started again."""
 
-    def killed_run():
+    def killed_run() -> None:
         original = getattr(trainer_module, victim)
         calls = []
 
-        def killer(*arguments, **options):
+        def killer(*arguments: Any, **options: Any) -> Any:
             calls.append(1)
             if len(calls) == call:
                 kill(os.getpid())
@@ -203,8 +214,8 @@ def _killed_and_resumed(experiment, folder, victim, call):
 
 @pytest.mark.parametrize("call", [2, 4])
 def test_killed_in_its_coarse_epochs_or_after_a_run_resumes_bit_identically(
-    features, tmp_path, call
-):
+    features: Path, tmp_path: Path, call: int
+) -> None:
     experiment = tiny_experiment(features, epochs=1, coarse_epochs=2, coarse_batch_size=30)
     whole = train(experiment, tmp_path / "whole", device="cpu")
     run = _killed_and_resumed(experiment, tmp_path / "run", "write_checkpoint", call)
@@ -219,8 +230,8 @@ def test_killed_in_its_coarse_epochs_or_after_a_run_resumes_bit_identically(
     ("victim", "call"), [("write_checkpoint", 3), ("save_model", 1), ("evaluate_source", 2)]
 )
 def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
-    finished, features, tmp_path, victim, call
-):
+    finished: Run, features: Path, tmp_path: Path, victim: str, call: int
+) -> None:
     experiment = tiny_experiment(features)
     run = _killed_and_resumed(experiment, tmp_path / "run", victim, call)
     assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
@@ -234,13 +245,19 @@ def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
     ("victim", "call", "steps"), [("training_losses", 4, 4), ("evaluate_source", 1, 5)]
 )
 def test_a_run_asked_to_stop_saves_its_step_and_resumes_bit_identically(
-    finished, features, tmp_path, monkeypatch, victim, call, steps
-):
+    finished: Run,
+    features: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    victim: str,
+    call: int,
+    steps: int,
+) -> None:
     experiment = tiny_experiment(features, checkpoint_every=0)
     original = getattr(trainer_module, victim)
     calls = []
 
-    def signalled(*arguments, **options):
+    def signalled(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == call:
             os.kill(os.getpid(), signal.SIGINT)
@@ -260,8 +277,10 @@ def test_a_run_asked_to_stop_saves_its_step_and_resumes_bit_identically(
     assert run.result["history"] == finished.result["history"]
 
 
-def test_a_second_signal_later_ends_a_run_at_once(features, tmp_path, monkeypatch):
-    def impatient(*arguments, **options):
+def test_a_second_signal_later_ends_a_run_at_once(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impatient(*arguments: Any, **options: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
@@ -273,14 +292,16 @@ def test_a_second_signal_later_ends_a_run_at_once(features, tmp_path, monkeypatc
         train(tiny_experiment(features), tmp_path, device="cpu")
 
 
-def test_seconds_of_a_resumed_run_are_those_of_all_its_attempts(features, tmp_path):
+def test_seconds_of_a_resumed_run_are_those_of_all_its_attempts(
+    features: Path, tmp_path: Path
+) -> None:
     experiment = tiny_experiment(features)
 
-    def slow_and_killed():
+    def slow_and_killed() -> None:
         write = trainer_module.write_checkpoint
         calls = []
 
-        def slow(*arguments):
+        def slow(*arguments: Any) -> None:
             calls.append(1)
             time.sleep(2.0 if len(calls) == 1 else 0.0)
             if len(calls) == 3:
@@ -298,12 +319,12 @@ def test_seconds_of_a_resumed_run_are_those_of_all_its_attempts(features, tmp_pa
 
 
 def test_seconds_of_an_epoch_are_those_of_its_steps_without_evaluations(
-    features, tmp_path, monkeypatch
-):
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Table 6 of the paper counts an epoch of training; choosing the epoch is no part of it."""
     plain = trainer_module.evaluate_source
 
-    def slow(*arguments, **options):
+    def slow(*arguments: Any, **options: Any) -> Any:
         time.sleep(0.7)
         return plain(*arguments, **options)
 
@@ -313,13 +334,15 @@ def test_seconds_of_an_epoch_are_those_of_its_steps_without_evaluations(
     assert 0 < result["epoch_seconds"] < (result["seconds"] - 3 * 0.7) / 3 + 0.01
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_term(features, tmp_path):
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_term(
+    features: Path, tmp_path: Path
+) -> None:
     experiment = tiny_experiment(features, lr_head=1e30, clip_norm=0.0, epochs=20)
     with pytest.raises(NonFiniteError, match="became NaN or infinite at step"):
         train(experiment, tmp_path, device="cpu")
 
 
-def test_selecting_on_test_is_possible_by_name_and_is_said(features, tmp_path):
+def test_selecting_on_test_is_possible_by_name_and_is_said(features: Path, tmp_path: Path) -> None:
     other = write_features(tmp_path / "test", videos=7, seed=3)
     experiment = tiny_experiment(features, select="test", epochs=1).override(
         [f"data.options.test_root={other}"]
@@ -330,7 +353,7 @@ def test_selecting_on_test_is_possible_by_name_and_is_said(features, tmp_path):
     assert "7 videos" in run.result["metrics"]["protocol"]
 
 
-def test_patience_ends_a_run_that_no_longer_improves(features, tmp_path):
+def test_patience_ends_a_run_that_no_longer_improves(features: Path, tmp_path: Path) -> None:
     experiment = tiny_experiment(features, lr_head=0.0, lr_encoder=0.0, epochs=9, patience=2)
     run = train(experiment, tmp_path, device="cpu")
     assert len(run.result["history"]) == 3
@@ -357,13 +380,17 @@ def test_patience_ends_a_run_that_no_longer_improves(features, tmp_path):
         (["encoder.kind=pretrained", "data.root=/nowhere"], DatasetError, "no such folder"),
     ],
 )
-def test_bad_input_stops_before_training(features, tmp_path, settings, error, message):
+def test_bad_input_stops_before_training(
+    features: Path, tmp_path: Path, settings: list[str], error: Any, message: str
+) -> None:
     with pytest.raises(error, match=message):
         train(tiny_experiment(features).override(settings), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
-def test_a_run_that_never_began_may_be_started_with_other_settings(features, tmp_path):
+def test_a_run_that_never_began_may_be_started_with_other_settings(
+    features: Path, tmp_path: Path
+) -> None:
     wrong = tiny_experiment(features, epochs=1).override(["data.root=/nowhere"])
     with pytest.raises(DatasetError, match="no such folder"):
         train(wrong, tmp_path / "run", device="cpu")
@@ -373,22 +400,26 @@ def test_a_run_that_never_began_may_be_started_with_other_settings(features, tmp
 
 
 @pytest.mark.parametrize(("device", "message"), [("tpu", "unknown"), ("cuda:99", "GPU 99")])
-def test_a_device_that_is_not_there_is_named(features, tmp_path, device, message):
+def test_a_device_that_is_not_there_is_named(
+    features: Path, tmp_path: Path, device: str, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         train(tiny_experiment(features), tmp_path / "run", device=device)
 
 
-def test_a_split_that_features_do_not_have_is_refused(finished):
+def test_a_split_that_features_do_not_have_is_refused(finished: Run) -> None:
     with pytest.raises(UsageError, match="features has no split 'bogus'"):
         evaluate_run(finished.folder, split="bogus", device="cpu")
 
 
-def test_a_folder_that_is_no_run_cannot_be_evaluated(tmp_path):
+def test_a_folder_that_is_no_run_cannot_be_evaluated(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a run folder"):
         evaluate_run(tmp_path)
 
 
-def test_tensorboard_is_written_only_when_asked_for(features, finished, tmp_path):
+def test_tensorboard_is_written_only_when_asked_for(
+    features: Path, finished: Run, tmp_path: Path
+) -> None:
     assert not (finished.folder / "tensorboard").exists()
     train(tiny_experiment(features, epochs=1), tmp_path, device="cpu", tensorboard=True)
     assert list((tmp_path / "tensorboard").iterdir())
@@ -401,7 +432,9 @@ def test_tensorboard_is_written_only_when_asked_for(features, finished, tmp_path
     )
 
 
-def test_without_tensorboard_a_run_that_wants_it_stops_at_once(features, tmp_path, monkeypatch):
+def test_without_tensorboard_a_run_that_wants_it_stops_at_once(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError, match="leave --tensorboard out"):
         train(tiny_experiment(features), tmp_path / "run", device="cpu", tensorboard=True)

@@ -1,7 +1,11 @@
 """Training from video files: frames are cached once, broken videos are counted, never hidden."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +17,7 @@ from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.errors import ConfigError, DatasetError, UsageError
 from eaglenet.evaluation.options import EvaluationOptions
 from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
-from eaglenet.experiments.experiment import EncoderChoice
+from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.experiments.runs import train
 from eaglenet.methods.xpool import XPoolConfig
 from eaglenet.types import FrameSpec
@@ -29,7 +33,7 @@ TOWERS = ClipConfig(
 
 
 @pytest.fixture(scope="module")
-def videos(tmp_path_factory):
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of real files with two splits, one file damaged."""
     folder = tmp_path_factory.mktemp("videos")
     split = render_world(folder, "train", 14, size=32)
@@ -38,7 +42,7 @@ def videos(tmp_path_factory):
     return folder
 
 
-def experiment_on(root, dataset="folder", **training):
+def experiment_on(root: Path | str, dataset: str = "folder", **training: Any) -> Experiment:
     base = tiny_experiment(root, epochs=1, batch_size=8, **training)
     return dataclasses.replace(
         base,
@@ -51,7 +55,7 @@ def experiment_on(root, dataset="folder", **training):
     )
 
 
-def test_a_run_from_video_files_counts_what_it_left_out(videos, tmp_path):
+def test_a_run_from_video_files_counts_what_it_left_out(videos: Path, tmp_path: Path) -> None:
     run = train(experiment_on(videos), tmp_path / "run", device="cpu")
     manifest = json.loads((run.folder / "manifest.json").read_text())
     assert manifest["data"]["train"]["videos_found"] == 13
@@ -63,7 +67,9 @@ def test_a_run_from_video_files_counts_what_it_left_out(videos, tmp_path):
     assert (run.folder / "model" / "tokenizer.json").exists()
 
 
-def test_a_split_of_a_few_videos_is_remarked_on(videos, tmp_path, caplog):
+def test_a_split_of_a_few_videos_is_remarked_on(
+    videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = train(experiment_on(videos), tmp_path / "run", device="cpu")
     assert "val: 6 videos are too few" in caplog.text
     assert "train: 13 videos are" not in caplog.text
@@ -71,7 +77,9 @@ def test_a_split_of_a_few_videos_is_remarked_on(videos, tmp_path, caplog):
     assert "6 videos are too few for recalls to mean much" in result.notes
 
 
-def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(videos, tmp_path):
+def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
+    videos: Path, tmp_path: Path
+) -> None:
     command = ["train", "demo", "--output", str(tmp_path / "run"), "--dry-run"]
     for setting in ("data.dataset=folder", f"data.root={videos}", "data.options={}"):
         command += ["--set", setting]
@@ -86,8 +94,8 @@ def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(videos, tmp_p
 
 
 def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_place(
-    videos, tmp_path, monkeypatch
-):
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from eaglenet.data import frame_cache
     from eaglenet.experiments.campaign import run_campaign
     from eaglenet.experiments.search import Search
@@ -96,7 +104,7 @@ def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_plac
     decoded = []
     decode_into = frame_cache.decode_into
 
-    def counted(journal, due, *rest):
+    def counted(journal: Any, due: Any, *rest: Any) -> Any:
         decoded.append(len(due))
         return decode_into(journal, due, *rest)
 
@@ -112,7 +120,9 @@ def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_plac
     assert len(list((tmp_path / "frames").iterdir())) == 2
 
 
-def test_training_uses_the_frames_that_data_cache_made(videos, tmp_path, monkeypatch):
+def test_training_uses_the_frames_that_data_cache_made(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from eaglenet.data import frame_cache
 
     command = ["data", "cache", "folder", "--root", str(videos), "--output", str(tmp_path / "c")]
@@ -126,7 +136,9 @@ def test_training_uses_the_frames_that_data_cache_made(videos, tmp_path, monkeyp
     assert not (run.folder / "frames").exists()
 
 
-def test_any_model_is_evaluated_on_any_dataset(videos, tmp_path, monkeypatch):
+def test_any_model_is_evaluated_on_any_dataset(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = train(experiment_on(videos), tmp_path / "run", device="cpu")
     result = evaluate_model(str(run.folder), "folder", str(videos), split="val", device="cpu")
@@ -148,7 +160,7 @@ def test_any_model_is_evaluated_on_any_dataset(videos, tmp_path, monkeypatch):
         evaluate_model(str(run.folder), "folder", str(videos), frames=["colour=red"], device="cpu")
 
 
-def test_a_run_is_evaluated_on_other_frames_and_says_so(videos, tmp_path):
+def test_a_run_is_evaluated_on_other_frames_and_says_so(videos: Path, tmp_path: Path) -> None:
     run = train(experiment_on(videos), tmp_path / "run", device="cpu")
     command = ["evaluate", str(run.folder), "--split", "val", "--json", "--frames", "short=mask"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
@@ -156,7 +168,7 @@ def test_a_run_is_evaluated_on_other_frames_and_says_so(videos, tmp_path):
     assert any("made for: short: 'repeat' -> 'mask'" in note for note in notes)
 
 
-def test_a_run_of_fp16_weights_is_evaluated_as_it_was_trained(videos, tmp_path):
+def test_a_run_of_fp16_weights_is_evaluated_as_it_was_trained(videos: Path, tmp_path: Path) -> None:
     experiment = experiment_on(videos, precision="fp16_weights", optimizer="bert_adam")
     run = train(experiment, tmp_path / "run", device="cpu")
     assert evaluate_run(run.folder, split="val", device="cpu").precision == "fp16"
@@ -165,7 +177,9 @@ def test_a_run_of_fp16_weights_is_evaluated_as_it_was_trained(videos, tmp_path):
     assert result.precision == "fp32"
 
 
-def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(videos, tmp_path, monkeypatch):
+def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     captions = tmp_path / "captions.csv"
     names = [path.stem for path in sorted(videos.rglob("val*.mp4"))]
@@ -178,13 +192,15 @@ def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(videos, tmp_path, m
         CliRunner().invoke(app, ["evaluate", "x", "--videos", "y"], catch_exceptions=False)
 
 
-def test_gradient_checkpointing_and_frozen_towers_run_on_videos(videos, tmp_path):
+def test_gradient_checkpointing_and_frozen_towers_run_on_videos(
+    videos: Path, tmp_path: Path
+) -> None:
     for name, change in (("a", {"checkpointing": True}), ("b", {"freeze": "towers"})):
         run = train(experiment_on(videos, **change), tmp_path / name, device="cpu")
         assert run.result["metrics"]
 
 
-def test_an_empty_split_stops_before_training(videos, tmp_path):
+def test_an_empty_split_stops_before_training(videos: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError):
         train(experiment_on(videos, select="test"), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "log.jsonl").exists()
@@ -198,15 +214,17 @@ def test_an_empty_split_stops_before_training(videos, tmp_path):
     ],
 )
 def test_frames_that_do_not_fit_the_towers_stop_before_any_decoding(
-    videos, tmp_path, setting, message
-):
+    videos: Path, tmp_path: Path, setting: str, message: str
+) -> None:
     wrong = experiment_on(videos).override([setting])
     with pytest.raises(ConfigError, match=message):
         train(wrong, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "frames").exists()
 
 
-def test_a_batch_that_cannot_be_filled_leaves_the_folder_free_for_another(videos, tmp_path):
+def test_a_batch_that_cannot_be_filled_leaves_the_folder_free_for_another(
+    videos: Path, tmp_path: Path
+) -> None:
     experiment = experiment_on(videos)
     with pytest.raises(ConfigError, match="one batch of 400"):
         train(experiment.override(["training.batch_size=400"]), tmp_path / "run", device="cpu")
@@ -221,14 +239,16 @@ def test_a_batch_that_cannot_be_filled_leaves_the_folder_free_for_another(videos
         ({"train": "many"}, "demo.train=many: expected a whole number"),
     ],
 )
-def test_wrong_options_of_the_demo_world_are_named(tmp_path, options, message):
+def test_wrong_options_of_the_demo_world_are_named(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     experiment = experiment_on("", "demo")
     data = dataclasses.replace(experiment.data, options=options)
     with pytest.raises(UsageError, match=message):
         train(dataclasses.replace(experiment, data=data), tmp_path / "run", device="cpu")
 
 
-def test_the_demo_world_trains_without_files(tmp_path):
+def test_the_demo_world_trains_without_files(tmp_path: Path) -> None:
     experiment = experiment_on(tmp_path, dataset="demo")
     experiment = experiment.override(["data.options.train=16", "data.options.val=4"])
     run = train(experiment, tmp_path / "run", device="cpu")

@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, nargs="+", default=[10, 40])
     minutes = parser.parse_args().minutes
     with tempfile.TemporaryDirectory() as folder:
-        for suffix in ("mp4", "mkv", "ts"):
+        for suffix in ("mp4", "mkv", "ts", "flv"):
             for length in minutes:
                 film = make_film(Path(folder) / f"{length}.{suffix}", length)
                 for path in (film, damage(film, length)):

@@ -38,6 +38,7 @@ def is_one_line(error: EagleNetError) -> bool:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without a fault, to copy and damage."""
     folder = tmp_path_factory.mktemp("damaged") / "store"
     make_store(folder, BagMethod())
     return folder
@@ -110,6 +111,29 @@ def test_an_edited_list_of_files_is_noticed(sound: Path, tmp_path: Path) -> None
     path.write_text(json.dumps(values))
     with pytest.raises(StoreError, match=r"files-1.json is not as it was written"):
         Engine.open(store, BagMethod())
+
+
+@pytest.mark.parametrize("value", [-1, 2**70, 1e300, "many", None, []])
+def test_impossible_numbers_in_a_snapshot_are_noticed_and_repaired(
+    value: object, sound: Path, tmp_path: Path
+) -> None:
+    bag = BagMethod()
+    expected = answer(sound, bag)
+    path = Path("snapshot") / "current.json"
+    changed = 0
+    for name, old in json.loads((sound / path).read_text()).items():
+        if type(old) is not int:
+            continue
+        store = tmp_path / name
+        shutil.copytree(sound, store)
+        values = json.loads((store / path).read_text())
+        (store / path).write_text(json.dumps(values | {name: value}))
+        with pytest.raises(StoreError, match="eaglenet store repair"):
+            answer(store, bag)
+        repair(store)
+        assert answer(store, bag) == expected
+        changed += 1
+    assert changed > 1
 
 
 def test_a_whole_store_is_verified(sound: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from failing_disk import FailingDisk
 from synthetic_store import BagMethod
 from test_power_cut import FILES, found, work
 
+from eaglenet.cli import main as command_line
 from eaglenet.errors import CheckpointError, StoreError
 from eaglenet.search.upkeep import repair
 from eaglenet.training.checkpoint import latest_checkpoint, write_checkpoint
@@ -89,3 +91,24 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
             state = latest_checkpoint(tmp_path)
             assert state is not None
             assert torch.equal(state["weights"], state["step"] * weights)
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOTCONN]
+)
+def test_a_disk_that_is_full_or_gone_is_told_in_a_line_by_every_command(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where no file is named: a write to one that was open when its mount was lost."""
+
+    def fail() -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.delenv("EAGLENET_DEBUG", raising=False)
+    monkeypatch.setattr(command_line, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: the disk: {os.strerror(number)}; ")
+    assert told.count("\n") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ from eaglenet.search.indexing.inspection import inspect
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.types import FrameSpec
+from eaglenet.video import packet_table
 from eaglenet.video.decoding import decode, probe, write_video
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
@@ -94,7 +96,7 @@ def test_an_honest_video_is_one_stretch(tmp_path: Path) -> None:
 
 
 def test_a_very_wide_video_gets_thumbnails(tmp_path: Path) -> None:
-    path = small_video(tmp_path / "wide.mp4", 8, (16, 4096))
+    path = small_video(tmp_path / "wide.mp4", 8, (16, 8192))
     requests = split_request("content", str(path), {0: (0.0, 0.3)})
     found = list(decode_ahead(requests, SPEC, 0))
     assert not isinstance(found[0], ClipFailure)
@@ -105,6 +107,54 @@ def test_a_header_that_claims_a_huge_picture_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"YUV4MPEG2 W65500 H65500 F25:1 Ip C420\nFRAME\n" + bytes(1000))
     with limits(20), pytest.raises(VideoDecodeError):
         probe(path)
+
+
+@pytest.mark.parametrize("far", [2**62, 2**59, 2**59 + 40])
+def test_a_time_beyond_all_numbers_makes_no_clip(far: int, tmp_path: Path) -> None:
+    """So far away that a second more is the same number: an IVF has 64 bits for it."""
+    path = tmp_path / "far.ivf"
+    frames = np.random.default_rng(0).integers(0, 256, (50, 3, 24, 32), dtype=np.uint8)
+    write_video(path, frames, 25, codec="libvpx")
+    content, place = bytearray(path.read_bytes()), 32
+    for _ in range(49):
+        place += 12 + struct.unpack_from("<I", content, place)[0]
+    struct.pack_into("<Q", content, place + 4, far)
+    path.write_bytes(content)
+    windows = windows_of(path, probe(path).stretches, SPLITTING)
+    assert windows == [(0.0, pytest.approx(1.96, abs=0.05))]
+    assert bool(decode(path, SPEC, window=windows[0]).mask.all())
+
+
+def test_a_file_that_declares_millions_of_frames_stays_within_its_memory(tmp_path: Path) -> None:
+    """Tables of a few bytes that stand for 85 million entries."""
+    path, declared = small_video(tmp_path / "many.mov", 5), 85_000_000
+    content = bytearray(path.read_bytes())
+    struct.pack_into(">III", content, content.index(b"stsz") + 4, 0, 1, declared)
+    struct.pack_into(">I", content, content.index(b"stts") + 12, declared)
+    struct.pack_into(">I", content, content.index(b"stsc") + 16, declared)
+    path.write_bytes(content)
+    good = small_video(tmp_path / "good.mp4")
+    files = [found_file(each) for each in (path, good)]
+    bounds = Limits(memory=2**29, seconds=60)
+    bad, other = inspection.inspect_ahead(files, SPLITTING, frozenset(), 1, bounds)
+    assert bad.problem
+    assert not bad.windows
+    assert other.windows
+    assert not other.problem
+
+
+def found_file(path: Path) -> FoundFile:
+    status = path.stat()
+    return FoundFile(str(path), status.st_size, status.st_mtime_ns)
+
+
+def test_a_file_of_too_many_packets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packet_table, "MAX_PACKETS", 40)
+    with pytest.raises(VideoDecodeError, match="more than 40 packets"):
+        probe(small_video(tmp_path / "a.mkv"))
+    probe(small_video(tmp_path / "short.mkv", 30))
 
 
 def never_ends(request: int) -> int:

@@ -1,3 +1,5 @@
+"""The mean of unit frames, where there is nothing to average."""
+
 from __future__ import annotations
 
 import pytest

@@ -108,7 +108,9 @@ def test_elementwise_support_text_points_to_the_pairs_own_video() -> None:
 @pytest.mark.parametrize(
     ("mode", "least", "most"), [("pair", 0.85, 1.0), ("elementwise", -0.2, 0.2)]
 )
-def test_the_papers_support_text_is_close_to_every_video_at_the_start(mode, least, most) -> None:
+def test_the_papers_support_text_is_close_to_every_video_at_the_start(
+    mode: str, least: float, most: float
+) -> None:
     """Radius 1, a pooled video as LayerNorm leaves it: unrelated pairs, and a cosine near 1."""
     generator = torch.Generator().manual_seed(0)
     text = torch.randn(4, 512, generator=generator)

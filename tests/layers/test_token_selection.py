@@ -1,3 +1,5 @@
+"""Perturbed top-k: a hard choice forward, the slope of its expectation backward."""
+
 from __future__ import annotations
 
 import math

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
 from eaglenet.types import TextFeatures, VideoFeatures
 

@@ -1,3 +1,5 @@
+"""CLIP4Clip's four heads equal loops written from their formulas."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""CLIP-ViP's proxy attention equals one dense attention under its mask."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""DRL's weighted token interaction and decorrelation equal loops."""
+
 from __future__ import annotations
 
 import pytest

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from eaglenet.encoders.base import BaseEncoder
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS
 from eaglenet.methods.eaglenet import EagleNet, build

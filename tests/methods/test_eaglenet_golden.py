@@ -71,6 +71,7 @@ def training(name: str) -> tuple[Losses, Tensor, Tensor]:
 
 @pytest.fixture(params=GOLDEN_NAMES)
 def name(request: pytest.FixtureRequest) -> str:
+    """Each of the authors' checkpoints."""
     return str(request.param)
 
 

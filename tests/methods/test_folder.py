@@ -15,7 +15,7 @@ import eaglenet
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.pretrained import save_clip
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 from eaglenet.methods import METHODS, Method

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import eaglenet
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import CheckpointError, UsageError
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.head import head_folder, save_head, with_head

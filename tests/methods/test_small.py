@@ -21,6 +21,7 @@ MOST_BYTES = 45_000_000
 
 @pytest.fixture(scope="module")
 def small() -> Method:
+    """The model of the real world that ships with the package."""
     return eaglenet.load("small")
 
 

@@ -1,3 +1,5 @@
+"""T-MASS: scores with radii and both losses equal loops."""
+
 from __future__ import annotations
 
 import pytest

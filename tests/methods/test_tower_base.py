@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.tower_base import CosineMethod, build_on_towers

@@ -1,3 +1,5 @@
+"""TS2-Net: shifted tokens, selected tokens and frame weights equal loops."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""TV-ProxyNet: proxies of the text towards each video, and its three losses."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.recipes.configs import method_config
 from eaglenet.recipes.registry import build_recipe

@@ -1,3 +1,5 @@
+"""Video-ColBERT: mean-max similarity at two levels, and its sigmoid losses."""
+
 from __future__ import annotations
 
 import torch

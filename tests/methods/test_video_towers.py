@@ -11,7 +11,7 @@ import torch
 from double_precision import EXACT, matrix, random, sentences_of, shake
 from small_towers import small_clip, small_clips
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.tvmm import spread_loss

@@ -6,7 +6,7 @@ import pytest
 import torch
 from double_precision import EXACT, build, frames_of, matrix, sentences_of, texts, videos, words_of
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig

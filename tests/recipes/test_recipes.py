@@ -1,28 +1,33 @@
 """Every recipe builds, travels through JSON, and takes a step with shrunken towers."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from eaglenet.data.role_graphs import role_graphs
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.evaluation.paper_tables import paper_tables
 from eaglenet.experiments.build import build_method
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
+from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.recipes import RECIPES, TABLES, build_recipe
 from eaglenet.recipes.benchmarks import DATASETS, num_frames, released_training
-from eaglenet.recipes.features import NEED_EXPERTS, NEED_IDS, NEED_TOWERS
 from eaglenet.recipes.originals import ORIGINALS, PAPER_CHANGES
 from eaglenet.recipes.registry import add_recipe
+from eaglenet.recipes.stored_features import NEED_EXPERTS, NEED_IDS, NEED_TOWERS
 from eaglenet.training.distributed import World
 from eaglenet.training.optimizer import (
     build_optimizer,
@@ -118,7 +123,7 @@ TAKEN: set[str] = set()
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in CANNOT_RUN])
-def test_every_recipe_builds_and_takes_a_step(name):
+def test_every_recipe_builds_and_takes_a_step(name: str) -> None:
     """One step for recipes that differ in nothing that a step of a shrunken model can see."""
     experiment = build_recipe(name)
     assert experiment.name == name
@@ -153,7 +158,7 @@ def test_every_recipe_builds_and_takes_a_step(name):
     assert all(value.isfinite() for value in losses.terms.values())
 
 
-def test_there_is_a_recipe_for_every_row_of_the_papers_tables():
+def test_there_is_a_recipe_for_every_row_of_the_papers_tables() -> None:
     for dataset in ("msrvtt", "didemo", "msvd", "vatex"):
         for tower in ("b32", "b16"):
             assert f"{dataset}-{tower}" in RECIPES
@@ -168,18 +173,18 @@ def test_there_is_a_recipe_for_every_row_of_the_papers_tables():
                 assert f"{prefix}{table}/{row.slug}" in RECIPES
 
 
-def test_every_row_stands_in_the_papers_table_and_no_other_is_missing():
+def test_every_row_stands_in_the_papers_table_and_no_other_is_missing() -> None:
     for table, rows in TABLES.items():
         assert {row.label for row in rows} == {row.label for row in paper_tables()[table].rows}
 
 
-def test_rows_of_a_table_differ_from_each_other():
+def test_rows_of_a_table_differ_from_each_other() -> None:
     for table, rows in TABLES.items():
         configs = {repr(build_recipe(f"{table}/{row.slug}").method_config) for row in rows}
         assert len(configs) == len(rows)
 
 
-def test_modern_recipes_select_on_validation_and_released_ones_say_test():
+def test_modern_recipes_select_on_validation_and_released_ones_say_test() -> None:
     for name in RECIPES:
         experiment = build_recipe(name)
         is_released = "-released" in name
@@ -193,7 +198,7 @@ def test_modern_recipes_select_on_validation_and_released_ones_say_test():
             assert experiment.training.lr_encoder >= 1e-6
 
 
-def test_the_last_component_row_is_the_main_result():
+def test_the_last_component_row_is_the_main_result() -> None:
     main = build_recipe("msrvtt-b16").method_config
     assert build_recipe("components/frl+eam+sigmoid").method_config == main
     assert build_recipe("graph/rgat+eam").method_config == main
@@ -202,7 +207,7 @@ def test_the_last_component_row_is_the_main_result():
     assert build_recipe("msrvtt-b16-literal").method_config == literal
 
 
-def test_the_row_without_components_is_tmass():
+def test_the_row_without_components_is_tmass() -> None:
     """The paper's first row has the numbers of T-MASS."""
     for world in WORLDS:
         row = build_recipe(f"{world}/components/none")
@@ -216,14 +221,14 @@ def test_the_row_without_components_is_tmass():
     )
 
 
-def test_the_released_didemo_recipe_has_matrices_of_sixteen_pairs():
+def test_the_released_didemo_recipe_has_matrices_of_sixteen_pairs() -> None:
     training = build_recipe("didemo-b16-released").training
     assert training.batch_size // training.accumulate == 16
     assert training.accumulation == "split"
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_frames_are_even_in_the_paper_and_one_a_second_in_the_released_code(dataset):
+def test_frames_are_even_in_the_paper_and_one_a_second_in_the_released_code(dataset: str) -> None:
     paper, released = (build_recipe(f"{dataset}-b16{end}").data for end in ("", "-released"))
     assert (paper.frames.sampling, paper.frames.short) == ("uniform", "repeat")
     assert (released.frames.sampling, released.frames.short) == ("whole_rate", "zeros")
@@ -237,7 +242,7 @@ def test_frames_are_even_in_the_paper_and_one_a_second_in_the_released_code(data
 
 
 @pytest.mark.parametrize("tower", ["b16", "b32"])
-def test_the_main_results_train_as_the_benchmark_measures(tower):
+def test_the_main_results_train_as_the_benchmark_measures(tower: str) -> None:
     training = build_recipe(f"msrvtt-{tower}").training
     assert (training.compile, training.checkpointing, training.checkpointed_blocks) == (
         True,
@@ -247,7 +252,7 @@ def test_the_main_results_train_as_the_benchmark_measures(tower):
     assert not training.deterministic
 
 
-def test_masks_and_frames_are_options_of_their_own():
+def test_masks_and_frames_are_options_of_their_own() -> None:
     released = EagleNetConfig.released()
     encoder = FeatureEncoder(FeatureConfig(512, 512, 512, identity=True))
     specs = {
@@ -257,12 +262,12 @@ def test_masks_and_frames_are_options_of_their_own():
     assert len(specs) == 1
 
 
-def test_two_recipes_of_one_name_are_an_error():
+def test_two_recipes_of_one_name_are_an_error() -> None:
     with pytest.raises(ValueError, match="twice"):
         add_recipe("msrvtt-b16", lambda: build_recipe("demo"), "another")
 
 
-def test_every_method_has_a_demo_recipe_with_one_budget():
+def test_every_method_has_a_demo_recipe_with_one_budget() -> None:
     """Two spend half of their epochs on bringing the towers together."""
     recipes = [build_recipe(f"demo/{name}") for name in METHODS if name not in NEED_EXPERTS]
     budgets = {
@@ -277,19 +282,19 @@ def test_every_method_has_a_demo_recipe_with_one_budget():
     assert len(budgets) == 1
 
 
-def test_every_method_that_reads_experts_has_a_recipe_with_one_budget():
+def test_every_method_that_reads_experts_has_a_recipe_with_one_budget() -> None:
     readers = [method for method in METHODS if METHODS[method].reads_experts]
     assert {"ce", "mmt", "t2vlad", "hit", "teachtext", "hgr"} <= set(readers)
     assert len({build_recipe(f"experts/{method}").training for method in readers}) == 1
 
 
 @pytest.mark.parametrize("method", sorted(NEED_TOWERS | NEED_EXPERTS | NEED_IDS))
-def test_methods_that_need_towers_say_that_they_cannot_run_on_features(method):
+def test_methods_that_need_towers_say_that_they_cannot_run_on_features(method: str) -> None:
     with pytest.raises(ConfigError, match="frozen features"):
         build_method(build_recipe(f"features/{method}"))
 
 
-def test_an_unknown_recipe_suggests_a_near_one():
+def test_an_unknown_recipe_suggests_a_near_one() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'msrvtt-b16'"):
         build_recipe("msrvtt-b61")
 
@@ -310,12 +315,14 @@ def test_an_unknown_recipe_suggests_a_near_one():
         ("didemo-b32/drl-original", {"num_frames": 64}),
     ],
 )
-def test_compared_methods_have_their_authors_settings_on_each_dataset(name, expected):
+def test_compared_methods_have_their_authors_settings_on_each_dataset(
+    name: str, expected: Any
+) -> None:
     config = build_recipe(name).method_config
     assert {field: getattr(config, field) for field in expected} == expected
 
 
-def test_originals_have_their_authors_data_and_optimizer():
+def test_originals_have_their_authors_data_and_optimizer() -> None:
     didemo = build_recipe("didemo-b16/tvproxynet-original")
     assert (didemo.data.max_words, didemo.training.batch_size, didemo.data.jitter) == (50, 128, 3)
     xpool = build_recipe("msrvtt-b32/xpool-original")
@@ -331,7 +338,9 @@ def test_originals_have_their_authors_data_and_optimizer():
 @pytest.mark.parametrize("method", list(ORIGINALS))
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("end", ["", "-released"])
-def test_the_papers_protocol_is_one_budget_for_all_methods(method, dataset, end):
+def test_the_papers_protocol_is_one_budget_for_all_methods(
+    method: str, dataset: str, end: str
+) -> None:
     """E.4: all models are trained for 5 epochs with 64 pairs a batch."""
     ours = build_recipe(f"{dataset}-b16{end}")
     peer = build_recipe(f"{dataset}-b16{end}/{method}")
@@ -351,7 +360,9 @@ MAIN = [
 ]  # fmt: skip
 
 
-def small_scores(config):
+def small_scores(
+    config: EagleNetConfig,
+) -> tuple[Method, Tensor, tuple[TextFeatures, VideoFeatures]]:
     """The number of weights of a small model with random ones, and its scores."""
     torch.manual_seed(0)
     small = dataclasses.replace(config, dim=DIM, num_frames=FRAMES, num_heads=2)
@@ -369,7 +380,7 @@ def small_scores(config):
 
 
 @pytest.mark.parametrize("name", MAIN)
-def test_removing_frame_edges_changes_the_scores_of_every_main_recipe(name):
+def test_removing_frame_edges_changes_the_scores_of_every_main_recipe(name: str) -> None:
     """Same weights, only the frame-to-frame edges gone: frames must hear of each other."""
     config = build_recipe(name).method_config
     method, scores, (text, video) = small_scores(config)
@@ -382,7 +393,7 @@ def test_removing_frame_edges_changes_the_scores_of_every_main_recipe(name):
 
 
 @pytest.mark.parametrize("name", ["msrvtt-b16-literal", "demo/literal", "features/literal"])
-def test_in_the_literal_reading_frame_edges_have_no_effect(name):
+def test_in_the_literal_reading_frame_edges_have_no_effect(name: str) -> None:
     config = build_recipe(name).method_config
     method, scores, (text, video) = small_scores(config)
     without, _, _ = small_scores(dataclasses.replace(config, frame_edges=False))
@@ -391,11 +402,11 @@ def test_in_the_literal_reading_frame_edges_have_no_effect(name):
 
 
 @pytest.mark.parametrize("world", ["msrvtt-b16", "didemo-b32", "demo", "features", "frames"])
-def test_recipes_say_how_they_read_edge_weights(world):
+def test_recipes_say_how_they_read_edge_weights(world: str) -> None:
     """Which is which stands with each: after the LeakyReLU, or as printed; never both."""
     main, literal = (
-        RECIPES[world].__doc__,
-        RECIPES[f"{world}-literal" if "-b" in world else f"{world}/literal"].__doc__,
+        RECIPES[world].__doc__ or "",
+        RECIPES[f"{world}-literal" if "-b" in world else f"{world}/literal"].__doc__ or "",
     )
     assert "after the LeakyReLU" in main
     assert "literal" not in main
@@ -405,7 +416,7 @@ def test_recipes_say_how_they_read_edge_weights(world):
     assert "after the LeakyReLU" not in notes
 
 
-def test_every_recipe_of_an_approximate_method_says_so():
+def test_every_recipe_of_an_approximate_method_says_so() -> None:
     variants = {name: build_recipe(name) for name in RECIPES}
     shown = [name for name, recipe in variants.items() if METHODS[recipe.method].is_approximate]
     assert {"msrvtt-experts/hit", "msrvtt-b16/tvmm", "experts/supportset"} <= set(shown)
@@ -413,7 +424,7 @@ def test_every_recipe_of_an_approximate_method_says_so():
     assert silent == []
 
 
-def test_every_head_of_clip4clip_can_be_compared():
+def test_every_head_of_clip4clip_can_be_compared() -> None:
     heads = [
         build_recipe(f"{world}/clip4clip{name}").method_config.head
         for world in ("demo", "features", "msvd-b32")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reference.arithmetic import Vector, Weights, attend, layer_norm, linear, part, quick_gelu
-from reference.space_time import attention
+from reference.masked_tower import attention
 
 
 def answer(

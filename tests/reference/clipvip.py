@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reference.arithmetic import Vector, Weights, dot, layer_norm, linear, part, quick_gelu, softmax
+from reference.arithmetic import Vector, Weights, layer_norm, part
+from reference.masked_tower import attention, feed_forward, project
+
+__all__ = ["attention_mask", "project", "tower"]
 
 
 def attention_mask(num_proxies: int, num_frames: int, num_patches: int) -> NDArray[np.bool_]:
@@ -43,42 +45,14 @@ def tower(
             tokens.append(patch + place[1 + row] + proxies["frame_positions"][index])
     mask = attention_mask(num_proxies, len(frames), len(frames[0]))
     states = [layer_norm(token, part(vision, "ln_pre")) for token in tokens]
-    dim, size = len(states[0]), len(states[0]) // num_heads
+
+    def sees(query: int, key: int) -> bool:
+        return bool(mask[query, key])
+
     for layer in range(num_layers):
         block = part(vision, f"blocks.{layer}")
-        fused = [
-            linear(layer_norm(state, part(block, "ln_1")), part(block, "attention.qkv"))
-            for state in states
-        ]
-        mixed = []
-        for query, row in enumerate(fused):
-            seen = [key for key in range(len(fused)) if mask[query, key]]
-            parts = []
-            for head in range(num_heads):
-                start = head * size
-                one = row[start : start + size]
-                logits = [
-                    dot(one, fused[key][dim + start : dim + start + size]) / math.sqrt(size)
-                    for key in seen
-                ]
-                parts.append(
-                    sum(
-                        share * fused[key][2 * dim + start : 2 * dim + start + size]
-                        for share, key in zip(softmax(logits), seen, strict=True)
-                    )
-                )
-            mixed.append(linear(np.concatenate(parts), part(block, "attention.out")))
+        normed = [layer_norm(state, part(block, "ln_1")) for state in states]
+        mixed = attention(normed, part(block, "attention"), num_heads, sees)
         states = [state + row for state, row in zip(states, mixed, strict=True)]
-        states = [
-            state
-            + linear(
-                quick_gelu(linear(layer_norm(state, part(block, "ln_2")), part(block, "mlp.up"))),
-                part(block, "mlp.down"),
-            )
-            for state in states
-        ]
+        states = feed_forward(states, block)
     return states
-
-
-def project(state: Vector, vision: Weights) -> Vector:
-    return linear(layer_norm(state, part(vision, "ln_post")), part(vision, "projection"))

@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
+from reference.arithmetic import Vector, Weights, layer_norm, part
+from reference.masked_tower import attention, feed_forward, project
 
-from reference.arithmetic import Vector, Weights, dot, layer_norm, linear, part, quick_gelu, softmax
-
-Sees = Callable[[int, int], bool]
-
-
-def attention(
-    tokens: Sequence[Vector], weights: Weights, num_heads: int, sees: Sees
-) -> list[Vector]:
-    """Multi-head attention of every token over those that it sees."""
-    fused = [linear(token, part(weights, "qkv")) for token in tokens]
-    dim = len(tokens[0])
-    size = dim // num_heads
-    found = []
-    for query, row in enumerate(fused):
-        seen = [key for key in range(len(fused)) if sees(query, key)]
-        parts = []
-        for head in range(num_heads):
-            start = head * size
-            logits = [
-                dot(row[start : start + size], fused[key][dim + start : dim + start + size])
-                / math.sqrt(size)
-                for key in seen
-            ]
-            parts.append(
-                sum(
-                    share * fused[key][2 * dim + start : 2 * dim + start + size]
-                    for share, key in zip(softmax(logits), seen, strict=True)
-                )
-            )
-        found.append(linear(np.concatenate(parts), part(weights, "out")))
-    return found
+__all__ = ["project", "tower"]
 
 
 def tower(
@@ -76,16 +46,5 @@ def tower(
         normed = [layer_norm(state, part(block, "ln_1")) for state in seen]
         mixed = attention(normed, part(block, "attention"), num_heads, in_space)
         states = [state + row for state, row in zip(states, mixed, strict=True)]
-        states = [
-            state
-            + linear(
-                quick_gelu(linear(layer_norm(state, part(block, "ln_2")), part(block, "mlp.up"))),
-                part(block, "mlp.down"),
-            )
-            for state in states
-        ]
+        states = feed_forward(states, block)
     return states
-
-
-def project(state: Vector, vision: Weights) -> Vector:
-    return linear(layer_norm(state, part(vision, "ln_post")), part(vision, "projection"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.types import TextFeatures, VideoFeatures

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scoring_cases import DIM, FRAMES, RELEASED, largest_difference, model, texts, videos
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.errors import UsageError
 from eaglenet.methods import METHODS
 from eaglenet.methods.eaglenet import EagleNet

@@ -89,3 +89,23 @@ def test_evaluate_ranks_again_with_the_bias_of_the_models_own_scores() -> None:
     expected = retrieval_metrics(biased, owners)
     assert result.hubness.t2v.to_dict() == expected.t2v.to_dict()
     assert "bias against hubs" in str(result)
+    few = typical_sentences()[::16]
+    with torch.no_grad():
+        bank = method.encode_text(method.tokenize(few))
+        biased = method.score(text, video).double() + hub_bias(method.score(bank, video))
+    options = EvaluationOptions(hubness=True, bank=tuple(few))
+    result = evaluate(method, list(world.texts), clips, owners, "demo", options)
+    assert result.hubness is not None
+    assert result.hubness.t2v.to_dict() == retrieval_metrics(biased, owners).t2v.to_dict()
+
+
+def test_the_command_takes_the_sentences_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "sentences.txt"
+    file.write_text("a red circle\na blue square moves\n")
+    arguments = ["evaluate", "demo", "--dataset", "demo", "--split", "val", "--json", "--bank"]
+    runner = CliRunner()
+    found = runner.invoke(app, [*arguments, str(file)])
+    assert found.exit_code == 0, found.output
+    assert "hubness" in json.loads(found.stdout)
+    with pytest.raises(UsageError, match="give a file of sentences"):
+        runner.invoke(app, [*arguments, str(tmp_path / "none.txt")], catch_exceptions=False)

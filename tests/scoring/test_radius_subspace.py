@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.scoring import choose

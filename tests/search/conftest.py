@@ -1,3 +1,5 @@
+"""Stores and models that the search tests share."""
+
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from eaglenet.search.engine import Engine
 
 @pytest.fixture(scope="session")
 def bag() -> BagMethod:
+    """A method whose texts and videos are bags of words."""
     return BagMethod()
 
 
@@ -21,4 +24,5 @@ def store_folder(bag: BagMethod, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def engine(store_folder: Path, bag: BagMethod) -> Engine:
+    """The store, open for searching."""
     return Engine.open(store_folder, bag)

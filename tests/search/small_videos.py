@@ -1,10 +1,9 @@
-"""Videos of plain colours, and a small trained-looking model folder."""
+"""Videos of plain colours, whole, damaged and cut short."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -45,34 +44,3 @@ def cut_short_video(path: Path) -> Path:
     whole.unlink()
     path.write_bytes(path.read_bytes()[:-200])
     return path
-
-
-def save_small_model(folder: Path, method_name: str = "clip4clip", **config_changes: Any) -> Path:
-    """A model with random weights that knows a few words; zero-shot unless a method is named."""
-    from eaglenet.encoders.clip import ClipEncoder
-    from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-    from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-    from eaglenet.methods.base import METHODS
-    from eaglenet.methods.folder import save
-    from eaglenet.types import FrameSpec
-
-    tokenizer = ClipTokenizer.from_words(["a", "red", "green", "blue", "car"])
-    torch.manual_seed(0)
-    config = ClipConfig(
-        dim=24,
-        vision=VisionConfig(image_size=16, patch_size=8, width=12, layers=1, heads=2, mlp_width=20),
-        text=TextConfig(
-            vocabulary_size=tokenizer.vocabulary_size,
-            context_length=32,
-            width=18,
-            layers=1,
-            heads=2,
-            mlp_width=28,
-        ),
-    )
-    spec = METHODS[method_name]
-    method = spec.build(spec.config_class(**config_changes), ClipEncoder(config))
-    method.frame_spec = FrameSpec(num_frames=5, size=16)
-    method.tokenizer = tokenizer
-    save(method.eval(), folder)
-    return folder

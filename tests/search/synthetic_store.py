@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eaglenet.encoders.base import BaseEncoder
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.methods.base import Method
 from eaglenet.search.models import model_identity
 from eaglenet.search.store.layout import FeatureLayout

@@ -73,6 +73,36 @@ def test_the_nearest_codes_are_those_of_a_plain_comparison_in_whatever_blocks(
     assert loaded.nearest(query, 999).tolist() == list(range(333))
 
 
+def test_of_many_codes_the_second_half_is_looked_at_where_the_first_is_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all of them let through it is the plain comparison; with few, the nearest are found."""
+    monkeypatch.setattr(codes, "BLOCK", 500)
+    vectors = unit(3333, 256)
+    near = np.random.default_rng(3).permutation(3333)[:20]
+    query = unit(1, 256, seed=1)[0]
+    vectors[near] = 0.2 * vectors[near] + query
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    check = written(tmp_path / "codes", vectors)
+    loaded = load_codes(tmp_path / "codes", 256, 3333, check)
+    wanted = np.random.default_rng(2).random(3333) < 0.1
+    plain = [loaded.nearest(query, 200), loaded.nearest(query, 20, wanted)]
+    monkeypatch.setattr(codes, "MANY", 1)
+    monkeypatch.setattr(codes, "ONE_IN", 1)
+    assert loaded.nearest(query, 3333).tolist() == list(range(3333))
+    monkeypatch.setattr(codes, "ONE_IN", 20)
+    halved = [loaded.nearest(query, 200), loaded.nearest(query, 20, wanted)]
+    assert np.isin(near, halved[0]).all()
+    assert loaded.nearest(query, 20).tolist() == sorted(near.tolist())
+    for found, expected in zip(halved, plain, strict=True):
+        assert len(found) == len(expected)
+        assert np.isin(found, expected).mean() > 0.8
+    assert wanted[halved[1]].all()
+    few = np.zeros(3333, bool)
+    few[:7] = True
+    assert loaded.nearest(query, 20, few).tolist() == list(range(7))
+
+
 def test_codes_that_were_added_are_read_and_changed_ones_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

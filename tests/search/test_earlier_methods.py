@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from small_videos import colour_video, save_small_model
+from small_videos import colour_video
 
 import eaglenet
 from eaglenet.search.indexing.videos import index
+from small_model import save_small_model
 
 SIZES = {"dim": 8, "num_heads": 2}
 MODELS: dict[str, dict[str, Any]] = {

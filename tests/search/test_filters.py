@@ -1,3 +1,5 @@
+"""Filters keep what they say, and say which of them left nothing."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

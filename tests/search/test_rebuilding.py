@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_videos import colour_video, save_small_model
+from small_videos import colour_video
 from typer.testing import CliRunner
 
 import eaglenet
@@ -13,6 +13,7 @@ from eaglenet.cli.main import app
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search import rebuilding
 from eaglenet.search.rebuilding import swap_stores
+from small_model import save_small_model
 
 
 @pytest.fixture

@@ -1,19 +1,22 @@
+"""`eaglenet index`, `search` and `store` as a person runs them."""
+
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import typer
-from small_videos import colour_video, damaged_video, save_small_model
+from small_videos import colour_video, damaged_video
 from typer.testing import CliRunner
 
 from eaglenet import __version__
 from eaglenet.cli import main
+from eaglenet.cli.asked import read_lines
 from eaglenet.cli.main import app
 from eaglenet.cli.results import clock
-from eaglenet.cli.search import read_lines
 from eaglenet.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
+from small_model import save_small_model
 
 runner = CliRunner()
 

@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 
 import torch
-from small_videos import save_small_model
 
 import eaglenet
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.search.models import keep_text_tower
 from eaglenet.types import Clips
+from small_model import save_small_model
 
 
 def random_clips(size: int) -> Clips:

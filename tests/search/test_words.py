@@ -64,6 +64,7 @@ def folder(original: Path, bag: BagMethod, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def engine(original: Path, bag: BagMethod) -> Engine:
+    """The store of subtitled videos, open for searching."""
     return Engine.open(original / "store", bag)
 
 

@@ -1,3 +1,5 @@
+"""One small store, its service and a client of it, for all tests of the service."""
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,17 +20,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoStore:
 
 @pytest.fixture(scope="session")
 def engine(demo: DemoStore) -> Engine:
+    """The store, open for searching."""
     return demo.open()
 
 
 @pytest.fixture(scope="module")
 def client(engine: Engine) -> Iterator[TestClient]:
+    """A client of a service with the usual settings."""
     with TestClient(create_app(engine), base_url="http://localhost") as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def clip_id(engine: Engine) -> str:
+    """One clip of the store."""
     return engine.search("red", k=1)[0].clip_id
 
 
@@ -40,6 +45,7 @@ def own_demo(tmp_path: Path) -> DemoStore:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[object]:
+    """Chromium, where there is one."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -7,17 +7,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from eaglenet.data.demo.dataset import demo_tokenizer_folder, render_world
-from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.methods.base import METHODS
-from eaglenet.methods.folder import save
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.types import FrameSpec
+from small_model import save_small_model
 
 SCENES = 11
 HOSTILE_NAME = "<img src=x onerror=alert(1)>&\"'.mp4"
@@ -37,26 +31,9 @@ class DemoStore:
 
 
 def save_model(folder: Path) -> Path:
+    """Random weights, and the words of the demo world."""
     tokenizer = ClipTokenizer.from_folder(demo_tokenizer_folder())
-    torch.manual_seed(0)
-    config = ClipConfig(
-        dim=24,
-        vision=VisionConfig(image_size=16, patch_size=8, width=12, layers=1, heads=2, mlp_width=20),
-        text=TextConfig(
-            vocabulary_size=tokenizer.vocabulary_size,
-            context_length=32,
-            width=18,
-            layers=1,
-            heads=2,
-            mlp_width=28,
-        ),
-    )
-    spec = METHODS["clip4clip"]
-    method = spec.build(spec.config_class(), ClipEncoder(config))
-    method.frame_spec = FrameSpec(num_frames=5, size=16)
-    method.tokenizer = tokenizer
-    save(method.eval(), folder)
-    return folder
+    return save_small_model(folder, tokenizer=tokenizer)
 
 
 def make_demo_store(base: Path) -> DemoStore:

@@ -1,3 +1,5 @@
+"""The HTTP service answers as the engine does."""
+
 import pytest
 from demo_store import HOSTILE_NAME, SCENES, DemoStore
 from fastapi.testclient import TestClient

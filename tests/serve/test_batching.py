@@ -1,3 +1,5 @@
+"""Queries that wait are searched together, and none suffers from another."""
+
 import asyncio
 import threading
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ import pytest
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.server import run
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 HALF = b"GET /api/info HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 CONNECTIONS = 12
@@ -56,6 +56,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(engine: Engine) -> Iterator[Running]:
+    """A service that waits shortly and takes few connections."""
     settings = Settings(
         header_timeout=0.6,
         body_timeout=0.6,

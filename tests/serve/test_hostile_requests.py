@@ -13,7 +13,7 @@ from schemathesis.schemas import BaseSchema
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 UNLIMITED = Settings(search_rate=1e9, media_rate=1e9, max_searches=1000)
 NASTY = [
@@ -63,6 +63,7 @@ DOCUMENTED = {200, 303, 400, 401, 403, 404, 405, 413, 422}
 
 @pytest.fixture(scope="module")
 def busy(engine: Engine) -> TestClient:
+    """A client that may ask as often as it likes."""
     app = create_app(engine, UNLIMITED)
     with TestClient(app, base_url="http://localhost") as client:
         yield client
@@ -109,6 +110,7 @@ def test_ten_thousand_made_up_requests_get_documented_answers(
 
 @pytest.fixture(scope="module")
 def document(engine: Engine) -> BaseSchema:
+    """The OpenAPI document of the service."""
     app = create_app(engine, UNLIMITED)
     return schemathesis.openapi.from_asgi("/openapi.json", app, headers=HOST)
 

@@ -1,3 +1,5 @@
+"""How much a client may ask for, and how it is told."""
+
 import asyncio
 import threading
 from typing import Any
@@ -6,11 +8,14 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from loops import run_apart
+from starlette.responses import PlainTextResponse
+from starlette.types import Message
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.limits import MAX_CLIENTS, TokenBuckets
-from eaglenet.serve.settings import MAX_QUERIES, Settings
+from eaglenet.serve.counters import ServiceMetrics
+from eaglenet.serve.limits import MAX_CLIENTS, LimitMiddleware, TokenBuckets
+from eaglenet.serve.service_settings import MAX_QUERIES, Settings
 
 
 def test_a_bucket_fills_with_time_and_each_client_has_its_own() -> None:
@@ -90,6 +95,46 @@ def test_an_answer_that_takes_too_long_is_given_up(engine: Engine) -> None:
     answers = held_requests(engine, Settings(timeout=0.1), 2)
     assert [answer.status_code for answer in answers] == [504, 504]
     assert answers[0].json()["error"]["code"] == "timeout"
+
+
+async def reads(limited: LimitMiddleware, client: str, is_slow: bool = True) -> int:
+    """The status of a video that a client asks for; a slow one takes its body never."""
+    status = 0
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        elif is_slow and status == 200:
+            await asyncio.sleep(1000)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    path = "/api/clips/a/video"
+    scope = {"type": "http", "path": path, "method": "GET", "headers": [], "client": (client, 1)}
+    try:
+        await limited(scope, receive, send)
+    except TimeoutError:
+        assert is_slow
+    return status
+
+
+def test_readers_that_are_slow_on_purpose_leave_room_for_others_and_are_hung_up_on() -> None:
+    settings = Settings(max_streams_a_client=3, max_streams=7, stall_timeout=0.4)
+    app = PlainTextResponse("a piece of video")
+    limited = LimitMiddleware(app, settings, ServiceMetrics())
+
+    async def scenario() -> tuple[list[int], int, int]:
+        slow = [asyncio.create_task(reads(limited, "10.0.0.1")) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        other = await reads(limited, "10.0.0.2", is_slow=False)
+        statuses = await asyncio.gather(*slow)
+        return list(statuses), other, await reads(limited, "10.0.0.1", is_slow=False)
+
+    statuses, other, later = run_apart(scenario())
+    assert statuses == [200] * 3 + [503] * 2
+    assert (other, later) == (200, 200)
 
 
 def test_bodies_and_batches_have_a_limit(client: TestClient) -> None:

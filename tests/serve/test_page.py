@@ -10,7 +10,7 @@ from chromium import BROWSER, Running, Watched, keep, wait_until
 from demo_store import HOSTILE_NAME, SCENES, DemoStore
 
 from eaglenet.search.engine import Engine
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium on this machine; install one with: make browser"
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def address(engine: Engine) -> Iterator[str]:
+    """Where a running service shows the page."""
     with Running(engine, Settings()) as found:
         yield found
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium on this machine; install one with: make browser"
@@ -31,6 +31,7 @@ FITS = "document.documentElement.scrollWidth <= document.documentElement.clientW
 
 @pytest.fixture(scope="module")
 def address(engine: Engine) -> Iterator[str]:
+    """Where a running service shows the page, with uploads."""
     with Running(engine, Settings(allow_uploads=True)) as found:
         yield found
 

@@ -18,7 +18,7 @@ from demo_store import DemoStore
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.server import run
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 
 class Service:
@@ -45,6 +45,7 @@ class Service:
 
 @pytest.fixture
 def service(demo: DemoStore) -> Iterator[Service]:
+    """The command in a process of its own."""
     made = Service(demo.folder)
     yield made
     if made.process.poll() is None:

@@ -1,3 +1,5 @@
+"""What the service tells whom: headers, hosts, origins, tokens."""
+
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,14 @@ from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.limits import client_of
 from eaglenet.serve.security import CONTENT_SECURITY_POLICY, COOKIE, TokenCheck, is_local_name
-from eaglenet.serve.settings import Settings, is_local_host
+from eaglenet.serve.service_settings import Settings, is_local_host
 
 TOKEN = "a-token-that-is-long-enough"
 
 
 @pytest.fixture
 def guarded(engine: Engine) -> TestClient:
+    """A client of a service that asks for a token."""
     app = create_app(engine, Settings(token=TOKEN))
     return TestClient(app, base_url="http://localhost", follow_redirects=False)
 

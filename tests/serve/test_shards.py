@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +20,15 @@ from fastapi.testclient import TestClient
 
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search.engine import Engine
+from eaglenet.search.hubness import bank_of_sentences, set_bank
 from eaglenet.search.store.base import open_store
 from eaglenet.serve import shards_front
 from eaglenet.serve.app import create_app
+from eaglenet.serve.problems import Problem
 from eaglenet.serve.server import run_app
-from eaglenet.serve.settings import Settings
-from eaglenet.serve.shards import create_shard_app, parse_part
-from eaglenet.serve.shards_front import ShardScan
+from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.shards import ScanRequest, Shard, create_shard_app, parse_part
+from eaglenet.serve.shards_front import RemoteShard, ShardScan
 
 PARTS = 3
 QUERIES = ["a red ball", "two blue cars", "something green moves"]
@@ -107,6 +113,7 @@ def gates(demo: DemoStore) -> Iterator[list[Gate]]:
 
 @pytest.fixture
 def scan(gates: list[Gate], demo: DemoStore) -> Iterator[ShardScan]:
+    """Shortlists made by the shards, all of which answer."""
     for gate in gates:
         gate.delay, gate.broken = 0.0, False
     identity = open_store(demo.folder).manifest.identity
@@ -143,6 +150,42 @@ def test_a_front_of_shards_answers_as_one_machine_does(
     )
     assert front.missing == ()
     assert all(gate.asked for gate in gates)
+
+
+def test_shards_of_a_store_with_a_bank_take_the_same_levels_off(
+    demo: DemoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(demo.folder, tmp_path / "store")
+    engine = Engine.open(tmp_path / "store")
+    plain = [hit.clip_id for hit in engine.search(QUERIES[0], 7)]
+    store = open_store(tmp_path / "store")
+    with store.hold():
+        tables = store.tables()
+        bank = bank_of_sentences(["a red ball", "a car", "it moves"], engine.method)
+        # Stronger than it would be in earnest, so that the order changes.
+        store = set_bank(store, tables, dataclasses.replace(bank, weight=9.0))
+        store.publish(tables)
+    shards = [Shard(store, (number, PARTS)) for number in range(1, PARTS + 1)]
+    asked: list[Any] = []
+
+    def ask(self: RemoteShard, body: dict[str, Any]) -> Any:
+        asked.append(body)
+        request = ScanRequest(**json.loads(json.dumps(body)))
+        return shards[self.part[0] - 1].scan(request).model_dump()
+
+    monkeypatch.setattr(RemoteShard, "_ask", ask)
+    scan = ShardScan(["http://a", "http://b", "http://c"], store.manifest.identity)
+    front = Engine(store, scan=scan)
+    for options in ({}, {"rerank": False}, {"negatives": ("blue",)}):
+        expected = engine.search_many(QUERIES, 7, **options)
+        assert front.search_many(QUERIES, 7, **options) == expected
+    assert [hit.clip_id for hit in front.search(QUERIES[0], 7)] != plain
+    clip = plain[0]
+    assert front.similar(clip, 5) == engine.similar(clip, 5)
+    assert "shares" not in asked[-1]
+    with pytest.raises(Problem, match="shares: 1 for 3 vectors"):
+        shards[0].scan(ScanRequest(**{**asked[0], "shares": [1.0]}))
+    scan.close()
 
 
 def test_an_answer_without_a_slow_shard_comes_in_time_and_says_so(

@@ -33,6 +33,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def odd_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """A store of files that browsers cannot play."""
     base = tmp_path_factory.mktemp("odd")
     videos = base / "videos"
     videos.mkdir()
@@ -45,6 +46,7 @@ def odd_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 @pytest.fixture(scope="module")
 def odd_client(odd_engine: Engine) -> Iterator[TestClient]:
+    """A client of a service on that store."""
     with TestClient(create_app(odd_engine), base_url="http://localhost") as client:
         yield client
 

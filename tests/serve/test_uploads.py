@@ -1,3 +1,7 @@
+"""Searching with a picture or a video that is sent."""
+
+import io
+import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,16 +10,18 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image, features
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
-from eaglenet.serve.settings import Settings
-from eaglenet.serve.upload_place import UploadPlace
+from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.upload_folder import UploadFolder
 
 
 @pytest.fixture(scope="module")
 def open_client(engine: Engine) -> Iterator[TestClient]:
+    """A client of a service that takes uploads."""
     settings = Settings(allow_uploads=True, max_upload_bytes=400_000)
     with TestClient(create_app(engine, settings), base_url="http://localhost") as client:
         yield client
@@ -51,6 +57,26 @@ def test_bad_uploads_are_refused_without_telling_where_they_lay(open_client: Tes
     assert open_client.post("/api/search/image", content=bytes(400_001)).status_code == 413
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF"])
+def test_damaged_pictures_are_refused_or_searched_with(open_client: TestClient, kind: str) -> None:
+    """Never a fault of the service, whatever a decoder makes of them; AVIF is not decoded."""
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow writes no AVIF")
+    chance = random.Random(kind)
+    buffer = io.BytesIO()
+    Image.frombytes("RGB", (32, 24), chance.randbytes(32 * 24 * 3)).save(buffer, kind)
+    statuses = {open_client.post("/api/search/image", content=buffer.getvalue()).status_code}
+    assert statuses == {400 if kind == "AVIF" else 200}
+    for _ in range(20):
+        content = bytearray(buffer.getvalue())
+        for _ in range(chance.randrange(1, 6)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        if chance.random() < 0.3:
+            del content[chance.randrange(20, len(content)) :]
+        statuses.add(open_client.post("/api/search/image", content=bytes(content)).status_code)
+    assert statuses <= {200, 400}
+
+
 def test_a_form_is_told_how_to_send_the_file(open_client: TestClient) -> None:
     """As ``curl -F picture=@FILE`` sends it."""
     answer = open_client.post("/api/search/image", files={"picture": b"\xff\xd8\xff"})
@@ -82,9 +108,9 @@ def test_what_a_killed_service_left_is_removed(tmp_path: Path) -> None:
     left.mkdir()
     (left / "lock").touch()
     (left / "upload").write_bytes(b"x")
-    place = UploadPlace(5.0, tmp_path)
+    place = UploadFolder(5.0, tmp_path)
     assert not left.exists()
-    other = UploadPlace(5.0, tmp_path)
+    other = UploadFolder(5.0, tmp_path)
     assert place.folder.exists()
     with ExitStack() as stack:
         for _ in range(4):

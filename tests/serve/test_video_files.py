@@ -1,3 +1,5 @@
+"""Files are sent whole and in ranges, and only those that are indexed."""
+
 import os
 import shutil
 import threading
@@ -21,6 +23,7 @@ from eaglenet.serve.problems import Problem
 
 @pytest.fixture
 def address(clip_id: str) -> str:
+    """Where a clip's video is sent from."""
     return f"/api/clips/{clip_id}/video"
 
 

@@ -1,7 +1,11 @@
 """Checkpoints are whole or not there."""
 
+from __future__ import annotations
+
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +19,7 @@ from eaglenet.training.checkpoint import (
 )
 
 
-def test_the_newest_of_two_is_read_and_older_ones_are_removed(tmp_path):
+def test_the_newest_of_two_is_read_and_older_ones_are_removed(tmp_path: Path) -> None:
     for step in (3, 12, 7_000):
         write_checkpoint(tmp_path, step, {"value": torch.tensor(step)})
     assert [path.name for path in list_checkpoints(tmp_path)] == [
@@ -25,16 +29,16 @@ def test_the_newest_of_two_is_read_and_older_ones_are_removed(tmp_path):
     assert latest_checkpoint(tmp_path)["value"] == 7_000
 
 
-def test_an_empty_folder_has_no_checkpoint(tmp_path):
+def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path / "none") is None
 
 
-def test_a_kill_while_writing_leaves_the_one_before(tmp_path):
+def test_a_kill_while_writing_leaves_the_one_before(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 1, {"value": torch.ones(5)})
     child = os.fork()
     if child == 0:
 
-        def save_half(state, file):
+        def save_half(state: Any, file: Any) -> None:
             file.write_bytes(b"half of it")
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -48,7 +52,7 @@ def test_a_kill_while_writing_leaves_the_one_before(tmp_path):
     assert not list(tmp_path.glob(".step-*"))
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, 1, {})
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(CheckpointError, match=r"step-000000001.*delete it") as refused:
@@ -56,9 +60,9 @@ def test_a_damaged_file_is_named(tmp_path):
     assert "weights_only" not in str(refused.value)
 
 
-def test_code_in_a_checkpoint_is_not_run(tmp_path):
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     class Evil:
-        def __reduce__(self):
+        def __reduce__(self) -> Any:
             return (os.mkdir, (str(tmp_path / "evil"),))
 
     path = write_checkpoint(tmp_path, 1, {"value": Evil()})

@@ -1,5 +1,7 @@
 """A compiled step is the plain step, dropout included."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 
@@ -46,7 +48,7 @@ print(float(found[0][0]))
 
 
 @pytest.mark.slow
-def test_a_compiled_step_has_the_loss_and_gradients_of_the_plain_one():
+def test_a_compiled_step_has_the_loss_and_gradients_of_the_plain_one() -> None:
     # In a process of its own: the shape checks of these tests cannot be traced.
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

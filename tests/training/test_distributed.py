@@ -1,11 +1,16 @@
 """Two processes are one process with the joined batch."""
 
+from __future__ import annotations
+
 import os
 import signal
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from eaglenet.errors import DistributedError, NonFiniteError, StoppedError, UsageError
 from eaglenet.evaluation.options import EvaluationOptions
@@ -28,7 +33,9 @@ from processes import free_port, run_ranks, start, wait
 from tiny import logged_losses, tiny_experiment
 
 
-def gradients_of(features, world, steps=2, **options):
+def gradients_of(
+    features: Path, world: World, steps: Any = 2, **options: int
+) -> dict[str, Tensor | dict[str, Tensor]]:
     """Losses, gradients and buffers after some steps without an optimizer."""
     experiment = tiny_experiment(features)
     method = build_method(experiment).double().train()
@@ -59,10 +66,12 @@ def gradients_of(features, world, steps=2, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 3}])
-def test_two_processes_equal_one_with_the_joined_batch(features, tmp_path, options):
+def test_two_processes_equal_one_with_the_joined_batch(
+    features: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
     expected = gradients_of(features, World(), **options)
 
-    def rank():
+    def rank() -> None:
         world = join("cpu")
         found = gradients_of(features, world, **options)
         torch.save(found, tmp_path / f"{world.rank}.pt")
@@ -80,8 +89,8 @@ def test_two_processes_equal_one_with_the_joined_batch(features, tmp_path, optio
                 )
 
 
-def test_a_gathered_tensor_has_the_summed_gradient(tmp_path):
-    def rank():
+def test_a_gathered_tensor_has_the_summed_gradient(tmp_path: Path) -> None:
+    def rank() -> None:
         world = join("cpu")
         value = torch.full((3, 2), float(world.rank + 1), requires_grad=True)
         joined = gather_tensor(value, world)
@@ -98,10 +107,10 @@ def test_a_gathered_tensor_has_the_summed_gradient(tmp_path):
     run_ranks(rank)
 
 
-def test_local_gradients_are_those_of_the_released_code(tmp_path):
+def test_local_gradients_are_those_of_the_released_code(tmp_path: Path) -> None:
     """Its gather gives a rank its own slice: 1 / W of the gradient through the encoder."""
 
-    def rank():
+    def rank() -> None:
         world = join("cpu")
         value = torch.full((3, 2), float(world.rank + 1), requires_grad=True)
         joined = gather_tensor(value, world, "local")
@@ -112,10 +121,12 @@ def test_local_gradients_are_those_of_the_released_code(tmp_path):
     run_ranks(rank)
 
 
-def test_local_gradients_halve_the_encoder_and_keep_the_head(features, tmp_path):
+def test_local_gradients_halve_the_encoder_and_keep_the_head(
+    features: Path, tmp_path: Path
+) -> None:
     expected = gradients_of(features, World())
 
-    def rank():
+    def rank() -> None:
         world = join("cpu")
         found = gradients_of(features, world, gradients="local")
         torch.save(found, tmp_path / f"{world.rank}.pt")
@@ -128,7 +139,7 @@ def test_local_gradients_halve_the_encoder_and_keep_the_head(features, tmp_path)
         torch.testing.assert_close(found[name], share * value, rtol=1e-9, atol=1e-10, msg=name)
 
 
-def test_a_whole_run_on_two_processes_equals_one(features, tmp_path):
+def test_a_whole_run_on_two_processes_equals_one(features: Path, tmp_path: Path) -> None:
     experiment = tiny_experiment(features, epochs=2)
     train(experiment, tmp_path / "one", device="cpu")
     run_ranks(lambda: train(experiment, tmp_path / "two", device="cpu") and None)
@@ -139,13 +150,13 @@ def test_a_whole_run_on_two_processes_equals_one(features, tmp_path):
         assert first["total"] == pytest.approx(second["total"], rel=1e-4)
 
 
-def test_a_signal_to_one_rank_stops_all_after_the_same_step(features, tmp_path):
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(features: Path, tmp_path: Path) -> None:
     experiment = tiny_experiment(features, epochs=50, checkpoint_every=0)
 
-    def rank():
+    def rank() -> None:
         original = trainer_module.training_losses
 
-        def signalled(method, batch, options, world, *, seed):
+        def signalled(method: Any, batch: Any, options: Any, world: Any, *, seed: Any) -> Any:
             if world.rank == 1 and seed == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
             return original(method, batch, options, world, seed=seed)
@@ -159,8 +170,10 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(features, tmp_path):
     assert len(logged_losses(tmp_path)) == 4
 
 
-def test_every_rank_is_told_that_another_process_trains_in_the_folder(features, tmp_path):
-    def rank():
+def test_every_rank_is_told_that_another_process_trains_in_the_folder(
+    features: Path, tmp_path: Path
+) -> None:
+    def rank() -> None:
         with pytest.raises(UsageError, match="is being trained by another eaglenet"):
             train(tiny_experiment(features), tmp_path, device="cpu")
 
@@ -168,10 +181,10 @@ def test_every_rank_is_told_that_another_process_trains_in_the_folder(features, 
         run_ranks(rank)
 
 
-def test_shared_evaluation_equals_evaluation_by_one(features, tmp_path):
+def test_shared_evaluation_equals_evaluation_by_one(features: Path, tmp_path: Path) -> None:
     experiment = tiny_experiment(features)
 
-    def evaluated(world, **settings):
+    def evaluated(world: Any, **settings: Any) -> Any:
         method = build_method(experiment)
         source = load_source(
             experiment.data, "val", method, cache=features, device=torch.device("cpu")
@@ -183,7 +196,7 @@ def test_shared_evaluation_equals_evaluation_by_one(features, tmp_path):
     expected = [evaluated(World(), **choice) for choice in choices]
     assert expected[1]["precision"] == "bf16"
 
-    def rank():
+    def rank() -> None:
         world = join("cpu")
         assert [evaluated(world, **choice) for choice in choices] == expected
         leave(world)
@@ -191,10 +204,10 @@ def test_shared_evaluation_equals_evaluation_by_one(features, tmp_path):
     run_ranks(rank)
 
 
-def test_features_that_are_not_finite_stop_every_process(features):
+def test_features_that_are_not_finite_stop_every_process(features: Path) -> None:
     experiment = tiny_experiment(features)
 
-    def rank():
+    def rank() -> None:
         world = join("cpu")
         method = build_method(experiment)
         source = load_source(
@@ -210,7 +223,7 @@ def test_features_that_are_not_finite_stop_every_process(features):
     run_ranks(rank)
 
 
-def test_one_process_needs_no_process_group(monkeypatch):
+def test_one_process_needs_no_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     world = join("cpu")
@@ -218,10 +231,10 @@ def test_one_process_needs_no_process_group(monkeypatch):
     assert not torch.distributed.is_initialized()
 
 
-def test_waiting_for_a_rank_that_never_comes_ends_with_a_message(tmp_path):
+def test_waiting_for_a_rank_that_never_comes_ends_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / "message"
 
-    def rank():
+    def rank() -> None:
         try:
             join("cpu", timeout_seconds=1.0)
         except DistributedError as error:

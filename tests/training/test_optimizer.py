@@ -1,13 +1,18 @@
 """Groups, freezing, and the BERT-style Adam by hand."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS
+from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.training.optimizer import (
     BertAdam,
@@ -27,35 +32,36 @@ TOWERS = ClipConfig(
 
 
 @pytest.fixture
-def method():
+def method() -> Method:
+    """EagleNet on small towers."""
     config = EagleNetConfig(dim=8, num_frames=3, num_candidates=2)
     return METHODS["eaglenet"].build(config, ClipEncoder(TOWERS))
 
 
-def names_of(method, groups):
+def names_of(method: Method, groups: list[dict[str, Any]]) -> dict[str, set[str]]:
     owner = {id(parameter): name for name, parameter in method.named_parameters()}
     return {
         group["name"]: {owner[id(parameter)] for parameter in group["params"]} for group in groups
     }
 
 
-def groups_of(method, **options):
+def groups_of(method: Method, **options: str) -> list[dict[str, Any]]:
     return parameter_groups(method, lr_encoder=1e-6, lr_head=1e-4, weight_decay=0.2, **options)
 
 
-def test_every_trained_parameter_is_in_exactly_one_group(method):
+def test_every_trained_parameter_is_in_exactly_one_group(method: Method) -> None:
     groups = names_of(method, groups_of(method))
     listed = [name for names in groups.values() for name in names]
     trained = [name for name, value in method.named_parameters() if value.requires_grad]
     assert sorted(listed) == sorted(trained)
 
 
-def test_towers_and_heads_have_their_own_rates(method):
+def test_towers_and_heads_have_their_own_rates(method: Method) -> None:
     for group in groups_of(method):
         assert group["peak"] == (1e-6 if group["name"].startswith("encoder") else 1e-4)
 
 
-def test_the_scale_of_softmax_logits_is_clips_and_has_its_rate():
+def test_the_scale_of_softmax_logits_is_clips_and_has_its_rate() -> None:
     """The originals train CLIP's own logit scale; the sigmoid loss has a temperature of its own."""
     softmax = METHODS["xpool"].build(METHODS["xpool"].config_class(), ClipEncoder(TOWERS))
     groups = names_of(softmax, groups_of(softmax))
@@ -65,11 +71,11 @@ def test_the_scale_of_softmax_logits_is_clips_and_has_its_rate():
     assert "loss.temperature" in names_of(sigmoid, groups_of(sigmoid))["head, no decay"]
 
 
-def test_everything_decays_where_the_original_decays_everything(method):
+def test_everything_decays_where_the_original_decays_everything(method: Method) -> None:
     assert set(names_of(method, groups_of(method, decay="all"))) == {"encoder", "head"}
 
 
-def test_biases_norms_temperatures_and_positions_do_not_decay(method):
+def test_biases_norms_temperatures_and_positions_do_not_decay(method: Method) -> None:
     groups = names_of(method, groups_of(method))
     kept = groups["encoder"] | groups["head"]
     for word in ("bias", "ln_", "norm", "temperature", "position"):
@@ -77,15 +83,15 @@ def test_biases_norms_temperatures_and_positions_do_not_decay(method):
     assert "encoder.vision.blocks.0.mlp.up.weight" in kept
 
 
-def test_released_grouping_decays_norm_weights_and_temperatures(method):
+def test_released_grouping_decays_norm_weights_and_temperatures(method: Method) -> None:
     groups = names_of(method, groups_of(method, optimizer="bert_adam"))
     assert "encoder.vision.blocks.0.ln_1.weight" in groups["encoder"]
     assert "loss.temperature" in groups["head"]
     assert "loss.bias" in groups["head, no decay"]
 
 
-def test_adapters_of_stored_features_have_the_encoders_rate():
-    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+def test_adapters_of_stored_features_have_the_encoders_rate() -> None:
+    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 
     config = EagleNetConfig(dim=8, num_frames=3, num_candidates=2)
     method = METHODS["eaglenet"].build(config, FeatureEncoder(FeatureConfig(9, 11, 8)))
@@ -96,7 +102,7 @@ def test_adapters_of_stored_features_have_the_encoders_rate():
     assert [group["peak"] for group in groups if group["name"].startswith("encoder")] == [1e-6] * 2
 
 
-def test_freezing_embeddings_leaves_the_blocks(method):
+def test_freezing_embeddings_leaves_the_blocks(method: Method) -> None:
     frozen = freeze_parameters(method, "embeddings")
     stopped = {name for name, value in method.named_parameters() if not value.requires_grad}
     assert "encoder.vision.positional_embedding" in stopped
@@ -107,7 +113,7 @@ def test_freezing_embeddings_leaves_the_blocks(method):
     assert frozen > 0
 
 
-def test_freezing_towers_leaves_the_head_only(method):
+def test_freezing_towers_leaves_the_head_only(method: Method) -> None:
     freeze_parameters(method, "towers")
     trained = [name for name, value in method.named_parameters() if value.requires_grad]
     assert trained
@@ -115,8 +121,8 @@ def test_freezing_towers_leaves_the_head_only(method):
 
 
 @pytest.mark.parametrize("freeze", ["embeddings", "towers"])
-def test_freezing_towers_that_are_not_there_is_an_error(freeze):
-    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+def test_freezing_towers_that_are_not_there_is_an_error(freeze: str) -> None:
+    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 
     config = EagleNetConfig(dim=8, num_frames=3, num_candidates=2)
     method = METHODS["eaglenet"].build(config, FeatureEncoder(FeatureConfig(9, 11, 8)))
@@ -124,13 +130,13 @@ def test_freezing_towers_that_are_not_there_is_an_error(freeze):
         freeze_parameters(method, freeze)
 
 
-def test_what_a_builder_froze_stays_frozen(method):
+def test_what_a_builder_froze_stays_frozen(method: Method) -> None:
     assert not method.encoder.logit_scale.requires_grad
     freeze_parameters(method, "none")
     assert not method.encoder.logit_scale.requires_grad
 
 
-def test_nothing_left_to_train_is_an_error():
+def test_nothing_left_to_train_is_an_error() -> None:
     method = METHODS["clip4clip"].build(METHODS["clip4clip"].config_class(), ClipEncoder(TOWERS))
     for parameter in method.parameters():
         parameter.requires_grad_(False)
@@ -138,7 +144,7 @@ def test_nothing_left_to_train_is_an_error():
         groups_of(method)
 
 
-def test_bert_adam_follows_its_formula_without_bias_correction():
+def test_bert_adam_follows_its_formula_without_bias_correction() -> None:
     weight = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
     optimizer = BertAdam([weight], lr=0.1, weight_decay=0.2)
     weight.grad = torch.tensor([0.3, 0.4], dtype=torch.float64)  # norm 0.5: not clipped
@@ -150,7 +156,7 @@ def test_bert_adam_follows_its_formula_without_bias_correction():
     torch.testing.assert_close(weight.detach(), expected, rtol=0, atol=1e-12)
 
 
-def test_bert_adam_clips_each_tensor_by_itself():
+def test_bert_adam_clips_each_tensor_by_itself() -> None:
     large, small = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
     optimizer = BertAdam([large, small], lr=1.0, weight_decay=0.0)
     large.grad, small.grad = torch.tensor([30.0, 40.0]), torch.tensor([0.1, 0.0, 0.0])
@@ -161,7 +167,7 @@ def test_bert_adam_clips_each_tensor_by_itself():
     torch.testing.assert_close(optimizer.state[small]["first"], torch.tensor([0.01, 0.0, 0.0]))
 
 
-def change_after_steps(dtype):
+def change_after_steps(dtype: torch.dtype) -> Tensor:
     """How far weights move in 200 steps at 1e-7 with gradients of 1e-4."""
     generator = torch.Generator().manual_seed(0)
     start = 0.02 * torch.randn(500, generator=generator)
@@ -173,11 +179,11 @@ def change_after_steps(dtype):
     return (weight.detach().float() - start).abs().mean()
 
 
-def test_a_rate_of_1e_7_moves_fp16_weights_and_freezes_fp32_ones():
+def test_a_rate_of_1e_7_moves_fp16_weights_and_freezes_fp32_ones() -> None:
     assert change_after_steps(torch.float16) > 10 * change_after_steps(torch.float32)
 
 
-def test_halved_towers_keep_norms_and_embeddings_in_fp32(method):
+def test_halved_towers_keep_norms_and_embeddings_in_fp32(method: Method) -> None:
     halve_towers(method)
     dtypes = {name: value.dtype for name, value in method.named_parameters()}
     assert dtypes["encoder.vision.blocks.0.mlp.up.weight"] == torch.float16
@@ -188,7 +194,7 @@ def test_halved_towers_keep_norms_and_embeddings_in_fp32(method):
     ] == (torch.float32)
 
 
-def test_adamw_is_built_with_all_groups(method):
+def test_adamw_is_built_with_all_groups(method: Method) -> None:
     optimizer = build_optimizer(groups_of(method), "adamw")
     assert isinstance(optimizer, torch.optim.AdamW)
     assert len(optimizer.param_groups) == 4

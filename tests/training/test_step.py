@@ -1,11 +1,15 @@
 """Which pairs a training step counts as right, and what it trains on."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
 from eaglenet.methods.base import METHODS
 from eaglenet.training.distributed import World
 from eaglenet.training.step import StepOptions, training_losses
@@ -15,7 +19,7 @@ PAIRS, FRAMES, DIM = 4, 3, 8
 SAME_VIDEO = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
-def build(name):
+def build(name: str) -> Any:
     spec = METHODS[name]
     config = spec.config_class(num_frames=FRAMES)
     if hasattr(config, "dim"):
@@ -24,7 +28,7 @@ def build(name):
     return spec.build(config, FeatureEncoder(FeatureConfig(DIM, DIM, DIM)))
 
 
-def make_batch():
+def make_batch() -> PairBatch:
     generator = torch.Generator().manual_seed(0)
     return PairBatch(
         TextFeatures(torch.randn(PAIRS, DIM, generator=generator)),
@@ -41,13 +45,13 @@ def make_batch():
     [("same_video", torch.tensor(SAME_VIDEO).bool()), ("own_pair", torch.eye(PAIRS).bool())],
 )
 def test_two_captions_of_a_video_are_both_right_unless_the_released_way_is_asked_for(
-    positives, expected, monkeypatch
-):
+    positives: str, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     method, batch = build("clip4clip"), make_batch()
     seen = []
     original = method.losses
 
-    def watched(text, video, right):
+    def watched(text: Any, video: Any, right: Any) -> Any:
         seen.append(right)
         return original(text, video, right)
 
@@ -56,7 +60,9 @@ def test_two_captions_of_a_video_are_both_right_unless_the_released_way_is_asked
     assert torch.equal(seen[0], expected)
 
 
-def test_the_coarse_objective_is_the_softmax_loss_of_mean_frames_and_leaves_the_head_alone():
+def test_the_coarse_objective_is_the_softmax_loss_of_mean_frames_and_leaves_the_head_alone() -> (
+    None
+):
     method, batch = build("xpool"), make_batch()
     right = torch.tensor(SAME_VIDEO).bool()
     losses = training_losses(method, batch, StepOptions(objective="coarse"), World())
@@ -74,7 +80,7 @@ def test_the_coarse_objective_is_the_softmax_loss_of_mean_frames_and_leaves_the_
         assert (parameter.grad is not None) == (parameter in inside)
 
 
-def test_the_draws_of_a_step_come_from_its_seed_alone():
+def test_the_draws_of_a_step_come_from_its_seed_alone() -> None:
     """What a resumed run drew before its first step changes nothing, so no state is restored."""
     totals = {}
     for seed, drawn_before in ((3, 0), (3, 50), (4, 0)):
@@ -85,11 +91,11 @@ def test_the_draws_of_a_step_come_from_its_seed_alone():
     assert totals[3, 0] == totals[3, 50] != totals[4, 0]
 
 
-def test_every_field_of_a_batch_is_sent_without_waiting(monkeypatch):
+def test_every_field_of_a_batch_is_sent_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
     plain = torch.Tensor.to
 
-    def spied(tensor, *arguments, **options):
+    def spied(tensor: Any, *arguments: Any, **options: Any) -> Any:
         sent.append(options.get("non_blocking"))
         return plain(tensor, *arguments, **options)
 

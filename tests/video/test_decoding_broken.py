@@ -20,6 +20,7 @@ CODES = {"a.mp4": "h264", "a.mkv": "h264", "b.mp4": "hevc", "c.webm": "vp9", "d.
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sound videos in several containers, to be damaged."""
     folder = tmp_path_factory.mktemp("whole")
     for name, code in CODES.items():
         options = {"movflags": "+faststart"} if name.endswith("mp4") else {}

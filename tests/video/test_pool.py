@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,11 +49,13 @@ def end_at_once(request: DecodeRequest) -> DecodedVideo:
 
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A video whose frames say their number."""
     return write_numbered(tmp_path_factory.mktemp("films") / "a.mp4", 80)
 
 
 @pytest.fixture(autouse=True)
-def _no_process_is_left():
+def _no_process_is_left() -> Iterator[None]:
+    """After each test no worker is alive."""
     yield
     assert multiprocessing.active_children() == []
 
@@ -117,7 +121,7 @@ def test_an_item_whose_worker_is_killed_from_outside_is_tried_again(tmp_path: Pa
 
 
 def test_leaving_early_ends_the_workers_at_once(film: Path) -> None:
-    def endless():
+    def endless() -> Iterator[Any]:
         while True:
             yield ("v", film, None)
 
@@ -131,7 +135,7 @@ def test_leaving_early_ends_the_workers_at_once(film: Path) -> None:
 def test_no_more_is_decoded_than_was_asked_for_ahead(film: Path) -> None:
     taken = 0
 
-    def counted():
+    def counted() -> Iterator[Any]:
         nonlocal taken
         for n in range(100):
             taken += 1
@@ -154,7 +158,7 @@ def test_workers_that_cannot_work_at_all_end_in_an_error_or_skips_not_in_waiting
 
 
 def test_errors_of_the_items_themselves_are_raised(film: Path) -> None:
-    def items():
+    def items() -> Iterator[Any]:
         yield ("a", film, None)
         raise RuntimeError("the list of videos broke")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from eaglenet.cli.players import play
 from eaglenet.cli.terminal import one_line
 from eaglenet.errors import EagleNetError
-from eaglenet.places import data_folder
+from eaglenet.user_folders import data_folder
 
 if TYPE_CHECKING:
     from eaglenet.search.hits import Answer

@@ -59,7 +59,7 @@ def check(
     from eaglenet.experiments.feature_data import FEATURES
 
     if dataset == FEATURES:
-        from eaglenet.cli.features import check_features
+        from eaglenet.cli.feature_files import check_features
 
         check_features(root, as_json)
         return
@@ -252,8 +252,8 @@ def printable(text: str) -> str:
 
 
 def register(root: typer.Typer) -> None:
-    from eaglenet.cli import features, frames
+    from eaglenet.cli import feature_files, frames
 
-    features.register(app)
+    feature_files.register(app)
     frames.register(app)
     root.add_typer(app, name="data")

@@ -67,12 +67,21 @@ def evaluate(
         bool,
         typer.Option("--hubness", help="Also with a bias against videos that answer everything."),
     ] = False,
+    bank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The sentences of that bias, one a line, as `eaglenet index --hubness` takes "
+            "them; --hubness alone has 256 typical ones.",
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recalls in both directions, with their protocol and the time they took."""
     from eaglenet.evaluation.options import EvaluationOptions
     from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
+    from eaglenet.search.hubness import read_file
 
     if scores is not None and scores.suffix != ".npy":
         raise UsageError(f"--scores {scores}: give a file name that ends in .npy")
@@ -88,7 +97,14 @@ def evaluate(
         )
     if dataset is None and root:
         raise UsageError("--root belongs to --dataset; a run keeps the data it names")
-    how = EvaluationOptions(backend, precision, tuple(range(noise_seeds)), scores, hubness=hubness)
+    how = EvaluationOptions(
+        backend,
+        precision,
+        tuple(range(noise_seeds)),
+        scores,
+        hubness=hubness or bank is not None,
+        bank=read_file(bank) if bank is not None else (),
+    )
     with shown_progress(quiet=as_json) as announce:
         settled: dict[str, Any] = {
             "options": how,

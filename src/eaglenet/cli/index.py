@@ -94,6 +94,14 @@ def index(
             "medium, large-v3, turbo), a folder or a hub id; needs eaglenet[speech].",
         ),
     ] = None,
+    hubness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rank clips lower that are near to every sentence of this file, one a line; own: "
+            "the model's own bank; off. Default: as the store is; new: own, where there is one.",
+        ),
+    ] = None,
     tags: Annotated[
         Path | None, typer.Option(help="CSV with the columns path and tags (a;b;c).")
     ] = None,
@@ -148,6 +156,7 @@ def index(
         subtitles=subtitles,
         read_text=read_text,
         listen=listen,
+        hubness=hubness,
         limits=Limits(memory=round(file_memory * 2**30), seconds=file_seconds),
     )
     if swap and like is None:

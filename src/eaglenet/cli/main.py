@@ -22,7 +22,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "demo",
     "data",
     "convert",
-    "metrics",
+    "matrix_metrics",
     "models",
     "recipes",
     "train",
@@ -83,7 +83,15 @@ def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
     return modules, rest
 
 
-DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENODEV, errno.ESTALE)
+DISK_FAULTS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EROFS,
+    errno.ENODEV,
+    errno.ESTALE,
+    errno.ENOTCONN,  # a mount that was lost
+)
 
 app = typer.Typer(
     name="eaglenet",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from eaglenet.encoders.catalogue import ModelCard
 
 MEASURED_FRAMES = 8
+NAME_WIDTH = 33
+"""In the table of 80 columns; a longer name has a line for itself."""
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +30,9 @@ def models(
     as_json: AsJson = False,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure frames per second on this machine (slow).")
+    ] = False,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="A line for each model, of 110 columns.")
     ] = False,
     only: Annotated[
         str, typer.Option("--containing", help="Only names with this text in them.")
@@ -53,7 +58,13 @@ def models(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    _print(rows, measure)
+    if wide:
+        _print_wide(rows, measure)
+    else:
+        _print(rows, measure)
+    print("\nR@1: published text-to-video recall on MSR-VTT, zero-shot; sources: --json.")
+    if any(not row["is_commercial"] for row in rows):
+        print("* no commercial use; downloading it needs --accept-licence.")
 
 
 def _row(card: ModelCard, aliases: list[str], measure: bool) -> dict[str, Any]:
@@ -71,6 +82,41 @@ def _row(card: ModelCard, aliases: list[str], measure: bool) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]], measure: bool) -> None:
+    """In 80 columns: aliases, then the models; the speed takes the place of dimension and input."""
+    aliases = [(alias, row["name"]) for row in rows for alias in row["aliases"]]
+    for alias, name in aliases:
+        print(f"--model {alias:<14} {name}")
+    print("\n" * bool(aliases), end="")
+    facts = f"{'frames/s':>8}" if measure else f"{'dim':>4} {'px':>3}"
+    print(
+        f"{'model':<{NAME_WIDTH}} {'size':>6} {facts} {'words':<7} {'licence':<10} {'R@1':>4} here"
+    )
+    for row in rows:
+        name = row["name"]
+        if len(name) > NAME_WIDTH:
+            print(name)
+            name = ""
+        facts = f"{row['dim']:4} {row['image_size']:3}"
+        if measure:
+            facts = f"{_rate(row):>8}"
+        # A licence that forbids something has a long name; it is shown whole before a download.
+        licence = row["licence"] if row["is_commercial"] else f"{row['licence'][:8]} *"
+        print(
+            f"{name:<{NAME_WIDTH}} {size(row['bytes_on_disk']):>6} {facts} {row['languages']:<7} "
+            f"{licence:<10} {_recall(row):>4} {'yes' if row['is_here'] else 'no'}"
+        )
+
+
+def _recall(row: dict[str, Any]) -> str:
+    return "-" if row["zero_shot"] is None else f"{row['zero_shot']:.1f}"
+
+
+def _rate(row: dict[str, Any]) -> str:
+    rate = row.get("frames_per_second")
+    return "-" if rate is None else f"{rate:.1f}"
+
+
+def _print_wide(rows: list[dict[str, Any]], measure: bool) -> None:
     width = max(len(row["name"]) for row in rows)
     speed = f"{'frames/s':>9}" if measure else ""
     print(
@@ -78,19 +124,14 @@ def _print(rows: list[dict[str, Any]], measure: bool) -> None:
         f"{'licence':<13} {'R@1':>5}{speed}  here"
     )
     for row in rows:
-        shown = "-" if row["zero_shot"] is None else f"{row['zero_shot']:.1f}"
-        rate = row.get("frames_per_second")
-        speed = "" if not measure else f"{'-' if rate is None else format(rate, '.1f'):>9}"
+        speed = f"{_rate(row):>9}" if measure else ""
         licence = row["licence"] + ("" if row["is_commercial"] else " *")
         print(
             f"{row['name']:<{width}} {','.join(row['aliases']):<12} "
             f"{size(row['bytes_on_disk']):>7} {row['dim']:5} {row['image_size']:6} "
-            f"{row['languages']:<9} {licence:<13} {shown:>5}{speed}  "
+            f"{row['languages']:<9} {licence:<13} {_recall(row):>5}{speed}  "
             f"{'yes' if row['is_here'] else 'no'}"
         )
-    print("\nR@1: published text-to-video recall on MSR-VTT, zero-shot; sources with --json.")
-    if any(not row["is_commercial"] for row in rows):
-        print("* no commercial use; downloading it needs --accept-licence.")
 
 
 def size(count: int) -> str:

@@ -37,16 +37,16 @@ def save_hits(
 
     saved, taken = Saved(), set[Path]()
     for number, answer in enumerate(answers):
-        place = folder / _folder_name(number, answer.query) if len(answers) > 1 else folder
+        inside = folder / _folder_name(number, answer.query) if len(answers) > 1 else folder
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            inside.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"{place}: cannot be created: {error.strerror}") from error
+            raise UsageError(f"{inside}: cannot be created: {error.strerror}") from error
         for hit in answer.hits:
             start = max(0.0, hit.moment.start - padding)
             end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
             source = engine.file_of(hit.clip_id)
-            target = _untaken(place / moment_name(source, start, end, form), source, taken)
+            target = _untaken(inside / moment_name(source, start, end, form), source, taken)
             try:
                 save_moment(source, target, start, end, form)
             except VideoDecodeError as error:

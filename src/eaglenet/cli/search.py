@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from eaglenet.cli import search_options as given
+from eaglenet.cli.asked import Asked
 from eaglenet.cli.asking import ask_on
 from eaglenet.cli.graphics import Draw
 from eaglenet.cli.graphics import choose as choose_drawing
@@ -21,17 +23,14 @@ from eaglenet.cli.saving import Saved, save_hits
 from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
 from eaglenet.cli.words import NO_WORDS
-from eaglenet.errors import UsageError, VideoDecodeError, cause_of
-from eaglenet.places import store_argument
-from eaglenet.video.suffixes import VIDEO_SUFFIXES
+from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.user_folders import store_argument
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import Answer, CaptionHit
     from eaglenet.search.options import SearchOptions
     from eaglenet.types import Hit
-
-_IN = Path("-")
 
 
 def register(app: typer.Typer) -> None:
@@ -40,63 +39,34 @@ def register(app: typer.Typer) -> None:
 
 def search(
     store: StoreName,
-    query: Annotated[str | None, typer.Argument(help="What should be seen.")] = None,
-    k: Annotated[int, typer.Option("-k", "--results", help="Number of results.")] = 10,
-    shortlist: Annotated[
-        int, typer.Option(min=1, help="Clips that are ranked exactly; at least -k are.")
-    ] = 100,
-    model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    queries: Annotated[
-        Path | None, typer.Option(help="Text file with one query a line; - for standard input.")
-    ] = None,
-    negatives: Annotated[
-        list[str] | None, typer.Option("--not", help="A phrase to keep away from; repeatable.")
-    ] = None,
-    image: Annotated[Path | None, typer.Option(help="Search with a picture.")] = None,
-    video: Annotated[Path | None, typer.Option(help="Search with a video file.")] = None,
-    similar: Annotated[str | None, typer.Option(help="Search with a clip id.")] = None,
-    captions: Annotated[
-        Path | None,
-        typer.Option(help="With --video or --similar: rank the lines of this file for it."),
-    ] = None,
-    parts: Annotated[
-        str,
-        typer.Option(
-            "--in",
-            help="Where to look: pictures, speech (subtitles too), text in frames; several with "
-            'commas. "Quotes" enclose an exact phrase of speech or text.',
-        ),
-    ] = "pictures,speech,text",
-    group: Annotated[bool, typer.Option("--group", help="One result a file.")] = False,
-    unfold: Annotated[
-        bool, typer.Option("--unfold", help="Show near copies of files and repeated moments too.")
-    ] = False,
-    path: Annotated[
-        str | None, typer.Option(help="Only paths that match: '*.mov', 'holidays/*', or a part.")
-    ] = None,
-    after: Annotated[str | None, typer.Option(help="Only files changed since, 2026-05-31.")] = None,
-    before: Annotated[str | None, typer.Option(help="Only files changed before.")] = None,
-    min_duration: Annotated[float | None, typer.Option(help="Seconds, of the file.")] = None,
-    max_duration: Annotated[float | None, typer.Option(help="Seconds, of the file.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Only with this tag; repeatable.")] = None,
-    save_clips: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Save the moment of each result here, with sound."),
-    ] = None,
-    padding: Annotated[
-        float, typer.Option(min=0, help="Seconds before and after a moment that are saved too.")
-    ] = 1.0,
-    save_as: Annotated[str, typer.Option(help="video, gif, or sheet: frames in rows.")] = "video",
-    pictures: Annotated[
-        bool, typer.Option("--pictures", help="Show pictures where the terminal can.")
-    ] = False,
-    open_best: Annotated[
-        bool, typer.Option("--open", help="Play the best result in mpv, vlc or the browser.")
-    ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page with pictures.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write the results as a PNG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    query: given.Words = None,
+    k: given.Results = 10,
+    shortlist: given.Shortlist = 100,
+    model: given.ModelMoved = None,
+    device: given.SearchDevice = "auto",
+    queries: given.QueryFile = None,
+    negatives: given.Negatives = None,
+    image: given.ImageFile = None,
+    video: given.VideoFile = None,
+    similar: given.SimilarTo = None,
+    captions: given.CaptionFile = None,
+    parts: given.Parts = "pictures,speech,text",
+    group: given.Grouped = False,
+    unfold: given.Unfolded = False,
+    path: given.PathPattern = None,
+    after: given.After = None,
+    before: given.Before = None,
+    min_duration: given.Seconds = None,
+    max_duration: given.Seconds = None,
+    tag: given.Tags = None,
+    save_clips: given.SaveClips = None,
+    padding: given.Padding = 1.0,
+    save_as: given.SaveAs = "video",
+    pictures: given.InTerminal = False,
+    open_best: given.OpenBest = False,
+    html: given.HtmlFile = None,
+    picture: given.PictureFile = None,
+    as_json: given.AsJson = False,
 ) -> None:
     """Find moments with words, a picture or a video."""
     begin_short_command()
@@ -105,17 +75,11 @@ def search(
     from eaglenet.search.options import SearchOptions, parse_parts
 
     asked = Asked(query, queries, image, video, similar)
+    shown = Shown(store, save_clips, padding, save_as, open_best, html, picture, as_json)
     is_talk = asked.is_nothing and sys.stdin.isatty() and not as_json
     if not is_talk:
         asked.check(captions, negatives or [])
-    if save_as != "video" and save_clips is None:
-        raise UsageError(
-            f"--save-as {save_as} says how to save clips; say where: --save-clips FOLDER"
-        )
-    if image is not None and image.suffix.lower() in VIDEO_SUFFIXES:
-        raise UsageError(f"--image takes a picture; to search with a video: --video {image}")
-    if similar is not None and Path(similar).exists():
-        raise UsageError(f"--similar takes a clip id; to search with a file: --video {similar}")
+    shown.check()
     draw = _drawing() if pictures else None
     filters = make_filters(
         path=path,
@@ -135,84 +99,71 @@ def search(
     )
     engine = Engine.open(store, model, device)
     if is_talk:
-        ask_on(
-            lambda line: Asked(line, None, None, None, None).ask(engine, k, options)[0],
-            lambda answer: _show(engine, answer, options, draw),
-        )
-        return
-    if captions is not None:
+        _talk(engine, k, options, draw)
+    elif captions is not None:
         _show_captions(asked.ask_captions(engine, captions, k), as_json)
-        return
-    answers = asked.ask(engine, k, options)
-    saved = Saved()
-    if save_clips is not None:
-        saved = save_hits(engine, answers, save_clips, padding=padding, form=save_as)
-    written = _draw(engine, answers, html, picture)
-    if as_json:
-        _show_json(answers, saved, one=queries is None)
     else:
-        for answer in answers:
-            _show(engine, answer, options, draw)
-        for line in (*(f"saved {name}" for name in saved.paths.values()), *written):
-            print(one_line(line))
-    _tell_what_was_searched(engine, options, store, as_json)
-    if not as_json:
-        _tell_what_is_folded(answers)
-    _tell_what_is_gone(answers, store)
-    if open_best and answers[0].hits:
-        _play(answers[0].hits[0])
-    _tell_what_is_not_saved(saved)
+        shown.show(engine, asked.ask(engine, k, options), options, draw, one=queries is None)
+
+
+def _talk(engine: Engine, k: int, options: SearchOptions, draw: Draw | None) -> None:
+    """Ask for words and answer them, until there are none."""
+    ask_on(
+        lambda line: Asked(line, None, None, None, None).ask(engine, k, options)[0],
+        lambda answer: _show(engine, answer, options, draw),
+    )
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to search with; exactly one is given."""
+class Shown:
+    """What is done with the answers: printed, saved, drawn, played."""
 
-    query: str | None
-    queries: Path | None
-    image: Path | None
-    video: Path | None
-    similar: str | None
+    store: str
+    save_clips: Path | None
+    padding: float
+    save_as: str
+    open_best: bool
+    html: Path | None
+    picture: Path | None
+    as_json: bool
 
-    @property
-    def is_nothing(self) -> bool:
-        return all(value is None for value in vars(self).values())
-
-    def check(self, captions: Path | None, negatives: list[str]) -> None:
+    def check(self) -> None:
         """Refuse what does not go together."""
-        given = [name for name, value in vars(self).items() if value is not None]
-        ways = "words, --queries, --image, --video or --similar"
-        if not given:
-            raise UsageError(f"nothing to search for; give {ways}")
-        if len(given) > 1:
-            named = " and ".join("words" if name == "query" else f"--{name}" for name in given)
-            raise UsageError(f"{named} cannot be searched together; give one of {ways}")
-        if captions is not None and given[0] not in ("video", "similar"):
+        if self.save_as != "video" and self.save_clips is None:
             raise UsageError(
-                "--captions ranks captions for a video: give --video FILE or --similar ID"
+                f"--save-as {self.save_as} says how to save clips; say where: --save-clips FOLDER"
             )
-        if negatives and given[0] not in ("query", "queries"):
-            raise UsageError("--not works with words only, not with a picture or a video")
 
-    def ask(self, engine: Engine, k: int, options: SearchOptions) -> list[Answer]:
-        """Search, for each query if there are several."""
-        from eaglenet.search.hits import Answer
-
-        if self.query is not None or self.queries is not None:
-            sentences = [self.query] if self.query is not None else read_lines(self.queries or _IN)
-            found = engine.search_many(sentences, k, options=options)
-            return [Answer(*pair) for pair in zip(sentences, found, strict=True)]
-        if self.image is not None:
-            return [Answer(str(self.image), engine.search_image(self.image, k, options=options))]
-        if self.video is not None:
-            return [Answer(str(self.video), engine.search_video(self.video, k, options=options))]
-        clip_id = engine.full_id(self.similar or "")
-        return [Answer(clip_id, engine.similar(clip_id, k, options=options))]
-
-    def ask_captions(self, engine: Engine, captions: Path, k: int) -> list[CaptionHit]:
-        """Rank the lines of a file for the video or the clip."""
-        clip = engine.full_id(self.similar) if self.similar else self.video
-        return engine.best_captions(clip or "", read_lines(captions), k)
+    def show(
+        self,
+        engine: Engine,
+        answers: list[Answer],
+        options: SearchOptions,
+        draw: Draw | None,
+        *,
+        one: bool,
+    ) -> None:
+        """``one``: a single query was asked, and JSON has its answer alone."""
+        saved = Saved()
+        if self.save_clips is not None:
+            saved = save_hits(
+                engine, answers, self.save_clips, padding=self.padding, form=self.save_as
+            )
+        written = _draw(engine, answers, self.html, self.picture)
+        if self.as_json:
+            _show_json(answers, saved, one=one)
+        else:
+            for answer in answers:
+                _show(engine, answer, options, draw)
+            for line in (*(f"saved {name}" for name in saved.paths.values()), *written):
+                print(one_line(line))
+        _tell_what_was_searched(engine, options, self.store, self.as_json)
+        if not self.as_json:
+            _tell_what_is_folded(answers)
+        _tell_what_is_gone(answers, self.store)
+        if self.open_best and answers[0].hits:
+            _play(answers[0].hits[0])
+        _tell_what_is_not_saved(saved)
 
 
 def _draw(
@@ -316,18 +267,6 @@ def _tell_what_is_gone(answers: list[Answer], store: str) -> None:
             f"forget them with: eaglenet index FOLDER{store_argument(store)} --drop-missing",
             file=sys.stderr,
         )
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines of a text file that are not blank."""
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a text file: {cause_of(error)}") from error
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise UsageError(f"{path}: has no line of text; write one sentence a line")
-    return lines
 
 
 def _show_captions(ranked: list[CaptionHit], as_json: bool) -> None:

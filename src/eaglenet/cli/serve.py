@@ -63,7 +63,7 @@ def serve(
         ) from error
     from eaglenet.search.engine import Engine
     from eaglenet.search.store.base import open_store
-    from eaglenet.serve.settings import Settings, is_local_host
+    from eaglenet.serve.service_settings import Settings, is_local_host
 
     token = read_token(token_file)
     settings = Settings(

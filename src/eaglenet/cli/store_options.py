@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from eaglenet.places import STORE_VARIABLE, default_store
+from eaglenet.user_folders import STORE_VARIABLE, default_store
 
 StoreName = Annotated[
     str,

@@ -55,8 +55,8 @@ def train(
         train_towers(name, output, settings, device)
         return
     # A dry run names a wrong root together with whatever else is missing.
-    place = [f"data.root={root}"] if dry_run and root else root_setting(root)
-    experiment = find_experiment(name, [*place, *(settings or [])])
+    at_root = [f"data.root={root}"] if dry_run and root else root_setting(root)
+    experiment = find_experiment(name, [*at_root, *(settings or [])])
     if dry_run:
         check(experiment, device, as_json)
         return

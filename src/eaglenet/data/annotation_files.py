@@ -112,15 +112,15 @@ def refuse_duplicates(entries: Sequence[str], path: Path) -> None:
 
 
 def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
-    """The first of ``names`` in ``root`` or one of its ``folders``; lists the places if none."""
+    """The first of ``names`` in ``root`` or its ``folders``; says where it looked if none."""
     if not root.is_dir():
         raise DatasetError(f"{root} is not a folder; give the one that holds the annotation files")
-    places = [root, *(root / folder for folder in ("annotations", "data", *folders))]
-    places += [root / "annotations" / folder for folder in folders]
-    for place in places:
+    tried = [root, *(root / folder for folder in ("annotations", "data", *folders))]
+    tried += [root / "annotations" / folder for folder in folders]
+    for candidate in tried:
         for name in names:
-            if (place / name).is_file():
-                return place / name
+            if (candidate / name).is_file():
+                return candidate / name
     inside = ", ".join(("annotations", "data", *folders))
     raise DatasetError(f"{' or '.join(names)} not found; looked in {root} and its folders {inside}")
 
@@ -143,15 +143,15 @@ class VideoFinder:
 
     @staticmethod
     def _walk(folder: Path, seen: set[str]) -> Iterable[Path]:
-        for place, subfolders, names in os.walk(folder, followlinks=True):
-            real = os.path.realpath(place)
+        for inside, subfolders, names in os.walk(folder, followlinks=True):
+            real = os.path.realpath(inside)
             if real in seen:
                 subfolders.clear()
                 continue
             seen.add(real)
             for name in names:
                 if is_video_name(name):
-                    yield Path(place, name)
+                    yield Path(inside, name)
 
     def candidates(self, video_id: str) -> list[Path]:
         """Every file that fits: whole name first, then the id as a stem, then without extension."""

@@ -61,29 +61,29 @@ class FrameItem:
         )
 
     @classmethod
-    def from_line(cls, line: str, place: str) -> FrameItem:
-        """Read and check a line of an index; ``place`` names it in errors."""
+    def from_line(cls, line: str, where: str) -> FrameItem:
+        """Read and check a line of an index; ``where`` names it in errors."""
         try:
             plain = json.loads(line)
         except ValueError as error:
-            raise DatasetError(f"{place}: not JSON ({error}); prepare the folder again") from error
+            raise DatasetError(f"{where}: not JSON ({error}); prepare the folder again") from error
         if not isinstance(plain, dict):
-            raise DatasetError(f"{place}: expected an object, got {type(plain).__name__}")
+            raise DatasetError(f"{where}: expected an object, got {type(plain).__name__}")
         for name, kind in (("id", str), ("split", str), ("source", str), ("frames", int)):
             if not isinstance(plain.get(name), kind):
                 raise DatasetError(
-                    f"{place}: {name} should be {kind.__name__}, is {plain.get(name)!r}"
+                    f"{where}: {name} should be {kind.__name__}, is {plain.get(name)!r}"
                 )
         if plain["frames"] < 1:
-            raise DatasetError(f"{place}: an item needs a frame, has {plain['frames']}")
+            raise DatasetError(f"{where}: an item needs a frame, has {plain['frames']}")
         captions = plain.get("captions", {})
         if not isinstance(captions, dict) or set(captions) - set(CAPTION_KINDS):
             raise DatasetError(
-                f"{place}: captions should be lists under {', '.join(CAPTION_KINDS)}"
+                f"{where}: captions should be lists under {', '.join(CAPTION_KINDS)}"
             )
         for kind, texts in captions.items():
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                raise DatasetError(f"{place}: captions of {kind} should be a list of sentences")
+                raise DatasetError(f"{where}: captions of {kind} should be a list of sentences")
         return cls(plain["id"], plain["split"], plain["source"], plain["frames"], captions)
 
 

@@ -1,6 +1,6 @@
 """Towers and what reads their files. Importing this registers every family in ``ENCODERS``."""
 
-from eaglenet.encoders import clip_family, experts, features
+from eaglenet.encoders import clip_family, experts, feature_encoder
 from eaglenet.encoders.compact import family as compact_family
 from eaglenet.encoders.openclip import family as openclip_family
 from eaglenet.encoders.perception import family as perception_family
@@ -14,7 +14,7 @@ __all__ = [
     "clip_family",
     "compact_family",
     "experts",
-    "features",
+    "feature_encoder",
     "openclip_family",
     "perception_family",
     "siglip_family",

@@ -44,6 +44,7 @@ class BaseEncoder(nn.Module, ABC):
     dim: int
     image_size: int | None = None
     context_length: int | None = None
+    vocabulary_size: int | None = None
     logit_scale: Tensor
     logit_bias: Tensor | None
 
@@ -120,6 +121,7 @@ class TowerEncoder(BaseEncoder):
         self.dim = config.dim
         self.image_size = config.vision.image_size
         self.context_length = config.text.context_length
+        self.vocabulary_size = config.text.vocabulary_size
         self.vision, self.text = vision, text
         self.logit_scale = nn.Parameter(torch.tensor(logit_scale))
         if not self.logit_scale.is_meta:

@@ -13,15 +13,15 @@ from eaglenet.encoders.pretrained import load_clip
 from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 
 
-def is_clip(place: Path) -> bool:
+def is_clip(location: Path) -> bool:
     """An OpenAI file, or a folder whose ``config.json`` is of a CLIP, a MetaCLIP 2 or no type."""
-    if place.is_file():
-        return not place.name.lower().startswith("pe-core")
-    return model_type(place) in ("clip", "metaclip_2", "")
+    if location.is_file():
+        return not location.name.lower().startswith("pe-core")
+    return model_type(location) in ("clip", "metaclip_2", "")
 
 
-def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    return Pretrained(*load_clip(place, dtype=dtype, tokenizer=tokenizer))
+def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
+    return Pretrained(*load_clip(location, dtype=dtype, tokenizer=tokenizer))
 
 
 ENCODERS.add(

@@ -24,7 +24,7 @@ from eaglenet.errors import ModelNotFoundError
 
 PATIENCE = 15
 """Seconds that a hub may take to say anything at all."""
-VOCABULARIES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+VOCABULARIES = (("tokenizer.json",), ("spiece.model",), ("vocab.json", "merges.txt"))
 
 
 def find_hub_folder(name: str) -> Path:
@@ -47,12 +47,12 @@ def find_hub_folder(name: str) -> Path:
             )
         return Path(path)
 
-    places = [Path(name), Path(constants.HF_HUB_CACHE)]
+    locations = [Path(name), Path(constants.HF_HUB_CACHE)]
     try:
         return _fetch_files(lambda file: fetch(file, is_local=True), identifier)
     except Exception as error:  # not cached, or cached in part
         if constants.HF_HUB_OFFLINE:
-            raise _not_found(name, places, "offline mode is on") from error
+            raise _not_found(name, locations, "offline mode is on") from error
     require_licence(identifier)
     knock(constants.ENDPOINT, name)
     try:
@@ -60,7 +60,7 @@ def find_hub_folder(name: str) -> Path:
     except Exception as error:  # network, authorisation, no such model: each with its own class
         lines = str(error).splitlines() or [type(error).__name__]
         cause = f"the hub answered: {lines[0]}"
-        raise _not_found(name, places, cause) from error
+        raise _not_found(name, locations, cause) from error
 
 
 def knock(endpoint: str, name: str) -> None:
@@ -179,7 +179,7 @@ def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) ->
     raise AssertionError("choices is never empty")
 
 
-def _not_found(name: str, places: list[Path], cause: str) -> ModelNotFoundError:
+def _not_found(name: str, locations: list[Path], cause: str) -> ModelNotFoundError:
     """In one short line; a name that no hub could know is not asked for there."""
     identifier = HUB_IDS.get(name, name)
     if "/" not in identifier or Path(name).is_absolute():
@@ -188,7 +188,7 @@ def _not_found(name: str, places: list[Path], cause: str) -> ModelNotFoundError:
             "give --model small, which comes with the package, another of `eaglenet models`, or a "
             "model folder",
         )
-    looked_in = ", ".join(str(place) for place in places)
+    looked_in = ", ".join(str(location) for location in locations)
     return ModelNotFoundError(
         f"model {name!r} was not found ({cause}; looked in {looked_in})",
         "give --model small, which comes with the package, or get it where there is a network: "

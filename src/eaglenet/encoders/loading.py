@@ -31,17 +31,17 @@ def load_pretrained(
     if str(name_or_folder).startswith(PREFIX):
         return load_openclip(str(name_or_folder))
     path = Path(name_or_folder).expanduser()
-    place = path if path.exists() else find_hub_folder(str(name_or_folder))
+    location = path if path.exists() else find_hub_folder(str(name_or_folder))
     for name in ENCODERS:
         spec = ENCODERS[name]
-        if spec.load is not None and spec.recognises(place):
-            return spec.load(place, dtype=dtype, tokenizer=tokenizer)
+        if spec.load is not None and spec.recognises(location):
+            return spec.load(location, dtype=dtype, tokenizer=tokenizer)
     families = ", ".join(ENCODERS[name].title for name in ENCODERS if ENCODERS[name].load)
-    if not (place / "config.json").is_file():
+    if not (location / "config.json").is_file():
         raise ModelNotFoundError(
-            f"{place} has no config.json; expected a folder of a known model ({families})"
+            f"{location} has no config.json; expected a folder of a known model ({families})"
         )
-    raise CheckpointError(f"{place}: a model of no known family (known: {families})")
+    raise CheckpointError(f"{location}: a model of no known family (known: {families})")
 
 
 def read_tokenizer(folder: Path) -> Tokenizer | None:

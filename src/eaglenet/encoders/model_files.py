@@ -80,14 +80,16 @@ def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[st
 Filled = TypeVar("Filled", bound=nn.Module)
 
 
-def fill(module: Filled, weights: Mapping[str, Tensor], place: Path, dtype: torch.dtype) -> Filled:
+def fill(
+    module: Filled, weights: Mapping[str, Tensor], location: Path, dtype: torch.dtype
+) -> Filled:
     """Give a module without values these weights, in ``dtype``, and put it in eval mode."""
     for name, value in module.state_dict().items():
         if name not in weights:
-            raise CheckpointError(f"{place}: no weight for {name}")
+            raise CheckpointError(f"{location}: no weight for {name}")
         if weights[name].shape != value.shape:
             raise CheckpointError(
-                f"{place}: {name} is {list(weights[name].shape)}, config.json says "
+                f"{location}: {name} is {list(weights[name].shape)}, config.json says "
                 f"{list(value.shape)}"
             )
     module.load_state_dict({name: w.to(dtype) for name, w in weights.items()}, assign=True)

@@ -94,11 +94,11 @@ def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> Cli
     return fill(encoder, from_hub(read_weights(folder), config), folder, dtype)
 
 
-def clip_tokenizer_for(place: Path, tokenizer: str | Path | None) -> ClipTokenizer:
-    """CLIP's vocabulary for weights in ``place``: as asked, beside them, or from a package."""
+def clip_tokenizer_for(location: Path, tokenizer: str | Path | None) -> ClipTokenizer:
+    """CLIP's vocabulary for weights in ``location``: as asked, beside them, or from a package."""
     if tokenizer is not None:
         return _read_tokenizer(tokenizer)
-    return _openai_tokenizer(place if place.is_file() else place / "weights")
+    return _openai_tokenizer(location if location.is_file() else location / "weights")
 
 
 def _read_tokenizer(source: str | Path) -> ClipTokenizer:
@@ -112,14 +112,16 @@ def _openai_tokenizer(path: Path) -> ClipTokenizer:
     for package in ("clip", "open_clip"):
         # Found, not imported.
         spec = importlib.util.find_spec(package)
-        looked_in += [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+        looked_in += [
+            Path(location) for location in (spec and spec.submodule_search_locations) or ()
+        ]
     for folder in looked_in:
         try:
             return ClipTokenizer.from_folder(folder)
         except ModelNotFoundError:
             continue
-    places = ", ".join(str(folder) for folder in looked_in)
+    locations = ", ".join(str(folder) for folder in looked_in)
     raise ModelNotFoundError(
-        f"{path} has weights but no vocabulary; looked in {places}. Put tokenizer.json or "
+        f"{path} has weights but no vocabulary; looked in {locations}. Put tokenizer.json or "
         "bpe_simple_vocab_16e6.txt.gz beside it, or pass tokenizer=FOLDER"
     )

@@ -32,11 +32,11 @@ class Load(Protocol):
     """Reads a folder or file in a layout in which makers publish; see ``load_pretrained``."""
 
     def __call__(
-        self, place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None
+        self, location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None
     ) -> Pretrained: ...
 
 
-def no_place(place: Path) -> bool:
+def nowhere(location: Path) -> bool:
     """Of a family that nobody publishes."""
     return False
 
@@ -48,7 +48,7 @@ class EncoderSpec:
     title: what it is, for lists and messages.
     config_class: a frozen dataclass of plain values, saved in a model folder.
     recognises: is this folder or file, as its makers publish it, of this family?
-    load: reads such a place; None where there is none.
+    load: reads such a folder or file; None where there is none.
     reads_features: it adapts stored features and has no towers and no tokenizer.
     """
 
@@ -56,7 +56,7 @@ class EncoderSpec:
     title: str
     config_class: type[Any]
     build: Build
-    recognises: Callable[[Path], bool] = no_place
+    recognises: Callable[[Path], bool] = nowhere
     load: Load | None = None
     reads_features: bool = False
 

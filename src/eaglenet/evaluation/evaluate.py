@@ -121,16 +121,16 @@ def evaluate(
         progress: told the scores made and all scores.
     """
     options = (options or EvaluationOptions()).settled_for(method)
-    place = torch.device(device) if device is not None else method.device
-    method.to(place)
+    chosen_device = torch.device(device) if device is not None else method.device
+    method.to(chosen_device)
     with evaluating(method), torch.no_grad():
-        started = _now(place)
+        started = _now(chosen_device)
         sentences = _text_batches(method, texts, options.text_batch)
-        text = _encode(method, sentences, place, options.precision, share)
-        texts_done = _now(place)
+        text = _encode(method, sentences, chosen_device, options.precision, share)
+        texts_done = _now(chosen_device)
         batches = _batches(videos, options.video_batch)
-        video = _encode(method, batches, place, options.precision, share)
-        videos_done = _now(place)
+        video = _encode(method, batches, chosen_device, options.precision, share)
+        videos_done = _now(chosen_device)
         _check_encoded(text, video, video_of_text)
         settings: dict[str, Any] = {
             "backend": options.backend,
@@ -148,15 +148,17 @@ def evaluate(
             progress=progress,
             **settings,
         )
-        scored = _now(place)
+        scored = _now(chosen_device)
         noise = None
         if options.noise_seeds:
             seeds = options.noise_seeds
             noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
         without_hubs = None
         if options.hubness:
-            sentences = _text_batches(method, typical_sentences(), options.text_batch)
-            bank = _encode(method, sentences, place, options.precision, None)
+            sentences = _text_batches(
+                method, options.bank or typical_sentences(), options.text_batch
+            )
+            bank = _encode(method, sentences, chosen_device, options.precision, None)
             scores = score_all(
                 method,
                 bank,
@@ -176,7 +178,9 @@ def evaluate(
         num_videos=len(video),
         num_missing_videos=len(missing_videos),
         missing_videos=tuple(missing_videos[:MAX_NAMES]),
-        device=_device_name(place) if share is None else f"{share.size} x {place.type}",
+        device=_device_name(chosen_device)
+        if share is None
+        else f"{share.size} x {chosen_device.type}",
         backend=options.backend,
         precision=options.precision,
         noise=noise,

@@ -25,6 +25,7 @@ class EvaluationOptions:
     ranks_file: also write the rank of each query there, a ``.npz`` with ``t2v``, ``v2t`` and
         ``video_of_text`` (`evaluation.bootstrap`).
     hubness: rank again with a bias of each video from a fixed bank of typical sentences.
+    bank: the sentences of that bank; none: 256 that come with the package.
     text_batch, video_batch: encoded at once. max_scores: scores held at once.
     """
 
@@ -34,6 +35,7 @@ class EvaluationOptions:
     scores_file: Path | None = None
     ranks_file: Path | None = None
     hubness: bool = False
+    bank: tuple[str, ...] = ()
     text_batch: int = 256
     video_batch: int = 32
     max_scores: int = MAX_SCORES

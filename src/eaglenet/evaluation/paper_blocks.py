@@ -20,7 +20,7 @@ RECIPE = re.compile(r"(msrvtt|didemo|msvd|vatex)-(b32|b16)(-released|-literal)?(
 ABLATION = re.compile(r"(components|energy|pooling|graph|coefficient|edges)/")
 
 
-def place_of(recipe: str) -> tuple[str, str] | None:
+def dataset_and_row(recipe: str) -> tuple[str, str] | None:
     """Dataset of a recipe, and what it shares with the same recipe on other datasets."""
     if ABLATION.match(recipe):
         return "msrvtt", f"b16 {recipe}"
@@ -68,7 +68,7 @@ def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
     """Columns that join datasets: Rsum of table 2, the average of table 3. Ours, on test."""
     recalls: dict[str, dict[str, dict[str, float]]] = {}
     for group in groups:
-        found = place_of(group.runs[0].name)
+        found = dataset_and_row(group.runs[0].name)
         # A changed setting makes a row of its own, which has no partner by name.
         if found is None or group.label != group.runs[0].name:
             continue

@@ -281,8 +281,8 @@ def _provenance(runs: Sequence[RunRecord]) -> list[Block]:
         )
         commit = str(run.manifest.get("commit") or "?")[:12]
         # A campaign calls every run seed-N: the folder above says whose.
-        place = "/".join(run.folder.resolve().parts[-2:])
-        rows.append([place, str(run.seed), commit, str(versions.get("torch", "?")),
+        shown_folder = "/".join(run.folder.resolve().parts[-2:])
+        rows.append([shown_folder, str(run.seed), commit, str(versions.get("torch", "?")),
                      str(device), found or "?"])  # fmt: skip
     return [
         Heading("What made these runs"),

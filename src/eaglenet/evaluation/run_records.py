@@ -85,11 +85,11 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
         inner = [folder] if _is_run(folder) else sorted(_runs_below(folder))
         if not inner:
             broken.append(BrokenRun(folder, "not a run folder: no experiment, manifest or log"))
-        for place in inner:
+        for below in inner:
             try:
-                runs.append(read_run(place))
+                runs.append(read_run(below))
             except (OSError, ValueError, KeyError, TypeError) as error:
-                broken.append(BrokenRun(place, f"{type(error).__name__}: {error}"))
+                broken.append(BrokenRun(below, f"{type(error).__name__}: {error}"))
     known: dict[str, RunRecord] = {}
     for run in runs:
         key = json.dumps([run.name, run.settings], sort_keys=True, default=str)
@@ -190,13 +190,13 @@ def _is_run(folder: Path) -> bool:
 def _runs_below(folder: Path, depth: int = 3) -> list[Path]:
     """Run folders in a folder or its folders: a comparison keeps OUT/METHOD/seed-N."""
     found = []
-    for place in sorted(folder.iterdir()):
-        if not place.is_dir():
+    for below in sorted(folder.iterdir()):
+        if not below.is_dir():
             continue
-        if _is_run(place):
-            found.append(place)
+        if _is_run(below):
+            found.append(below)
         elif depth > 1:
-            found += _runs_below(place, depth - 1)
+            found += _runs_below(below, depth - 1)
     return found
 
 

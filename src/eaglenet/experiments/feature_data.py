@@ -14,7 +14,7 @@ from eaglenet.data.features import FeatureSplit
 from eaglenet.data.records import check_split_name, hold_out_ids
 from eaglenet.data.sources import DataChoice, Opening, Reader, Source, SourceSpec, add_source
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.encoders.features import FeatureEncoder
+from eaglenet.encoders.feature_encoder import FeatureEncoder
 from eaglenet.errors import ConfigError, UsageError
 
 FEATURES = "features"
@@ -63,7 +63,7 @@ def feature_source(split: FeatureSplit) -> Source:
 
 def read_features(folder: Path, reader: Reader) -> FeatureSplit:
     """A features folder as the model reads it, with its experts where it reads those."""
-    config: Any = getattr(reader.encoder, "config", None)
+    config = reader.encoder.config
     if isinstance(config, ExpertConfig):
         return check_experts(load_expert_folder(folder, words=config.words), config)
     words = words_of_towers(read_index(folder))

@@ -80,10 +80,10 @@ def feature_folder(data: DataChoice, split: str, cache: Path) -> Path:
     base = Path(data.cache).expanduser() if data.cache else cache
     towers = str(data.options.get("towers") or TOWERS)
     root = data.options.get("test_root") if split == "test" else None
-    place = data.folder(str(root) if root else None).resolve()
+    root_folder = data.folder(str(root) if root else None).resolve()
     kind = data.options.get("captions", "")
-    key = f"{place} {weights_of(towers)} {kind} {data.frames.num_frames}".encode()
-    return base / f"{place.name}-{hashlib.sha256(key).hexdigest()[:8]}" / split
+    key = f"{root_folder} {weights_of(towers)} {kind} {data.frames.num_frames}".encode()
+    return base / f"{root_folder.name}-{hashlib.sha256(key).hexdigest()[:8]}" / split
 
 
 def weights_of(towers: str) -> str:

@@ -67,7 +67,7 @@ class PairExperiment:
         return experiment
 
     @property
-    def places(self) -> list[Path]:
+    def frame_folders(self) -> list[Path]:
         """The folders of frames, which must be there."""
         names = [name.strip() for name in self.folders.split(",") if name.strip()]
         if not names:
@@ -109,7 +109,7 @@ def train_pairs(
         return open_bank(folders, split, tokenizer, size=experiment.picture_size, device=device)
 
     report(f"reading pictures of {experiment.folders}")
-    banks = (bank(experiment.places, "train"), _validation(experiment.places, bank))
+    banks = (bank(experiment.frame_folders, "train"), _validation(experiment.frame_folders, bank))
     making = Making(experiment, output, *banks, report)
     encoder = making.student(making.teacher(making.ingredients(making.beginning())))
     save_towers(encoder, backend, output / MODEL)

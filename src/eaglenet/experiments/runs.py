@@ -124,8 +124,8 @@ def frames_folder(folder: Path) -> Path:
 
     Runs of a comparison are at ``METHOD/seed-0``, those of its search at ``search/METHOD/VALUE``.
     """
-    shared = (place / "frames" for place in folder.absolute().parents[1:3])
-    return next((place for place in shared if place.is_dir()), folder / "frames")
+    shared = (candidate / "frames" for candidate in folder.absolute().parents[1:3])
+    return next((candidate for candidate in shared if candidate.is_dir()), folder / "frames")
 
 
 def with_jitter(data: DataChoice) -> DataChoice:

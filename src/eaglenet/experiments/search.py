@@ -54,9 +54,14 @@ def search_setting(
         wanted[trial.label] = {}
         for value in search.values:
             changed = trial.experiment.override([f"{search.setting}={value}"])
-            place = f"{FOLDER}/{slug(trial.label)}/{slug(value)}"
+            subfolder = f"{FOLDER}/{slug(trial.label)}/{slug(value)}"
             job = make_job(
-                Trial(trial.label, changed), seed, folder, split="val", device=device, place=place
+                Trial(trial.label, changed),
+                seed,
+                folder,
+                split="val",
+                device=device,
+                subfolder=subfolder,
             )
             title = f"{trial.label}, {search.setting}={value}"
             wanted[trial.label][value] = dataclasses.replace(job, title=title)

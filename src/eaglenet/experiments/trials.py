@@ -79,12 +79,12 @@ class Failure:
 
 
 def make_job(
-    trial: Trial, seed: int, folder: Path, *, split: str, device: str, place: str | None = None
+    trial: Trial, seed: int, folder: Path, *, split: str, device: str, subfolder: str | None = None
 ) -> Job:
     """The run of a trial with a seed, in its own folder of the campaign."""
     training = dataclasses.replace(trial.experiment.training, seed=seed)
     experiment = dataclasses.replace(trial.experiment, training=training)
-    output = folder / (place or f"{slug(trial.label)}/seed-{seed}")
+    output = folder / (subfolder or f"{slug(trial.label)}/seed-{seed}")
     return Job(f"{trial.label}, seed {seed}", experiment, output, split, device)
 
 

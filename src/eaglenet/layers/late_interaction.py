@@ -10,9 +10,15 @@ from torch import Tensor, nn
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.types import TextFeatures
 
+Words = Float[Tensor, "texts words dim"]
+WordsMask = Bool[Tensor, "texts words"]
+VisualTokens = Float[Tensor, "videos tokens dim"]
+TokensMask = Bool[Tensor, "videos tokens"]
+Scores = Float[Tensor, "texts videos"]
+
 
 def token_similarities(
-    words: Float[Tensor, "texts words dim"], tokens: Float[Tensor, "videos tokens dim"]
+    words: Words, tokens: VisualTokens
 ) -> Float[Tensor, "texts videos words tokens"]:
     """Cosine of every word with every visual token; 0 with a token of zeros."""
     # The usual 1e-12 is 0 in half precision, where a vector of zeros would give NaN.
@@ -21,18 +27,12 @@ def token_similarities(
     return torch.einsum("twd,vfd->tvwf", words, tokens)
 
 
-def words_or_sentence(
-    text: TextFeatures,
-) -> tuple[Float[Tensor, "texts words dim"], Bool[Tensor, "texts words"]]:
+def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:
     """The words and which are real; frozen sentence features offer the sentence as only word."""
-    if text.words is None:
-        words = text.sentence[:, None, :]
-        return words, torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
-    if text.words_mask is None:
-        return text.words, torch.ones(
-            text.words.shape[:2], dtype=torch.bool, device=text.words.device
-        )
-    return text.words, text.words_mask
+    words = text.sentence[:, None, :] if text.words is None else text.words
+    if text.words is not None and text.words_mask is not None:
+        return words, text.words_mask
+    return words, torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
 
 
 def masked_max(
@@ -44,11 +44,8 @@ def masked_max(
 
 
 def mean_max_similarity(
-    words: Float[Tensor, "texts words dim"],
-    words_mask: Bool[Tensor, "texts words"],
-    tokens: Float[Tensor, "videos tokens dim"],
-    tokens_mask: Bool[Tensor, "videos tokens"],
-) -> Float[Tensor, "texts videos"]:
+    words: Words, words_mask: WordsMask, tokens: VisualTokens, tokens_mask: TokensMask
+) -> Scores:
     r"""MeanMaxSim of Video-ColBERT.
 
     .. math:: \mathrm{MMS}(Q, X) = \frac{1}{|Q|} \sum_i \max_j \hat q_i \cdot \hat x_j
@@ -82,11 +79,11 @@ class TokenWeights(nn.Module):
 
 
 def words_find_tokens(
-    words: Float[Tensor, "texts words dim"],
+    words: Words,
     word_weights: Float[Tensor, "texts words"],
-    tokens: Float[Tensor, "videos tokens dim"],
-    tokens_mask: Bool[Tensor, "videos tokens"],
-) -> Float[Tensor, "texts videos"]:
+    tokens: VisualTokens,
+    tokens_mask: TokensMask,
+) -> Scores:
     r"""One half of DRL's interaction: every word looks for its best token.
 
     .. math:: s = \sum_i \alpha_i \max_m \hat w_i \cdot \hat g_m
@@ -98,13 +95,13 @@ def words_find_tokens(
 
 
 def weighted_token_interaction(
-    words: Float[Tensor, "texts words dim"],
+    words: Words,
     word_weights: Float[Tensor, "texts words"],
-    words_mask: Bool[Tensor, "texts words"],
-    tokens: Float[Tensor, "videos tokens dim"],
+    words_mask: WordsMask,
+    tokens: VisualTokens,
     token_weights: Float[Tensor, "videos tokens"],
-    tokens_mask: Bool[Tensor, "videos tokens"],
-) -> Float[Tensor, "texts videos"]:
+    tokens_mask: TokensMask,
+) -> Scores:
     r"""Weighted token-wise interaction of DRL.
 
     .. math:: s = \tfrac12 \Big[ \sum_i \alpha_i \max_m C_{im} + \sum_m \beta_m \max_i C_{im} \Big],

@@ -48,14 +48,18 @@ class SentenceBank(nn.Module):
         self.vectors[rows] = unit
         self.count += len(unit)
 
+    def held(self) -> Float[Tensor, "held dim"]:
+        """The unit sentences that are in the bank by now."""
+        return self.vectors[: min(int(self.count), self.size)]
+
     def forward(
         self, videos: Float[Tensor, "videos dim"], scale: Float[Tensor, ""]
     ) -> Float[Tensor, "videos"]:
         """h of unit videos; zeros while the bank is empty."""
-        held = min(int(self.count), self.size)
-        if not held:
+        held = self.held()
+        if not len(held):
             return videos.new_zeros(len(videos))
         wide = torch.promote_types(videos.dtype, torch.float32)
         scale = scale.detach().to(wide)
-        cosines = self.vectors[:held].to(wide) @ videos.to(wide).T
+        cosines = held.to(wide) @ videos.to(wide).T
         return (self.weight * level_of_videos(cosines, scale)).to(videos.dtype)

@@ -150,7 +150,7 @@ class TextFrameGraph(nn.Module):
         self.position = nn.Parameter(torch.randn(num_frames, dim)) if has_position else None
         self.dropout = nn.Dropout(dropout)
 
-    def place(
+    def with_positions(
         self, frames: Float[Tensor, "videos frames dim"]
     ) -> Float[Tensor, "videos frames dim"]:
         """Frames as graph nodes: ``f_j + PE(j)`` (paper eq. 4)."""
@@ -163,7 +163,7 @@ class TextFrameGraph(nn.Module):
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos nodes"]:
         """``w`` of every text node; ``texts`` holds the text itself and its candidates."""
-        frame_nodes = self.place(frames)[None]
+        frame_nodes = self.with_positions(frames)[None]
         for layer in self.layers:
             texts, new_frames = layer(texts, frame_nodes, mask)
             texts = self.dropout(texts)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.arithmetic import unit_entries
@@ -21,6 +21,7 @@ from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.registry import Registry
@@ -29,6 +30,7 @@ from eaglenet.types import (
     Encoder,
     FrameSpec,
     Losses,
+    RightPairs,
     TextFeatures,
     Tokenizer,
     Tokens,
@@ -125,18 +127,23 @@ class Method(nn.Module, ABC):
     ) -> Float[Tensor, "texts videos"]:
         """Scores of every text with every video, in eval mode and without gradients.
 
-        Takes what :meth:`encode_text` and :meth:`encode_video` take.
+        Takes what :meth:`encode_text` and :meth:`encode_video` take, and what they gave, which is
+        not encoded again. A model over stored features takes these alone, and adapts them.
         """
+        has_towers = self.encoder.image_size is not None
         with evaluating(self), torch.no_grad():
-            text, video = self.encode_text(texts), self.encode_video(videos)
+            if not (has_towers and isinstance(texts, TextFeatures)):
+                texts = self.encode_text(texts)
+            if not (has_towers and isinstance(videos, VideoFeatures)):
+                videos = self.encode_video(videos)
             rows, columns = self.score_tile
-            starts = range(0, len(text), rows)
+            starts = range(0, len(texts), rows)
             return torch.cat(
                 [
                     torch.cat(
                         [
-                            self.score(text[start : start + rows], video[first : first + columns])
-                            for first in range(0, len(video), columns)
+                            self.score(texts[start : start + rows], videos[first : first + columns])
+                            for first in range(0, len(videos), columns)
                         ],
                         dim=1,
                     )
@@ -174,12 +181,7 @@ class Method(nn.Module, ABC):
         """Similarity of every text with every video; higher is better."""
 
     @abstractmethod
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Training terms. ``positives`` says which pairs belong together."""
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
@@ -196,6 +198,11 @@ class Method(nn.Module, ABC):
         frames = F.normalize(video.frames, dim=-1)
         scores = torch.einsum("td,vfd->tvf", sentence, frames)
         return scores.masked_fill(~video.mask[None], float("-inf"))
+
+    @property
+    def level_bank(self) -> tuple[SentenceBank, Tensor] | None:
+        """The bank and the scale by which :meth:`score` levels videos; None: it does not."""
+        return None
 
     @property
     def score_tile(self) -> tuple[int, int]:

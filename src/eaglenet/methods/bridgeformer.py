@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.encoders.bridge import Bridge, ask, question_states
@@ -16,15 +16,9 @@ from eaglenet.encoders.space_time import SpaceTime, need_clips
 from eaglenet.encoders.video_proxy import freeze_frame_embedding
 from eaglenet.errors import UsageError
 from eaglenet.losses.softmax import fixed_softmax_loss
-from eaglenet.methods.base import (
-    METHODS,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-    need_tower,
-)
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale, frame_spec_for, need_tower
 from eaglenet.methods.frozen import VideoTowerMethod
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -103,9 +97,7 @@ class BridgeFormer(VideoTowerMethod):
             patches=torch.cat(kept, dim=2),
         )
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         losses = super().losses(text, video, positives)
         if self.bridge is None or text.keys is None or video.patches is None:
             return losses

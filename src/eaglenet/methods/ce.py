@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.errors import ConfigError
@@ -16,13 +16,17 @@ from eaglenet.layers.masking import frame_weights
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
-from eaglenet.methods.expert_base import (
-    ExpertMethod,
-    expert_weights,
-    weight_layer,
-    words_width,
+from eaglenet.methods.expert_base import ExpertMethod, expert_weights, weight_layer, words_width
+from eaglenet.types import (
+    Clips,
+    Encoder,
+    Expert,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
 )
-from eaglenet.types import Clips, Encoder, Expert, Losses, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,7 @@ class CE(ExpertMethod):
             reduced = torch.einsum("vt,vtd->vd", weights, expert.values)
         return F.normalize(self.maps[name](reduced), dim=-1)
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.errors import ConfigError
@@ -29,13 +29,7 @@ from eaglenet.methods.base import (
     frame_spec_for,
     need_tower,
 )
-from eaglenet.types import (
-    Clips,
-    Encoder,
-    Losses,
-    TextFeatures,
-    VideoFeatures,
-)
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Head = Literal["mean", "lstm", "transformer", "tight"]
 Stem = Literal["2d", "3d"]
@@ -150,12 +144,7 @@ class CLIP4Clip(Method):
             chunks.append(head(text.sentence[rows], video.frames[columns], video.mask[columns]))
         return torch.cat(chunks).reshape(len(text), num_videos)
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         if self.loss is not None:
             return Losses({"contrastive": self.loss(scores, positives)})

@@ -14,7 +14,7 @@ from eaglenet.errors import ConfigError, UsageError
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.post_norm import PostNormStack
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 GRID = 100
 """Rows of the tables of rows and of columns of the patch grid."""
@@ -203,9 +203,7 @@ class ClipBERT(Method):
             parts.append(log_odds(logits, shown).masked_fill(~mask.any(dim=1), 0.0))
         return torch.cat(parts).view(len(text), len(video))
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Every text with its own video and with one of the others, drawn at random."""
         count = len(text)
         own = torch.arange(count, device=positives.device)

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool
-from torch import Tensor
-
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding
 from eaglenet.errors import ConfigError
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import CosineMethod, build_on_towers
-from eaglenet.types import (
-    Clips,
-    Encoder,
-    Losses,
-    TextFeatures,
-    VideoFeatures,
-)
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -69,12 +60,7 @@ class CLIPViP(CosineMethod):
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         return self.proxies.encode(self.encoder.vision, videos).features
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """The authors sum the two directions; the loss here is their mean, hence the weight."""
         scores = self.score(text, video)
         return Losses({"contrastive": self.loss(scores, positives)}, {"contrastive": 2.0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.layers.channel_decorrelation import channel_decorrelation_loss
@@ -15,27 +15,10 @@ from eaglenet.layers.late_interaction import (
     words_or_sentence,
 )
 from eaglenet.layers.masking import first_right_video
-from eaglenet.layers.temporal_transformer import (
-    TemporalTransformer,
-    copy_text_tower,
-    default_heads,
-)
+from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
-from eaglenet.types import (
-    Clips,
-    Encoder,
-    Losses,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -111,12 +94,7 @@ class DRL(Method):
             video.mask,
         )
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         terms = {"contrastive": self.loss(self.score(text, video), positives)}
         if self.config.decorrelation:
             terms["decorrelation"] = self._decorrelation(text, video, positives)
@@ -126,7 +104,7 @@ class DRL(Method):
         self,
         text: TextFeatures,
         video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
+        positives: RightPairs,
     ) -> Float[Tensor, ""]:
         words, words_mask = words_or_sentence(text)
         own = first_right_video(positives)

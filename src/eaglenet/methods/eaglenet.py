@@ -24,15 +24,9 @@ from eaglenet.layers.stochastic_text import StochasticText, draw_noise, support_
 from eaglenet.layers.text_frame_graph import TextFrameGraph
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 ChainNoise = tuple[Tensor, Tensor]
 
@@ -167,7 +161,7 @@ class EagleNet(Method):
         self,
         text: TextFeatures,
         video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
+        positives: RightPairs,
         noise: Float[Tensor, "..."] | None = None,
         chain_start: tuple[Tensor, Tensor] | None = None,
         chain_noise: ChainNoise | None = None,
@@ -263,7 +257,7 @@ class EagleNet(Method):
         sentence: Float[Tensor, "texts dim"],
         video: VideoFeatures,
         matching: Matching,
-        positives: Bool[Tensor, "texts videos"],
+        positives: RightPairs,
         *,
         start: tuple[Tensor, Tensor] | None,
         noise: ChainNoise | None,

@@ -98,10 +98,10 @@ def _find(name_or_folder: str | Path) -> Method:
     packaged = PACKAGED / str(name_or_folder)
     if is_packaged(name_or_folder):
         folder = packaged
-    for place in (folder, folder / MODEL):
-        description = _read_description(place)
+    for inside in (folder, folder / MODEL):
+        description = _read_description(inside)
         if description is not None:
-            return _load_folder(place, description)
+            return _load_folder(inside, description)
     if str(name_or_folder) == "demo":
         raise ModelNotFoundError(
             f"the demo model is not in {packaged}; reinstall the package, or name a model folder"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
@@ -20,7 +20,7 @@ from eaglenet.methods.base import (
     frame_spec_for,
     need_tower,
 )
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ class VideoTowerMethod(Method):
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         return F.normalize(text.sentence, dim=-1) @ unit_videos(video).T
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Cross-entropy of rows plus that of columns, at a temperature that is not learnt."""
         scores = self.score(text, video)
         return Losses({"contrastive": fixed_softmax_loss(scores, positives, self.temperature)})

@@ -12,20 +12,10 @@ from torch import Tensor, nn
 
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.masking import first_right_video, masked_softmax
-from eaglenet.layers.temporal_transformer import (
-    TemporalTransformer,
-    copy_text_tower,
-    default_heads,
-)
+from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -158,12 +148,7 @@ class GLSCL(Method):
     ) -> Float[Tensor, "texts videos"]:
         return text.flatten(1) @ video.flatten(1).T / text.shape[1]
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         frames, of_video = self._parts(video)
         of_text = self.concepts(*words_or_sentence(text))
         scores = self.global_scores(text.sentence, frames, video.mask)

@@ -14,6 +14,7 @@ import safetensors.torch
 
 from eaglenet import foreign
 from eaglenet.encoders.config import check_sizes
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.errors import CheckpointError, UsageError
 from eaglenet.files import write_json, written_whole
 from eaglenet.layers.temporal_transformer import default_heads
@@ -29,8 +30,8 @@ TOWERS = "encoder."
 
 def head_folder(model: str | Path) -> Path | None:
     """Where the head of a model lies; None where it has none."""
-    place = PACKAGED / str(model) if is_packaged(model) else Path(model).expanduser()
-    for folder in (place / FOLDER, place / MODEL / FOLDER):
+    model_folder = PACKAGED / str(model) if is_packaged(model) else Path(model).expanduser()
+    for folder in (model_folder / FOLDER, model_folder / MODEL / FOLDER):
         if (folder / CONFIG).is_file():
             return folder
     return None
@@ -49,7 +50,8 @@ def save_head(method: Method, folder: Path | str) -> None:
             f"the method has adapters of its features ({', '.join(sorted(own)[:3])}): a head "
             "beside a model reads the towers' own; train it with encoder.config.identity=true"
         )
-    if getattr(method.encoder.config, "scaling", "none") != "none":
+    config = method.encoder.config
+    if isinstance(config, FeatureConfig) and config.scaling != "none":
         raise UsageError(
             "the method was trained on scaled features, and a head beside a model reads the "
             "towers' own; train it with encoder.config.scaling=none"

@@ -16,7 +16,16 @@ from eaglenet.layers.role_graph import RoleGraph, RolePooling, WordGRU
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.expert_base import ExpertMethod, words_width
-from eaglenet.types import Clips, Encoder, Expert, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import (
+    Clips,
+    Encoder,
+    Expert,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 
 NUM_ROLES = 16
 NUM_VERBS = 4
@@ -151,9 +160,7 @@ class HGR(ExpertMethod):
             total = total + (found * exists).sum(dim=-1) / exists.sum(dim=-1).clamp_min(1.0)
         return total / 3
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
 

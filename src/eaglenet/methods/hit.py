@@ -18,7 +18,16 @@ from eaglenet.layers.post_norm import PostNormStack
 from eaglenet.layers.word_transformer import WordTransformer
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
 from eaglenet.methods.expert_base import ExpertMethod, words_width
-from eaglenet.types import Clips, Encoder, Expert, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import (
+    Clips,
+    Encoder,
+    Expert,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 
 LEVELS = ("feature", "semantic")
 
@@ -195,9 +204,7 @@ class HiT(ExpertMethod):
         plain = TextFeatures(text.words[:, 0])
         return super(ExpertMethod, self).frame_scores(plain, dataclasses.replace(video))
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Contrast with this step's and earlier keys, then keep the keys and move the copies."""
         if text.words is None or video.tokens is None or text.keys is None or video.keys is None:
             raise UsageError("losses need keys: encode in training mode")

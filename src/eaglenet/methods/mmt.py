@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.layers.expert_tokens import ExpertTokens
@@ -22,7 +22,7 @@ from eaglenet.methods.expert_base import (
     weight_layer,
     words_width,
 )
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,7 @@ class MMT(ExpertMethod):
             tokens_mask=sequence.present,
         )
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         return Losses({"margin": margin_loss(scores, positives, self.config.margin)})
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
@@ -18,7 +18,7 @@ from eaglenet.layers.prototypes import PrototypeDecoder, SparsePrototypes, local
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,7 @@ class ProST(TowerMethod):
         by_event, by_object = self.similarities(text, video)
         return by_event + by_object
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """The mean of both contrastive losses."""
         by_event, by_object = self.similarities(text, video)
         return Losses(

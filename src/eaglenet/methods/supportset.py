@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
 from eaglenet.methods.expert_base import ExpertMethod, sentence_width, words_width
 from eaglenet.methods.hit import masked_mean
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 Support = Literal["cross", "self", "full"]
 
@@ -156,16 +156,14 @@ class SupportSet(ExpertMethod):
     ) -> Float[Tensor, "texts videos frames"]:
         return super(ExpertMethod, self).frame_scores(text, video)
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         terms = {"margin": margin_loss(scores, positives, self.config.margin, hardest=True)}
         terms["captions"] = self.caption_loss(text, video, positives)
         return Losses(terms, {"captions": self.config.caption_weight})
 
     def support_shares(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+        self, text: TextFeatures, video: VideoFeatures, positives: RightPairs
     ) -> Float[Tensor, "texts videos"]:
         """alpha: how much of each video a caption is written from."""
         if text.words is None or video.tokens is None or video.tokens_mask is None:
@@ -181,7 +179,7 @@ class SupportSet(ExpertMethod):
         return masked_softmax(logits / self.config.temperature, allowed)
 
     def caption_loss(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
+        self, text: TextFeatures, video: VideoFeatures, positives: RightPairs
     ) -> Float[Tensor, ""]:
         """NLL of the captions, given the memory of their support sets."""
         shares = self.support_shares(text, video, positives)
@@ -191,18 +189,16 @@ class SupportSet(ExpertMethod):
         return self.decoder.loss(text.tokens, memory, mask)
 
 
-def vocabulary_size(encoder: Any, config: SupportSetConfig) -> int:
+def vocabulary_size(encoder: Encoder, config: SupportSetConfig) -> int:
     """As configured, or the text tower's."""
     if config.vocabulary_size:
         return config.vocabulary_size
-    tower = getattr(getattr(encoder, "config", None), "text", None)
-    size = getattr(tower, "vocabulary_size", None)
-    if size is None:
+    if encoder.vocabulary_size is None:
         raise ConfigError(
             "supportset writes captions: it cannot run on frozen features without their token ids; "
             "set method_config.vocabulary_size for a folder that has them"
         )
-    return int(size)
+    return encoder.vocabulary_size
 
 
 def build(config: SupportSetConfig, encoder: Encoder) -> SupportSet:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.errors import UsageError
@@ -17,7 +17,16 @@ from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
 from eaglenet.methods.expert_base import ExpertMethod, expert_weights, weight_layer, words_width
-from eaglenet.types import Clips, Encoder, Expert, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import (
+    Clips,
+    Encoder,
+    Expert,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 
 
 @dataclass(frozen=True)
@@ -130,9 +139,7 @@ class T2VLAD(ExpertMethod):
             raise UsageError("videos without gathered vectors: make them with encode_video")
         return (super().score(text, video) + text.sentence @ video.video.T) / 2
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         return Losses({"margin": margin_loss(scores, positives, self.config.margin, hardest=True)})
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.methods.base import METHODS, Method, MethodSpec
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,7 @@ class TeachText(Method):
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         return self.student.score(text, video)
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         own = self.student.losses(text, video, positives)
         if text.teachers is None or video.teachers is None:
             return own

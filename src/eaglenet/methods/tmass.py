@@ -7,7 +7,7 @@ from typing import get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.errors import ConfigError, too_many_frames
@@ -15,14 +15,8 @@ from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import Prior, StochasticText, draw_noise
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
-from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,7 @@ class TMASS(Method):
         self,
         text: TextFeatures,
         video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
+        positives: RightPairs,
         noise: Float[Tensor, "texts dim"] | None = None,
     ) -> Losses:
         """Contrastive loss of one drawn text, and of the support text at the region's edge.

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_proxy import unit_videos
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import Method, adopt_logit_scale, frame_spec_for, need_tower
-from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Built = TypeVar("Built", bound="TowerMethod")
 
@@ -29,12 +29,7 @@ class TowerMethod(Method):
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         return Losses({"contrastive": self.loss(self.score(text, video), positives)})
 
 

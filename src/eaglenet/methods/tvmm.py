@@ -16,7 +16,7 @@ from eaglenet.errors import ConfigError, UsageError
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,7 @@ class TVMM(Method):
         sentence = F.normalize(text.sentence, dim=-1)
         return torch.einsum("td,vpd->tvp", sentence, prototypes).amax(dim=-1)
 
-    def losses(
-        self, text: TextFeatures, video: VideoFeatures, positives: Bool[Tensor, "texts videos"]
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
         spread = spread_loss(_prototypes(video)[:, 1:], self.config.spread)
         return Losses(

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eaglenet.encoders.clip import ClipEncoder
@@ -19,13 +19,7 @@ from eaglenet.layers.proxy_decoder import ProxyDecoder
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
-from eaglenet.types import (
-    Clips,
-    Encoder,
-    Losses,
-    TextFeatures,
-    VideoFeatures,
-)
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Dash = Literal["theta", "linear"]
 
@@ -147,12 +141,7 @@ class TVProxyNet(TowerMethod):
         by_proxy = torch.einsum("tvd,vd->tv", proxies, vectors)
         return sentence @ vectors.T + self.config.fusion * by_proxy
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Plain text, pair proxies, and each text's own proxy against all videos.
 
         The authors sum the two directions of each; the loss here is their mean, hence the 2.

@@ -14,11 +14,7 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.layers.interactive_aggregation import InteractiveAggregation
 from eaglenet.layers.mean_pooling import mean_pooling
-from eaglenet.layers.temporal_transformer import (
-    TemporalTransformer,
-    copy_text_tower,
-    default_heads,
-)
+from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.layers.token_selection import TokenSelection
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks

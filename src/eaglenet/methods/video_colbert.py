@@ -11,27 +11,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.layers.late_interaction import mean_max_similarity, words_or_sentence
-from eaglenet.layers.temporal_transformer import (
-    TransformerStack,
-    copy_text_tower,
-    default_heads,
-)
+from eaglenet.layers.temporal_transformer import TransformerStack, copy_text_tower, default_heads
 from eaglenet.losses.sigmoid import SigmoidLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
-from eaglenet.types import (
-    Clips,
-    Encoder,
-    Losses,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -138,12 +121,7 @@ class VideoColBERT(Method):
         by_frames, by_tokens = self.similarities(text, video)
         return by_frames + by_tokens
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """Dual sigmoid loss; one temperature and one bias serve both terms."""
         by_frames, by_tokens = self.similarities(text, video)
         return Losses(

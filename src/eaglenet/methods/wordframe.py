@@ -34,7 +34,7 @@ from eaglenet.methods.base import (
     adopt_logit_scale,
     frame_spec_for,
 )
-from eaglenet.types import Clips, Encoder, Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 GAIN = 10.0
 """The share of the interaction learns this much faster than its parameter: it has to come from 0
@@ -60,7 +60,7 @@ class WordFrameConfig:
     num_frames: int = 12
     coarse: bool = True
     changes: bool = True
-    num_layers: int = 2
+    num_layers: int = 1
     num_heads: int | None = None
     num_positions: int = 77
     weighted: bool = True
@@ -93,7 +93,7 @@ class WordFrame(Method):
     the level of a video against a bank of training sentences
     (:class:`eaglenet.layers.sentence_bank.SentenceBank`); the loss does not see it, so that towers
     cannot learn to undo it, and it leaves the order of texts for a video as it is. The interaction
-    is one half of DRL's, with two blocks instead of four and without its decorrelation loss.
+    is one half of DRL's, with one block instead of four and without its decorrelation loss.
     ``encode_video`` stores ``g`` in ``VideoFeatures.tokens``. With sentence features that hold no
     words, the sentence is the only word.
     """
@@ -173,6 +173,12 @@ class WordFrame(Method):
         return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
 
     @property
+    def level_bank(self) -> tuple[SentenceBank, Tensor] | None:
+        if self.bank is None or not len(self.bank.held()):
+            return None
+        return self.bank, self.loss.scale()
+
+    @property
     def score_tile(self) -> tuple[int, int]:
         return (256, 64) if self.device.type == "cuda" else (64, 64)
 
@@ -213,12 +219,7 @@ class WordFrame(Method):
             video.mask,
         )
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         if self.bank is not None and self.training:
             self.bank.add(text.sentence)
         return Losses({"contrastive": self.loss(self.match(text, video), positives)})

@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
-from eaglenet.types import Encoder, Losses, TextFeatures, VideoFeatures
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)
@@ -52,12 +46,7 @@ class XPool(Method):
         pooled = self.pooling(text.sentence, video.frames, video.mask)
         return F.cosine_similarity(text.sentence[:, None], pooled, dim=-1)
 
-    def losses(
-        self,
-        text: TextFeatures,
-        video: VideoFeatures,
-        positives: Bool[Tensor, "texts videos"],
-    ) -> Losses:
+    def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         return Losses({"contrastive": self.loss(self.score(text, video), positives)})
 
 

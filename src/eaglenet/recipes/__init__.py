@@ -23,10 +23,10 @@ from eaglenet.recipes import (
     demo,
     earlier,
     experts,
-    features,
     frames,
     own,
     peers,
+    stored_features,
     towers,
 )
 from eaglenet.recipes.registry import RECIPES, Recipe, build_recipe, describe_recipe
@@ -37,7 +37,7 @@ benchmarks.register()
 demo.register()
 earlier.register()
 experts.register()
-features.register()
+stored_features.register()
 frames.register()
 own.register()
 peers.register()

@@ -34,7 +34,7 @@ def register_tables(prefix: str, base: Base, where: str) -> None:
             )
 
 
-def in_place_of(eaglenet: Callable[[], Experiment], method: str) -> Experiment:
+def instead_of(eaglenet: Callable[[], Experiment], method: str) -> Experiment:
     """EagleNet's experiment, or another method with its data and training."""
     experiment = eaglenet()
     if method == experiment.method:
@@ -51,9 +51,9 @@ def register() -> None:
         prefix = "" if dataset == "msrvtt" else f"{dataset}-b16/"
         main = partial(main_result, dataset, "b16")
         released = partial(released_result, dataset, "b16")
-        register_tables(prefix, partial(in_place_of, main), where)
+        register_tables(prefix, partial(instead_of, main), where)
         register_tables(
             f"{dataset}-b16-released/",
-            partial(in_place_of, released),
+            partial(instead_of, released),
             f"{where}, released settings",
         )

@@ -98,7 +98,7 @@ def find_trial(name: str, dataset: str, changes: Sequence[str]) -> Experiment | 
     A name that is no method, and a dataset that has no recipes, are told what there is.
     """
     known = sorted(
-        {place for place, _, last in (r.rpartition("/") for r in RECIPES) if last in METHODS}
+        {prefix for prefix, _, last in (r.rpartition("/") for r in RECIPES) if last in METHODS}
     )
     if dataset not in known:
         raise UsageError(f"--dataset {dataset}; choose one of {', '.join(known)}")

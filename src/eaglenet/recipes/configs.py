@@ -22,6 +22,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "wordframe-interaction": ("wordframe", "coarse=false"),
     "wordframe-alike": ("wordframe", "weighted=false"),
     "wordframe-still": ("wordframe", "num_layers=0"),
+    "wordframe-unchanging": ("wordframe", "changes=false"),
     "wordframe-both": ("wordframe", "both_ways=true"),
     "wordframe-bankless": ("wordframe", "bank=0"),
     "wordframe-levelled": ("wordframe", "coarse=true", "interaction=false"),

@@ -14,8 +14,8 @@ from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.benchmarks import LITERAL, edges_note
 from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
-from eaglenet.recipes.features import NEED_EXPERTS
 from eaglenet.recipes.registry import add_recipe
+from eaglenet.recipes.stored_features import NEED_EXPERTS
 from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
 

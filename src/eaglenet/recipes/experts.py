@@ -19,12 +19,12 @@ from eaglenet.data.demo.dataset import vocabulary
 from eaglenet.data.demo.experts import FRAMES_EXPERT, TOKENS, WIDTHS, WORDS
 from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.configs import approximate_note, method_config
-from eaglenet.recipes.features import NEED_TOWERS
 from eaglenet.recipes.registry import add_recipe
+from eaglenet.recipes.stored_features import NEED_TOWERS
 from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
 

@@ -17,15 +17,15 @@ from typing import Any
 
 from eaglenet.data.sources import DataChoice
 from eaglenet.encoders.experts import ExpertConfig
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.experiments.feature_writing import FRAMES as FRAMES_EXPERT
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
 from eaglenet.recipes.benchmarks import LITERAL, edges_note
 from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
-from eaglenet.recipes.features import NEED_EXPERTS, NEED_TOWERS
 from eaglenet.recipes.registry import add_recipe
+from eaglenet.recipes.stored_features import NEED_EXPERTS, NEED_TOWERS
 from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
 

@@ -14,7 +14,7 @@ from eaglenet.errors import UsageError
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.progress import Progress, tell
 from eaglenet.scoring.backends import choose
-from eaglenet.scoring.results import Kept, MatrixResult, Result, TopKResult
+from eaglenet.scoring.gathering import Kept, MatrixResult, Result, TopKResult
 from eaglenet.scoring.scorer import Scorer
 from eaglenet.scoring.tiles import TopK, spans
 from eaglenet.types import TextFeatures, VideoFeatures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,11 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.search.filters import Filters
-from eaglenet.search.shortlist import Shortlist, best_of, exact_shortlists, is_exact
+from eaglenet.search.shortlist import (
+    Shortlist,
+    best_of,
+    exact_shortlists,
+    is_exact,
+    levels_taken,
+)
 from eaglenet.search.store.base import Store
 from eaglenet.search.store.snapshot import Snapshot
 
-CANDIDATES = 4096
+CANDIDATES = 2048
 """Clips whose exact cosines are computed, and one more for each ``ONE_IN`` clips of the store."""
 ONE_IN = 8192
 WIDER = 16
@@ -33,7 +40,12 @@ class Scan(Protocol):
         ...
 
     def shortlists(
-        self, snapshot: Snapshot, queries: Tensor, k: int, filters: Filters | None
+        self,
+        snapshot: Snapshot,
+        queries: Tensor,
+        k: int,
+        filters: Filters | None,
+        shares: Sequence[float] | None = None,
     ) -> list[Shortlist]:
         """As :func:`exact_shortlists`, of the parts of the store that can be reached."""
         ...
@@ -55,11 +67,13 @@ def coded_shortlists(
     queries: Float[Tensor, "queries dim"],
     k: int,
     allowed: NDArray[np.bool_] | None = None,
+    shares: Sequence[float] | None = None,
 ) -> list[Shortlist]:
     """The k best allowed clips of each query among those with the nearest codes.
 
     Cosines are exact, and equal to those of :func:`exact_shortlists` to the bit; what may be
-    missing are clips whose codes are far although their vectors are near.
+    missing are clips whose codes are far although their vectors are near. Levels are taken off the
+    candidates, not off the distances of codes.
     """
     wanted: NDArray[np.bool_] | None = None
     if allowed is not None or not snapshot.is_dense:
@@ -68,9 +82,10 @@ def coded_shortlists(
         wanted[slots if allowed is None else slots[allowed]] = True
     count = max(CANDIDATES + snapshot.num_slots // ONE_IN, WIDER * k)
     results = []
-    for query in queries.to("cpu", torch.float32):
+    for number, query in enumerate(queries.to("cpu", torch.float32)):
         rows = snapshot.rows_at(snapshot.codes.nearest(query.numpy(), count, wanted))
-        results.append(best_of(snapshot.vectors_of(rows), rows, query, k))
+        taken = levels_taken(snapshot, rows, shares[number] if shares else 0.0)
+        results.append(best_of(snapshot.vectors_of(rows), rows, query, k, taken))
     return results
 
 
@@ -80,19 +95,23 @@ def shortlists_of(
     k: int,
     filters: Filters | None,
     scan: Scan | None = None,
+    shares: Sequence[float] | None = None,
 ) -> list[Shortlist]:
     """The k nearest clips of each query that the filters leave, the way that suits the store.
 
-    ``scan``: who makes the shortlists, where this machine does not.
+    ``scan``: who makes the shortlists, where this machine does not. ``shares``: how much of the
+    clips' levels each query takes off.
     """
+    if snapshot.levels is None or not any(shares or ()):
+        shares = None
     if scan is not None:
-        return scan.shortlists(snapshot, queries, k, filters)
+        return scan.shortlists(snapshot, queries, k, filters, shares)
     allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
     if allowed is not None and allowed.all():
         allowed = None
     if is_scanned(snapshot):
-        return exact_shortlists(snapshot, queries, k, allowed)
-    return coded_shortlists(snapshot, queries, k, allowed)
+        return exact_shortlists(snapshot, queries, k, allowed, shares=shares)
+    return coded_shortlists(snapshot, queries, k, allowed, shares)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from torch import Tensor
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.hardware import AUTO
 from eaglenet.methods.base import Method
-from eaglenet.places import default_store
 from eaglenet.search.approximate import Scan, shortlists_of
 from eaglenet.search.filters import Filters
 from eaglenet.search.finding import Finder, clip_words
@@ -41,6 +40,7 @@ from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.view import View
 from eaglenet.search.words.question import parse, why_no_line
 from eaglenet.types import Clips, Hit
+from eaglenet.user_folders import default_store
 from eaglenet.video.inputs import clips_of_image, clips_of_video
 
 if TYPE_CHECKING:

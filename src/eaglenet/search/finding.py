@@ -108,7 +108,8 @@ class Finder:
         width = options.width(k) + (without is not None)
         vectors = torch.stack([query.coarse.float().cpu() for query in queries])
         snapshot = self.view.snapshot
-        found = shortlists_of(snapshot, vectors, width, options.filters, self.scan)
+        shares = [query.coarse_share for query in queries]
+        found = shortlists_of(snapshot, vectors, width, options.filters, self.scan, shares)
         if without is not None:
             found = [each.without(without) for each in found]
         results = []
@@ -116,7 +117,7 @@ class Finder:
             if not options.rerank and not options.group_files:
                 each = each.first(2 * k if options.fold else k)
             said = {clip.row: clip for clip in (words[number][:width] if words else ())}
-            each = each.extended(snapshot, vectors[number], list(said))
+            each = each.extended(snapshot, vectors[number], list(said), shares[number])
             clips = self._unpacked(each.rows)
             if options.rerank and isinstance(query, TextQuery):
                 clips = query.reranker.prepared(clips, snapshot.names(each.rows))

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.errors import StoreError
@@ -18,6 +20,7 @@ from eaglenet.search.filters import path_matcher
 from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.queries import Query, clean_queries, encode_sentences
+from eaglenet.search.shortlist import levels_taken
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.words.fusion import fused_scores
@@ -67,7 +70,9 @@ def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptio
     snapshot, found, clips = candidates.snapshot, candidates.found, candidates.clips
     if not len(found.rows):
         return []
-    scores = query.score(clips).float().cpu() if options.rerank else torch.from_numpy(found.cosines)
+    scores = torch.from_numpy(found.cosines)
+    if options.rerank:
+        scores = exact_scores(snapshot, query, found.rows, clips)
     if not scores.isfinite().all():
         raise StoreError(
             f"clips of {snapshot.location} have scores that are no numbers: its features are "
@@ -95,6 +100,15 @@ def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptio
             hit = _with_words(hit, candidates.words[row], is_seen=row in by_pictures)
         hits.append(hit)
     return hits
+
+
+def exact_scores(
+    snapshot: Snapshot, query: Query, rows: NDArray[np.int64], clips: StoredClips
+) -> Tensor:
+    """Of the clips in these rows, less their levels where the model does not level them itself."""
+    scores = query.score(clips).float().cpu()
+    taken = levels_taken(snapshot, rows, query.exact_share)
+    return scores if taken is None else (scores.double() - torch.from_numpy(taken)).float()
 
 
 def word_hits(
@@ -171,8 +185,8 @@ def _metadata(
     if more:
         metadata["more"] = [snapshot.clip_id(other) for other in more]
     if copies:
-        places = (first_existing(files.paths[int(numbers[other])]) for other in copies)
-        metadata["copies"] = list(dict.fromkeys(places))
+        shown_copies = (first_existing(files.paths[int(numbers[other])]) for other in copies)
+        metadata["copies"] = list(dict.fromkeys(shown_copies))
     return metadata
 
 
@@ -211,12 +225,14 @@ def rank_captions(
 def explain_clip(snapshot: Snapshot, query: Query, row: int, clips: StoredClips) -> Explanation:
     """The scores of the one clip in ``clips``."""
     frames, seconds = query.frame_scores(clips)[0].cpu(), clips.seconds[0].cpu()
-    vector = snapshot.vectors[int(snapshot.columns["slot"][row])]
+    vector, rows = snapshot.vectors[int(snapshot.columns["slot"][row])], np.array([row])
+    taken = levels_taken(snapshot, rows, query.coarse_share)
     pairs = sorted(zip(seconds.tolist(), frames.tolist(), strict=True))
     return Explanation(
         clip_id=snapshot.clip_id(row),
-        score=float(query.score(clips)[0]),
-        coarse_score=float(vector @ query.coarse.float().cpu()),
+        score=float(exact_scores(snapshot, query, rows, clips)[0]),
+        coarse_score=float(vector @ query.coarse.float().cpu())
+        - (0.0 if taken is None else float(taken[0])),
         moment=find_moment(frames, seconds, *snapshot.span(row)),
         frames=tuple(pair for pair in pairs if pair[1] != float("-inf")),
     )

@@ -97,9 +97,9 @@ def load_for_search(
         )
     method.eval()
     # A head beside the model ranks shortlists; the store's vectors are those of its towers.
-    place = None if isinstance(given, Method) else head_folder(str(given))
-    if place is not None:
-        method = with_head(method, place)
+    head = None if isinstance(given, Method) else head_folder(str(given))
+    if head is not None:
+        method = with_head(method, head)
     if device != AUTO or not isinstance(given, Method):
         method = put_on(method, device)
     if not isinstance(given, Method):
@@ -143,9 +143,9 @@ def check_sight(method: Method, name: str) -> None:
 
 def put_on(method: Method, device: torch.device | str) -> Method:
     """The model on a device that is there; ``auto``: a GPU where there is one."""
-    place = require_device(device)
+    chosen = require_device(device)
     try:
-        return method.to(place)
+        return method.to(chosen)
     # torch: memory that is full is a RuntimeError, a build without the device an AssertionError.
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

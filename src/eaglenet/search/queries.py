@@ -65,6 +65,10 @@ class Query(Protocol):
 
     coarse: Float[Tensor, "dim"]
     """The shortlist is ranked by the dot product with this."""
+    coarse_share: float
+    """How much of a clip's level (``Snapshot.levels``) is taken off that product."""
+    exact_share: float
+    """The same for exact scores."""
 
     def score(self, clips: StoredClips) -> Tensor:
         """Exact scores ``[clips]``."""
@@ -80,7 +84,9 @@ class TextQuery:
 
     score(v) = s(query, v) - w * mean_n s(negative_n, v), with w = ``NEGATIVE_WEIGHT``: the same
     arithmetic on cosines for the shortlist and on exact scores for the ranking, so that a phrase
-    means the same in both.
+    means the same in both. A clip's level is a part of every s, and so counts as often as these do
+    together; it is not taken off scores of a model that levels them itself, nor off those of a
+    network that reads text and video together, which are no cosines.
     """
 
     def __init__(self, reranker: Reranker, text: TextFeatures) -> None:
@@ -90,6 +96,9 @@ class TextQuery:
         self.text = text
         vectors = method.coarse_vectors(text)
         self.coarse = _minus_negatives(vectors)
+        self.coarse_share = float(_minus_negatives(torch.ones(len(vectors))))
+        is_plain = method.level_bank is None and not method.is_cross_encoder
+        self.exact_share = self.coarse_share if is_plain else 0.0
 
     def score(self, clips: StoredClips) -> Tensor:
         return _minus_negatives(self.reranker.score(self.text, clips))
@@ -103,8 +112,11 @@ class FrameQuery:
     """Frames of an image, a video or another clip.
 
     score(v) = mean over the query's frames of the best cosine with a frame of v, so a clip that
-    shows all of the query scores 1 wherever in it that happens.
+    shows all of the query scores 1 wherever in it that happens. Levels are against sentences, so
+    nothing is taken off.
     """
+
+    coarse_share = exact_share = 0.0
 
     def __init__(self, method: Method, features: VideoFeatures) -> None:
         """``features`` holds one video."""

@@ -17,12 +17,17 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 def settings_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, ...], IndexOptions]:
     """Files and folders that ``store`` was made of, and ``options`` with its clips and frames."""
-    manifest = open_store(store).manifest
+    opened = open_store(store)
+    manifest = opened.manifest
     if not manifest.roots:
         raise StoreError(f"{store} does not record the folders it was made from; name them")
     changed = dataclasses.replace(
         options, splitting=manifest.splitting, fast=manifest.frame_spec.fast
     )
+    bank = opened.bank() if options.hubness is None else None
+    if bank is not None and bank.texts:
+        # Its vectors are the old model's; the new one makes its own of the sentences.
+        changed = dataclasses.replace(changed, hubness=bank.texts)
     return manifest.roots, changed
 
 

@@ -31,7 +31,11 @@ FEW = 0.25
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Rows of a snapshot and their cosines, best first."""
+    """Rows of a snapshot and their cosines, best first.
+
+    Where the store has a bank, a cosine is less its clip's level (``Snapshot.levels``), as far as
+    the query takes it off.
+    """
 
     rows: NDArray[np.int64]
     cosines: NDArray[np.float32]
@@ -44,7 +48,11 @@ class Shortlist:
         return Shortlist(self.rows[kept], self.cosines[kept])
 
     def extended(
-        self, snapshot: Snapshot, query: Float[Tensor, "dim"], rows: Sequence[int]
+        self,
+        snapshot: Snapshot,
+        query: Float[Tensor, "dim"],
+        rows: Sequence[int],
+        share: float = 0.0,
     ) -> Shortlist:
         """With these rows too, wherever their cosines put them."""
         known = set(self.rows.tolist())
@@ -52,6 +60,9 @@ class Shortlist:
         if not len(more):
             return self
         cosines = (snapshot.vectors_of(more) @ query.to("cpu", torch.float32)).numpy()
+        taken = levels_taken(snapshot, more, share)
+        if taken is not None:
+            cosines = (cosines - taken).astype(np.float32)
         all_cosines = np.concatenate([self.cosines, cosines])
         order = np.argsort(-all_cosines, kind="stable")
         return Shortlist(np.concatenate([self.rows, more])[order], all_cosines[order])
@@ -72,12 +83,14 @@ def exact_shortlists(
     k: int,
     allowed: NDArray[np.bool_] | None = None,
     part: tuple[int, int] = (1, 1),
+    shares: Sequence[float] | None = None,
 ) -> list[Shortlist]:
     """The k best allowed clips of each query, by scanning all of them.
 
     ``part`` (number, of how many) scans that part of the slots alone. The cosines and the order of
     equal ones are the same in whichever part a clip is, so that the best of all parts together are
-    the best of the whole, to the bit.
+    the best of the whole, to the bit. ``shares``: how much of the clips' levels each query takes
+    off, where the store has any; None: nothing.
     """
     first, end = snapshot.part(*part)
     rows, places = _rows_between(snapshot, first, end, allowed)
@@ -99,22 +112,50 @@ def exact_shortlists(
         scores = torch.stack(products) if is_narrow else (vectors @ batch.T).T
         if picked is not None:
             scores = scores[:, picked]
-        for query, row_scores in zip(batch, scores, strict=True):
+        for number, (query, row_scores) in enumerate(zip(batch, scores, strict=True), start):
+            taken = levels_taken(snapshot, rows, shares[number] if shares else 0.0)
+            if taken is not None:
+                row_scores = row_scores - torch.from_numpy(taken).float()
             chosen = _near_best(row_scores, k)
-            cosines = _cosines(vectors[torch.from_numpy(places[chosen])], query)
+            cosines = _cosines(
+                vectors[torch.from_numpy(places[chosen])],
+                query,
+                None if taken is None else taken[chosen],
+            )
             results.append(merged([Shortlist(rows[chosen], cosines)], k))
     return results
 
 
 def best_of(
-    vectors: Float[Tensor, "rows dim"], rows: NDArray[np.int64], query: Float[Tensor, "dim"], k: int
+    vectors: Float[Tensor, "rows dim"],
+    rows: NDArray[np.int64],
+    query: Float[Tensor, "dim"],
+    k: int,
+    taken: NDArray[np.float64] | None = None,
 ) -> Shortlist:
-    """The k best of a few rows, whose vectors are given; cosines as in a scan of all."""
+    """The k best of a few rows, whose vectors are given; cosines as in a scan of all.
+
+    ``taken``: what is taken off each, see :func:`levels_taken`.
+    """
     if not len(rows) or k < 1:
         return EMPTY
-    chosen = _near_best(vectors @ query, k)
-    cosines = _cosines(vectors[torch.from_numpy(chosen)], query)
+    scores = vectors @ query
+    if taken is not None:
+        scores = scores - torch.from_numpy(taken).float()
+    chosen = _near_best(scores, k)
+    less = None if taken is None else taken[chosen]
+    cosines = _cosines(vectors[torch.from_numpy(chosen)], query, less)
     return merged([Shortlist(rows[chosen], cosines)], k)
+
+
+def levels_taken(
+    snapshot: Snapshot, rows: NDArray[np.int64], share: float
+) -> NDArray[np.float64] | None:
+    """What is taken off the scores of these rows; None: nothing."""
+    if snapshot.levels is None or not share:
+        return None
+    taken: NDArray[np.float64] = share * snapshot.levels[rows].astype(np.float64)
+    return taken
 
 
 def _rows_between(
@@ -150,8 +191,14 @@ def _near_best(scores: Tensor, k: int) -> NDArray[np.int64]:
     return places.numpy()
 
 
-def _cosines(vectors: Tensor, query: Tensor) -> NDArray[np.float32]:
-    """Dot products that do not depend on how many there are, as those of a matrix product do."""
+def _cosines(
+    vectors: Tensor, query: Tensor, taken: NDArray[np.float64] | None = None
+) -> NDArray[np.float32]:
+    """Dot products that do not depend on how many there are, as those of a matrix product do.
+
+    Less what is ``taken`` off each.
+    """
     exact = query.double().numpy()
     found = [(chunk.double().numpy() * exact).sum(axis=1) for chunk in vectors.split(CHUNK)]
-    return np.concatenate(found).astype(np.float32)
+    exact_cosines = np.concatenate(found)
+    return (exact_cosines if taken is None else exact_cosines - taken).astype(np.float32)

@@ -15,7 +15,9 @@ from eaglenet.search.approximate import Recall, measure_recall
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.checks import checks_of
+from eaglenet.search.store.hub_bank import same_levels
 from eaglenet.search.store.publishing import CHUNK, missing_clips
+from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipStore
 
 logger = logging.getLogger(__name__)
@@ -125,6 +127,7 @@ def verify(location: str | Path) -> Verified:
     snapshot = store.snapshot()
     snapshot.check_vectors()
     snapshot.check_codes()
+    _check_levels(store, snapshot)
     for start in range(0, len(snapshot), CHUNK):
         rows = np.arange(start, min(start + CHUNK, len(snapshot)))
         snapshot.records(rows)
@@ -157,6 +160,27 @@ def verify(location: str | Path) -> Verified:
         )
     words = store.words()
     return Verified(len(snapshot), len(done), len(keys), words.verify() if words is not None else 0)
+
+
+def _check_levels(store: Store, snapshot: Snapshot) -> None:
+    """Whether the clips are levelled by the bank of the store."""
+    bank = store.bank()
+    repair_it = f"eaglenet store repair --store {store.location}"
+    if (None if bank is None else bank.note.file) != snapshot.bank:
+        raise StoreError(
+            f"the clips of {store.location} are levelled with {snapshot.bank or 'no bank'}, not "
+            f"with that of its manifest; rebuild the snapshot with: {repair_it}"
+        )
+    if bank is None or snapshot.levels is None:
+        return
+    for start in range(0, len(snapshot), CHUNK):
+        rows = np.arange(start, min(start + CHUNK, len(snapshot)))
+        expected = bank.levels(snapshot.vectors_of(rows).numpy())
+        if not same_levels(snapshot.levels[rows], expected):
+            raise StoreError(
+                f"the levels in {store.location} are not those of its bank; rebuild the snapshot "
+                f"with: {repair_it}"
+            )
 
 
 def recall(location: str | Path, *, k: int = 100, num_queries: int = 100) -> Recall:

@@ -54,6 +54,13 @@ class View:
                 return View(store, snapshot, self.words, before)
         raise StoreError(f"{self.store.location} is being replaced; search again when that is done")
 
+    def _hubness(self) -> str:
+        """Which bank levels the clips that are searched now."""
+        bank, note = self.snapshot.bank, self.manifest.hubness
+        if bank is None:
+            return "off"
+        return str(note) if note is not None and note.file == bank else bank
+
     def info(self) -> dict[str, Any]:
         """What is in the store and how it is searched."""
         snapshot, manifest = self.snapshot, self.manifest
@@ -69,6 +76,7 @@ class View:
             "dim": manifest.dim,
             "frames": manifest.layout.num_frames,
             "index": way_of(snapshot),
+            "hubness": self._hubness(),
             "version": snapshot.version,
             "roots": list(manifest.roots),
             "tags": sorted({tag for tags in snapshot.files.tags for tag in tags}),

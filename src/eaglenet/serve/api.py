@@ -19,7 +19,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.queries import clean_query
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.serve.batching import Found
-from eaglenet.serve.library import shown_place
+from eaglenet.serve.library import path_below_roots
 from eaglenet.serve.media import video_response
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import (
@@ -279,7 +279,7 @@ def shown_path(state: State, path: str) -> str:
     """Whole on this machine; elsewhere from the indexed folder on, which is all they may know."""
     if state.settings.local:
         return path
-    return shown_place(path, tuple(state.engine.manifest.roots))
+    return path_below_roots(path, tuple(state.engine.manifest.roots))
 
 
 def since(begun: float) -> float:

@@ -16,7 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglenet.serve.limits import client_of
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 OTHER_FILES = 256
 """Descriptors kept for videos, uploads and the store."""

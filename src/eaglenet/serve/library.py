@@ -32,9 +32,9 @@ class Library:
     def __init__(self, snapshot: Snapshot, roots: tuple[str, ...]) -> None:
         self.snapshot = snapshot
         files = snapshot.files
-        places = [shown_place(paths[0], roots) for paths in files.paths]
-        self.folders = [os.path.dirname(place) for place in places]
-        self.names = [os.path.basename(place) for place in places]
+        shown = [path_below_roots(paths[0], roots) for paths in files.paths]
+        self.folders = [os.path.dirname(path) for path in shown]
+        self.names = [os.path.basename(path) for path in shown]
         numbers = snapshot.columns["file_number"]
         self.first_row: NDArray[np.int64] = np.full(len(files), -1, np.int64)
         found, rows = np.unique(numbers, return_index=True)
@@ -42,15 +42,15 @@ class Library:
         self.clips = np.bincount(numbers, minlength=len(files))
 
     def shelf(self, folder: str, order: Order) -> Shelf:
-        """The folder called so, as :func:`shown_place` calls it; '' is all of them."""
+        """The folder called so, as :func:`path_below_roots` calls it; '' is all of them."""
         inside = folder.rstrip("/") + "/" if folder else ""
         below: Counter[str] = Counter()
         files = []
-        for number, place in enumerate(self.folders):
-            if not self.clips[number] or not (place + "/").startswith(inside):
+        for number, folder_name in enumerate(self.folders):
+            if not self.clips[number] or not (folder_name + "/").startswith(inside):
                 continue
             files.append(number)
-            rest = place[len(inside) :]
+            rest = folder_name[len(inside) :]
             if rest:
                 below[rest.split("/", 1)[0]] += 1
         table = self.snapshot.files
@@ -64,10 +64,10 @@ class Library:
         return Shelf(sorted(below.items()), files)
 
 
-def shown_place(path: str, roots: tuple[str, ...]) -> str:
+def path_below_roots(path: str, roots: tuple[str, ...]) -> str:
     """A path from the indexed folder on, with that folder's name.
 
-    >>> shown_place("/home/me/videos/sea/a.mp4", ("/home/me/videos",))
+    >>> path_below_roots("/home/me/videos/sea/a.mp4", ("/home/me/videos",))
     'videos/sea/a.mp4'
     """
     for root in roots:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.problems import Problem, error_response
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 Kind = Literal["search", "stream", "other"]
 MAX_CLIENTS = 4096

@@ -119,8 +119,8 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> J
     """What was wrong where; the given value is not repeated, for it may be anything."""
     parts = []
     for found in error.errors()[:5]:
-        place = ".".join(str(part) for part in found["loc"])[:100]
-        parts.append(f"{place}: {found['msg']}"[:300])
+        field = ".".join(str(part) for part in found["loc"])[:100]
+        parts.append(f"{field}: {found['msg']}"[:300])
     # Names of unknown fields are the client's and may hold what UTF-8 cannot.
     message = "; ".join(parts).encode("utf-8", "replace").decode("utf-8")
     return error_response(422, message)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, Stri
 
 from eaglenet.search.filters import Filters
 from eaglenet.search.options import PARTS, SearchOptions
-from eaglenet.serve.settings import (
+from eaglenet.serve.service_settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
     MAX_QUERIES,

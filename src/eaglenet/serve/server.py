@@ -21,7 +21,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.connections import protocol_for
 from eaglenet.serve.security import MAX_HEADER_BYTES
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 GRACE = 10
 """Seconds that open answers get to finish once the service is asked to stop."""

@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 import threading
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.limits import LimitMiddleware
 from eaglenet.serve.problems import Problem, add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 
 MAX_QUERIES = 64
 KEPT_VERSIONS = 2
@@ -62,6 +62,8 @@ class ScanRequest(BaseModel):
     dim: int = Field(ge=1, le=65_536)
     vectors: str
     filters: dict[str, Any] = Field(default_factory=dict)
+    shares: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
+    """How much of the clips' levels each query takes off; see ``exact_shortlists``."""
 
 
 class ScanList(BaseModel):
@@ -125,9 +127,13 @@ class Shard:
                 hint="give shards and front the same --store",
             )
         queries = _vectors(asked)
+        if asked.shares is not None and len(asked.shares) != len(queries):
+            raise Problem(422, f"shares: {len(asked.shares)} for {len(queries)} vectors")
         filters = _filters(asked.filters)
         allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
-        found = exact_shortlists(snapshot, queries, asked.k, allowed, self.part)
+        found = exact_shortlists(
+            snapshot, queries, asked.k, allowed, self.part, shares=asked.shares
+        )
         return ScanBody(
             lists=[
                 ScanList(

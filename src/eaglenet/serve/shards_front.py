@@ -155,7 +155,12 @@ class ShardScan:
         )
 
     def shortlists(
-        self, snapshot: Snapshot, queries: Tensor, k: int, filters: Filters | None
+        self,
+        snapshot: Snapshot,
+        queries: Tensor,
+        k: int,
+        filters: Filters | None,
+        shares: Sequence[float] | None = None,
     ) -> list[Shortlist]:
         body = {
             "identity": self.identity,
@@ -164,6 +169,7 @@ class ShardScan:
             "dim": queries.shape[1],
             "vectors": base64.b64encode(queries.cpu().numpy().astype("<f4").tobytes()).decode(),
             "filters": dataclasses.asdict(filters) if filters else {},
+            **({} if shares is None else {"shares": list(shares)}),
         }
         self._last = (snapshot, {**body, "k": 1})
         asked = {

@@ -13,9 +13,9 @@ from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.library import Libraries
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.security import TokenCheck
-from eaglenet.serve.settings import Settings
+from eaglenet.serve.service_settings import Settings
 from eaglenet.serve.streams import Streams
-from eaglenet.serve.upload_place import UploadPlace
+from eaglenet.serve.upload_folder import UploadFolder
 
 
 @dataclass
@@ -29,7 +29,7 @@ class State:
     videos: VideoFiles
     streams: Streams
     libraries: Libraries
-    uploads: UploadPlace | None = None
+    uploads: UploadFolder | None = None
     _batcher: Batcher | None = field(default=None, repr=False)
 
     @property
@@ -41,7 +41,7 @@ class State:
     def start(self) -> None:
         """Needs a running event loop."""
         if self.settings.allow_uploads:
-            self.uploads = UploadPlace(self.settings.timeout)
+            self.uploads = UploadFolder(self.settings.timeout)
         self._batcher = Batcher(
             self.engine,
             window=self.settings.batch_window,

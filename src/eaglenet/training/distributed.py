@@ -54,12 +54,12 @@ def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World
     """Join the processes that `torchrun` started; alone, just choose the device."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
-    place = _choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    chosen = _choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if size == 1:
-        return World(device=place)
+        return World(device=chosen)
     seconds = timeout_seconds or float(os.environ.get(TIMEOUT_VARIABLE, "600"))
     address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-    backend = "nccl" if place.type == "cuda" else "gloo"
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
     if not dist.is_initialized():
         try:
             dist.init_process_group(
@@ -71,7 +71,7 @@ def join(device: str = "auto", *, timeout_seconds: float | None = None) -> World
                 f"{seconds:.0f} s ({_first_line(error)}); check that all processes were started "
                 f"with torchrun, or raise {TIMEOUT_VARIABLE}"
             ) from error
-    return World(rank, size, place)
+    return World(rank, size, chosen)
 
 
 def leave(world: World) -> None:
@@ -220,12 +220,12 @@ def _choose_device(device: str, local_rank: int) -> torch.device:
     if device == "auto":
         device = best_device()
     try:
-        place = torch.device(device)
+        chosen = torch.device(device)
     except RuntimeError:
         raise UsageError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:1") from None
-    if place.type != "cuda":
-        return place
-    index = local_rank if place.index is None else place.index
+    if chosen.type != "cuda":
+        return chosen
+    index = local_rank if chosen.index is None else chosen.index
     if index >= torch.cuda.device_count():
         raise UsageError(
             f"device {device}: GPU {index} was requested, there are {torch.cuda.device_count()}; "

@@ -109,7 +109,7 @@ class Trainer:
             else None
         )
 
-    def _place(self) -> tuple[PairSampler, int, int]:
+    def _next_batches(self) -> tuple[PairSampler, int, int]:
         """Where the next step lies: which batches, whole epochs before it, batches of its own."""
         step = self.position.step
         if step < self.coarse_steps:
@@ -157,7 +157,7 @@ class Trainer:
         tell(self.progress, "step", self.position.step, self.num_steps, is_notable=True)
         self.method.train()
         while True:
-            sampler, epoch, start = self._place()
+            sampler, epoch, start = self._next_batches()
             if start == 0 and self.position.evaluated < self.position.step:
                 self._finish_epoch(epoch)
                 if self._is_asked_to_stop():
@@ -309,7 +309,7 @@ class Trainer:
                 {
                     "experiment": dict(self.experiment),
                     "position": vars(self.position).copy(),
-                    "sampler": self._place()[0].identity(),
+                    "sampler": self._next_batches()[0].identity(),
                     "method": self.method.state_dict(),
                     "optimizer": self.optimizer.state_dict(),
                 },
@@ -323,7 +323,7 @@ class Trainer:
                 cut_log(self.folder, -1, -1)
             return
         self.position = Position(**state["position"])
-        self._place()[0].check_identity(state["sampler"])
+        self._next_batches()[0].check_identity(state["sampler"])
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.world.is_main:

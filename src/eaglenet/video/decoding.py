@@ -87,17 +87,19 @@ def decode_windows(
     threads: int = 0,
     skip_damaged: bool = False,
     picture_size: int = 0,
+    keep_open: bool = False,
 ) -> Iterator[DecodedVideo]:
     """Frames of many windows of one file in a single pass, in the order of their starts.
 
     Overlapping windows share decoded frames. A window of which too little can be decoded raises,
     or is left out with ``skip_damaged``; ``DecodedVideo.window`` says which window one is. With a
-    ``picture_size`` each has the whole of its middle frame, its shorter side that long.
+    ``picture_size`` each has the whole of its middle frame, its shorter side that long. With
+    ``keep_open`` a file without an index stays open for the next call (``kept``).
     """
     if is_picture(path):
         yield from stills.decode_still(path, spec, windows_of_file, picture_size)
         return
-    with open_video(path, threads=threads) as source:
+    with open_video(path, threads=threads, keep_open=keep_open) as source:
         yield from windows.decode_windows(source, spec, windows_of_file, skip_damaged, picture_size)
 
 

@@ -19,6 +19,9 @@ class PacketTable(NamedTuple):
     times: list[int]
     keyframes: list[int]
     end: int
+    places: dict[int, int | None]
+    """Byte at which each keyframe lies; the first where several have one time. Empty where packets
+    have no times of their own."""
 
 
 class FileSource(PacketSource, Protocol):
@@ -35,9 +38,10 @@ class FileSource(PacketSource, Protocol):
 
 
 def read_table(source: FileSource) -> PacketTable:
-    """Read a stream from where it is to its end; damaged beyond use, it is refused."""
+    """Read a stream from where it is to its end."""
     times: list[int] = []
     keyframes: list[int] = []
+    places: dict[int, int | None] = {}
     end = 0
     is_timed = True
     for count, packet in enumerate(source.packets()):
@@ -52,20 +56,20 @@ def read_table(source: FileSource) -> PacketTable:
         end = max(end, time + (packet.duration or 0))
         if packet.is_keyframe:
             keyframes.append(time)
+            places.setdefault(time, packet.pos)
     if not is_timed:
         times = keyframes = [time for time, _ in decode_through(source)]
+        places = {}
         end = 0
     if not times:
         raise VideoDecodeError(source.path, "no frame could be read from it")
     times = sorted(times)
     # The last frame is shown as long as the one before it, where nothing else is known.
     last = max(times[-1] - times[-2], 1) if len(times) > 1 else 1
-    table = PacketTable(times, sorted(keyframes), max(end, times[-1] + last))
-    _check_readable_part(source, table)
-    return table
+    return PacketTable(times, sorted(keyframes), max(end, times[-1] + last), places)
 
 
-def _check_readable_part(source: FileSource, table: PacketTable) -> None:
+def check_readable_part(source: FileSource, table: PacketTable) -> None:
     """A file cut short stands for its readable part; one of which little is left does not."""
     declared = source.declared_seconds()
     readable = float((table.end - table.times[0]) * source.tick)

@@ -1,9 +1,11 @@
-"""One opened video file: everything that reads frames is handed a ``VideoSource``."""
+"""When the frames of an opened file are shown: what reads frames is handed a ``VideoSource``."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
@@ -13,13 +15,9 @@ from typing import Any
 from eaglenet.errors import VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pixels
-from eaglenet.video.containers import open_container, pyav, video_stream
-from eaglenet.video.limits import MAX_PIXELS
-from eaglenet.video.packet_table import PacketTable, read_table
-
-SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
-"""Codecs in which an unreferenced frame can be dropped undecoded without changing any other. Not so
-in HEVC (its mark holds within one temporal layer only) and VP9 (entropy contexts adapt)."""
+from eaglenet.video.containers import pyav
+from eaglenet.video.opened import OpenedVideo
+from eaglenet.video.packet_table import PacketTable, check_readable_part, read_table
 
 SCAN_BYTES = 256 * 2**20
 """Files without an index are read whole to learn their frame times only up to this size."""
@@ -32,51 +30,24 @@ LONG_GROUP = 2000
 
 LEAST_BYTES_A_SECOND = 50
 
+LIKELY_GROUP = 10
+"""Seconds from one keyframe to the next, where only a seek would tell."""
 
-class VideoSource:
-    """One opened video stream, by which everything else reads packets and decodes them.
 
-    ``threads`` 0 uses every core; 1 is best where many files are decoded side by side.
-    """
+class VideoSource(OpenedVideo):
+    """An opened video stream that knows when its frames are shown, and where they lie."""
 
-    def __init__(self, path: str | Path, *, threads: int = 0) -> None:
-        self.path = Path(path)
-        self.errors = 0
-        self.threads = threads
-        self._error_type = pyav().FFmpegError
+    def __init__(self, path: str | Path, *, threads: int = 0, keep_open: bool = False) -> None:
+        super().__init__(path, threads=threads, keep_open=keep_open)
         self._table: PacketTable | None = None
         self._span: tuple[int, int] | None = None
-        self._open()
         self.tick = Fraction(self.stream.time_base)
         self.aspect = pixels.pixel_aspect(self.stream)
         self.reformatter = pyav().video.reformatter.VideoReformatter()
 
-    def _open(self) -> None:
-        self.container = open_container(self.path)
-        try:
-            self.stream = video_stream(self.path, self.container)
-        except BaseException:
-            self.container.close()
-            raise
-        context = self.stream.codec_context
-        if context.width * context.height > MAX_PIXELS:
-            self.container.close()
-            raise VideoDecodeError(
-                self.path, f"claims {context.width} x {context.height} pixels, which no video has"
-            )
-        context.thread_type = "NONE" if self.threads == 1 else "AUTO"
-        context.thread_count = self.threads
-        # Damaged slices are reported instead of painted over with guesses.
-        context.options = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
-        self._context = context
-        self._can_drop = context.name in SAFE_TO_DROP
-
-    def close(self) -> None:
-        self.container.close()
-
     def reopened(self) -> VideoSource:
         """The same file from its start, decoded without threads: errors then tell which packet."""
-        return VideoSource(self.path, threads=1)
+        return VideoSource(self.path, threads=1, keep_open=self.is_kept_open)
 
     @property
     def zero(self) -> int:
@@ -100,26 +71,6 @@ class VideoSource:
     def has_times(self) -> bool:
         """AVI holds no times of show: where frames are reordered, only decoding tells."""
         return not (self.container.format.name == "avi" and self._context.has_b_frames)
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether the container lists all its packets, and they all lie within the file."""
-        if self.container.format.name == "avi":
-            return False
-        entries = self.stream.index_entries
-        count = len(entries)
-        if count == 0 or count != self.stream.frames or self.stream.duration is None:
-            return False
-        return not self.is_cut_short
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether the container lists packets that lie past the end of the file."""
-        entries = self.stream.index_entries
-        if not len(entries):
-            return False
-        last = entries[len(entries) - 1]
-        return bool(last.pos + last.size > os.path.getsize(self.path))
 
     def declared_seconds(self) -> float | None:
         """How long the video stream says it is, where it says so."""
@@ -161,7 +112,9 @@ class VideoSource:
         zero = min(first, self.zero)
         seconds = [float((edge - zero) * self.tick) for edge in edges]
         pairs = zip(seconds[::2], seconds[1::2], strict=True)
-        return tuple((start, max(end, start + 0.001)) for start, end in pairs)
+        found = tuple((start, max(end, start + 0.001)) for start, end in pairs)
+        # Absurd times are so large that numbers nearby are all the same.
+        return tuple(each for each in found if math.ulp(each[1]) < 0.001) or found[:1]
 
     @property
     def _frame_ticks(self) -> int:
@@ -212,7 +165,12 @@ class VideoSource:
         return max(ends, default=declared)
 
     def table(self) -> PacketTable:
-        """Times of all frames, by reading the file once."""
+        """Times of all frames, by reading the file once; damaged beyond use, it is refused."""
+        table = self._read_through()
+        check_readable_part(self, table)
+        return table
+
+    def _read_through(self) -> PacketTable:
         if self._table is None:
             status = os.stat(self.path)
             key = (str(self.path), status.st_ino, status.st_size, status.st_mtime_ns)
@@ -233,48 +191,49 @@ class VideoSource:
         return None if self.is_large else self.table().keyframes
 
     def keyframe_before(self, time: int) -> int | None:
+        landmarks = self._landmarks
+        if landmarks is not None:
+            position = bisect_right(landmarks.keyframes, time) - 1
+            return None if position < 0 else landmarks.keyframes[position]
+        if not self.is_indexed and "matroska" in self.container.format.name:
+            # Its index lies at the end, and is read by the first seek.
+            return time - round(LIKELY_GROUP / self.tick)
         entries = self.stream.index_entries
         if not len(entries):
             return None
         position = entries.search_timestamp(time - self._index_shift)
         return None if position < 0 else int(entries[position].timestamp)
 
-    def packets(self) -> Iterator[Any]:
-        failures = 0
-        while failures < 20:
-            try:
-                for packet in self.container.demux(self.stream):
-                    if packet.size == 0 and packet.dts is None:
-                        return
-                    yield packet
-                return
-            except self._error_type:
-                # A broken block; the demuxer resumes at the next one it can find.
-                failures += 1
-                self.errors += 1
+    @property
+    def _is_worth_keeping(self) -> bool:
+        # Seeks find fragments of a damaged MP4 that reading does not: large ones are not read.
+        return super()._is_worth_keeping and not (
+            self.is_large and "mp4" in self.container.format.name
+        )
 
-    def send(self, packet: Any, *, keep: bool = True) -> list[Any]:
-        if self._can_drop:
-            self._context.skip_frame = "DEFAULT" if keep else "NONREF"
-        try:
-            return list(self._context.decode(packet))
-        except self._error_type:
-            self.errors += 1
-            return []
+    @property
+    def _landmarks(self) -> PacketTable | None:
+        """What a file without an index holds where: it is read once, if that is not once a look."""
+        if self.is_indexed or self.container.format.name == "avi":
+            return None
+        if self._table is None and not self._is_worth_keeping:
+            return None
+        table = self._read_through()
+        return table if table.places else None
 
-    def reset(self) -> None:
-        self._context.flush_buffers()
+    def has_landed(self, packet: Any, target: int) -> bool:
+        if packet.pts is None or packet.pts > target:
+            return False
+        # In files whose times start anew a seek may land in another part than reading on would.
+        landmarks = self._landmarks
+        return landmarks is None or landmarks.places.get(packet.pts) == packet.pos
 
-    def seek(self, time: int) -> None:
-        try:
-            self.container.seek(time, stream=self.stream)
-        except self._error_type:
-            self.rewind()
-
-    def rewind(self) -> None:
-        # Opening anew is the one way to the first packet that every container understands.
-        self.container.close()
-        self._open()
+    def is_expected(self, packet: Any) -> bool:
+        landmarks = self._landmarks
+        if packet.pts is None or packet.is_discard or landmarks is None:
+            return packet.pts is not None
+        position = bisect_left(landmarks.times, packet.pts)
+        return landmarks.times[position : position + 1] == [packet.pts]
 
     def seconds(self, time: int) -> float:
         return float((time - self.zero) * self.tick)
@@ -293,13 +252,17 @@ _TABLES: dict[tuple[str, int, int, int], PacketTable] = {}
 
 
 @contextlib.contextmanager
-def open_video(path: str | Path, *, threads: int = 0) -> Iterator[VideoSource]:
+def open_video(
+    path: str | Path, *, threads: int = 0, keep_open: bool = False
+) -> Iterator[VideoSource]:
     """Open a file's video stream; anything that goes wrong is a ``VideoDecodeError``."""
-    source = VideoSource(path, threads=threads)
+    source = VideoSource(path, threads=threads, keep_open=keep_open)
+    is_well = False
     try:
         yield source
+        is_well = True
     except pyav().FFmpegError as error:
         cause = getattr(error, "strerror", None) or str(error)
         raise VideoDecodeError(path, f"decoding failed ({cause})") from error
     finally:
-        source.close()
+        source.close(is_well=is_well)

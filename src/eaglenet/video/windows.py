@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -17,11 +17,11 @@ from torch import Tensor
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pixels, sampling
+from eaglenet.video.exact_picking import pick_exact
 from eaglenet.video.picking import (
     UntimedPacketError,
     decode_through,
     pick_decoded,
-    pick_exact,
     pick_keyframes,
 )
 
@@ -148,7 +148,7 @@ def _plan(
     if times is not None:
         inside = list(times) if window is None else _shown_within(source, times, start, end)
         if spec.sampling == "whole_rate":
-            first = 0 if window is None else times.index(inside[0])
+            first = 0 if window is None else bisect_left(times, inside[0])
             seconds = None if window is None else int(window[1]) - int(window[0])
             targets = sampling.whole_rate_targets(
                 times[first:], source.rate, spec.num_frames, seconds
@@ -187,7 +187,8 @@ def _shown_within(
     """The frame on show at ``start`` and all that follow before ``end``."""
     tolerance = sampling.BORDER_TOLERANCE / source.tick
     first = max(bisect_right(times, start + tolerance) - 1, 0)
-    return [time for time in times[first:] if time < end - tolerance] or [times[first]]
+    last = bisect_left(times, end - tolerance)
+    return list(times[first : max(last, first + 1)])
 
 
 def _pick(

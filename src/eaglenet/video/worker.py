@@ -14,10 +14,14 @@ from typing import Any, TypeVar
 import torch
 
 from eaglenet.errors import EagleNetError, VideoDecodeError
+from eaglenet.video.kept import KEPT
 from eaglenet.video.limits import bound_memory, die_with_parent
 from eaglenet.video.transport import pack, send
 
 Request = TypeVar("Request")
+
+IDLE_SECONDS = 10.0
+"""Without a request, after which no file is kept open."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,13 @@ def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
         return Reply(reason=f"{type(error).__name__}: {error}")
 
 
+def next_request(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> Any:
+    """Wait for something to do; one who waits long keeps no file open meanwhile."""
+    if not connection.poll(idle_seconds):
+        KEPT.close()
+    return connection.recv()
+
+
 def _work(
     connection: Connection, work: Callable[[Any], Any], parent: int, memory: int | None
 ) -> None:
@@ -89,7 +100,7 @@ def _work(
     try:
         connection.send("ready")
         while True:
-            request = connection.recv()
+            request = next_request(connection)
             answer = attempt(work, request)
             try:
                 content = pack(answer)

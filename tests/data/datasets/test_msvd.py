@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from eaglenet.data.datasets.msvd import load
 from eaglenet.errors import DatasetError
 
 
-def test_every_caption_is_a_query_grouped_by_video_in_list_order(tmp_path, files):
+def test_every_caption_is_a_query_grouped_by_video_in_list_order(
+    tmp_path: Path, files: Any
+) -> None:
     split = load(files.msvd(tmp_path), "test")
     assert split.video_ids == ["c_5_6", "-a_1_2"]
     assert split.texts == ["rain", "a cat sits", "one cat"]
@@ -23,12 +26,14 @@ def test_every_caption_is_a_query_grouped_by_video_in_list_order(tmp_path, files
 class Harmful:
     """Unpickling this would call ``os.getcwd``."""
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return os.getcwd, ()
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_pickle_that_names_a_function_is_refused_by_name(tmp_path, files, protocol):
+def test_a_pickle_that_names_a_function_is_refused_by_name(
+    tmp_path: Path, files: Any, protocol: int
+) -> None:
     root = files.msvd(tmp_path)
     content = pickle.dumps({"a": Harmful()}, protocol=protocol)
     (root / "raw-captions.pkl").write_bytes(content)
@@ -46,14 +51,18 @@ def test_a_pickle_that_names_a_function_is_refused_by_name(tmp_path, files, prot
         (pickle.dumps({"a": [[1, 2]]}), "neither text nor a list of words"),
     ],
 )
-def test_a_broken_pickle_is_a_clear_error(tmp_path, files, content, message):
+def test_a_broken_pickle_is_a_clear_error(
+    tmp_path: Path, files: Any, content: bytes, message: str
+) -> None:
     root = files.msvd(tmp_path)
     (root / "raw-captions.pkl").write_bytes(content)
     with pytest.raises(DatasetError, match=message):
         load(root, "test")
 
 
-def test_empty_captions_are_counted(tmp_path, files, caplog):
+def test_empty_captions_are_counted(
+    tmp_path: Path, files: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     root = files.msvd(tmp_path)
     content = {"c_5_6": [[], ["rain"]], "-a_1_2": ["a whole sentence"]}
     (root / "raw-captions.pkl").write_bytes(pickle.dumps(content))
@@ -61,7 +70,7 @@ def test_empty_captions_are_counted(tmp_path, files, caplog):
     assert "skipped 1 empty captions" in caplog.text
 
 
-def test_the_real_annotations_have_the_published_sizes():
+def test_the_real_annotations_have_the_published_sizes() -> None:
     folder = os.environ.get("EAGLENET_TEST_ANNOTATIONS")
     if not folder:
         pytest.skip("set EAGLENET_TEST_ANNOTATIONS to a folder with the real annotation files")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def write_jsonl(path: Path, *rows: object) -> Path:
     return path
 
 
-def test_a_csv_joins_the_lines_of_a_video(tmp_path, files):
+def test_a_csv_joins_the_lines_of_a_video(tmp_path: Path, files: Any) -> None:
     files.touch(tmp_path / "clips", "a.mp4")
     path = tmp_path / "captions.csv"
     path.write_text('path,caption\nclips/a.mp4,"one, two"\nb.mp4,three\nclips/a.mp4,four\n')
@@ -26,7 +27,7 @@ def test_a_csv_joins_the_lines_of_a_video(tmp_path, files):
     assert [video.path for video in split.videos] == [tmp_path / "clips" / "a.mp4", None]
 
 
-def test_json_lines_take_lists_windows_and_splits(tmp_path):
+def test_json_lines_take_lists_windows_and_splits(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "data.jsonl",
         {"video": "a.mp4", "captions": ["one", "two"], "start": 1, "end": 2.5, "split": "train"},
@@ -41,7 +42,9 @@ def test_json_lines_take_lists_windows_and_splits(tmp_path):
         load(path, "val")
 
 
-def test_a_folder_of_videos_reads_the_texts_beside_them(tmp_path, files, caplog):
+def test_a_folder_of_videos_reads_the_texts_beside_them(
+    tmp_path: Path, files: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     files.touch(tmp_path / "sub", "a.mp4", "b.webm")
     files.touch(tmp_path, "c.mkv")
     (tmp_path / "sub" / "a.txt").write_text("one\n\ntwo\n")
@@ -52,7 +55,7 @@ def test_a_folder_of_videos_reads_the_texts_beside_them(tmp_path, files, caplog)
     assert "left out 1 videos (no caption)" in caplog.text
 
 
-def test_videos_are_shared_out_the_same_way_every_time(tmp_path):
+def test_videos_are_shared_out_the_same_way_every_time(tmp_path: Path) -> None:
     rows = [{"video": f"v{index}.mp4", "caption": "x"} for index in range(20)]
     path = write_jsonl(tmp_path / "data.jsonl", *rows)
     parts = [load(path, name).video_ids for name in ("train", "val", "test")]
@@ -62,7 +65,7 @@ def test_videos_are_shared_out_the_same_way_every_time(tmp_path):
     assert set(load(path, "test").video_ids) == set(parts[2])
 
 
-def test_windows_of_one_file_never_part(tmp_path):
+def test_windows_of_one_file_never_part(tmp_path: Path) -> None:
     rows = [
         {"video": f"v{index}.mp4", "caption": "x", "start": start, "end": start + 1}
         for index in range(10)
@@ -88,13 +91,13 @@ def test_windows_of_one_file_never_part(tmp_path):
         ({"video": "a.mp4", "caption": "  "}, "the split is empty; 1 were left out"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path, row, message):
+def test_a_wrong_line_is_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     path = write_jsonl(tmp_path / "data.jsonl", row)
     with pytest.raises(DatasetError, match=message):
         load(path, "all")
 
 
-def test_a_video_in_two_splits_or_half_named_splits_are_errors(tmp_path):
+def test_a_video_in_two_splits_or_half_named_splits_are_errors(tmp_path: Path) -> None:
     first = {"video": "a.mp4", "caption": "x", "split": "train"}
     path = write_jsonl(tmp_path / "data.jsonl", first, {**first, "split": "test"})
     with pytest.raises(DatasetError, match="is in split 'train' and 'test'"):
@@ -104,7 +107,7 @@ def test_a_video_in_two_splits_or_half_named_splits_are_errors(tmp_path):
         load(path, "train")
 
 
-def test_wrong_roots_say_what_is_expected(tmp_path, files):
+def test_wrong_roots_say_what_is_expected(tmp_path: Path, files: Any) -> None:
     with pytest.raises(DatasetError, match="does not exist"):
         load(tmp_path / "nowhere", "all")
     with pytest.raises(DatasetError, match="no video files"):
@@ -117,19 +120,19 @@ def test_wrong_roots_say_what_is_expected(tmp_path, files):
         load(tmp_path / "a.csv", "all")
 
 
-def test_impossible_fractions_are_refused(tmp_path):
+def test_impossible_fractions_are_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "data.jsonl", {"video": "a.mp4", "caption": "x"})
     with pytest.raises(UsageError, match="three numbers that sum to 1"):
         load(path, "train", fractions=(0.5, 0.1))
 
 
-def test_a_caption_of_ten_thousand_characters_is_kept_whole(tmp_path):
+def test_a_caption_of_ten_thousand_characters_is_kept_whole(tmp_path: Path) -> None:
     long = "x" * 10_000
     path = write_jsonl(tmp_path / "data.jsonl", {"video": "a.mp4", "caption": long})
     assert load(path, "all").texts == [long]
 
 
-def test_a_missing_file_is_never_another_one_of_the_same_name(tmp_path, files):
+def test_a_missing_file_is_never_another_one_of_the_same_name(tmp_path: Path, files: Any) -> None:
     files.touch(tmp_path / "a", "clip.mp4")
     files.touch(tmp_path / "moved", "lost.mp4", "one.mp4")
     rows = [
@@ -147,7 +150,7 @@ def test_a_missing_file_is_never_another_one_of_the_same_name(tmp_path, files):
     }
 
 
-def test_a_video_without_captions_is_counted_in_the_split_it_names(tmp_path):
+def test_a_video_without_captions_is_counted_in_the_split_it_names(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "data.jsonl",
         {"video": "a.mp4", "caption": "x", "split": "train"},
@@ -159,12 +162,12 @@ def test_a_video_without_captions_is_counted_in_the_split_it_names(tmp_path):
     assert load(path, "train").left_out == ()
 
 
-def test_a_name_too_long_for_any_file_is_a_missing_video(tmp_path):
+def test_a_name_too_long_for_any_file_is_a_missing_video(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "data.jsonl", {"video": "a" * 5000, "caption": "x"})
     assert len(load(path, "all").missing) == 1
 
 
-def test_a_text_whose_video_is_gone_counts_as_a_missing_video(tmp_path, files):
+def test_a_text_whose_video_is_gone_counts_as_a_missing_video(tmp_path: Path, files: Any) -> None:
     files.touch(tmp_path, "a.mp4")
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "sub").mkdir()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from eaglenet.data.datasets.vatex import load
 from eaglenet.errors import DatasetError
 
 
-def test_videos_keep_the_order_of_the_list_whatever_is_on_disk(tmp_path, files):
+def test_videos_keep_the_order_of_the_list_whatever_is_on_disk(tmp_path: Path, files: Any) -> None:
     root = files.vatex(tmp_path)
     files.touch(root / "videos", "v1.mp4")
     split = load(root, "test")
@@ -18,14 +21,16 @@ def test_videos_keep_the_order_of_the_list_whatever_is_on_disk(tmp_path, files):
 
 
 @pytest.mark.parametrize(("content", "message"), [([], "an object"), ({"v1": "x"}, "'v1' needs")])
-def test_broken_captions_are_a_clear_error(tmp_path, files, content, message):
+def test_broken_captions_are_a_clear_error(
+    tmp_path: Path, files: Any, content: dict[str, str] | list[Any], message: str
+) -> None:
     root = files.vatex(tmp_path)
     files.write_json(root / "ref_captions.json", content)
     with pytest.raises(DatasetError, match=message):
         load(root, "test")
 
 
-def test_missing_captions_say_which_file_is_wanted(tmp_path, files):
+def test_missing_captions_say_which_file_is_wanted(tmp_path: Path, files: Any) -> None:
     root = files.vatex(tmp_path)
     (root / "ref_captions.json").unlink()
     with pytest.raises(DatasetError, match=r"ref_captions.json not found; looked in"):

@@ -1,6 +1,10 @@
 """The demo world: the same everywhere, true to its sentences, with twins that differ in time."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +13,7 @@ import torch
 from eaglenet.data.demo import dataset as synthetic
 from eaglenet.data.demo.dataset import DemoWorld, demo_split, render, render_batch, render_world
 from eaglenet.data.demo.rendering import RGB, frame_indices
-from eaglenet.data.demo.world import FAMILY, NUM_FRAMES, REVERSED
+from eaglenet.data.demo.world import FAMILY, NUM_FRAMES, REVERSED, Scene
 from eaglenet.data.records import DATASETS
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.errors import ConfigError, DatasetError, UsageError
@@ -19,12 +23,14 @@ SIZE = 48
 
 
 @pytest.fixture(scope="module")
-def train():
+def train() -> list[Scene]:
+    """Scenes to train on."""
     return DemoWorld(0).scenes("train", 1200)
 
 
 @pytest.fixture(scope="module")
-def test_scenes():
+def test_scenes() -> list[Scene]:
+    """Scenes to test on."""
     return DemoWorld(0).scenes("test", 400)
 
 
@@ -38,27 +44,29 @@ def centre_of(frame: np.ndarray, colour: str) -> tuple[float, float]:
     return float(columns.mean()), float(rows.mean())
 
 
-def test_a_seed_gives_the_same_clips_and_pixels_every_time(test_scenes) -> None:
+def test_a_seed_gives_the_same_clips_and_pixels_every_time(test_scenes: list[Scene]) -> None:
     again = DemoWorld(0).scenes("test", 400)
     assert again == test_scenes
     assert np.array_equal(render(again[3], SIZE), render(test_scenes[3], SIZE))
     assert DemoWorld(1).scenes("test", 4) != test_scenes[:4]
 
 
-def test_a_longer_list_begins_with_the_shorter_one(test_scenes) -> None:
+def test_a_longer_list_begins_with_the_shorter_one(test_scenes: list[Scene]) -> None:
     assert DemoWorld(0).scenes("test", 10) == test_scenes[:10]
 
 
-def test_there_are_thousands_of_distinct_clips_for_training(train) -> None:
+def test_there_are_thousands_of_distinct_clips_for_training(train: list[Scene]) -> None:
     assert len({scene.key for scene in DemoWorld(0).scenes("train", 5000)}) == 5000
 
 
-def test_splits_share_no_clip_and_test_has_combinations_never_trained_on(train) -> None:
+def test_splits_share_no_clip_and_test_has_combinations_never_trained_on(
+    train: list[Scene],
+) -> None:
     test = DemoWorld(0).scenes("test", 400)
     happens = {tuple(sorted(scene.key)) for scene in train}
     assert not happens & {tuple(sorted(scene.key)) for scene in test}
 
-    def combinations(scenes):
+    def combinations(scenes: Any) -> Any:
         return {event.combination for scene in scenes for event in scene.events}
 
     world = DemoWorld(0)
@@ -71,7 +79,7 @@ def test_splits_share_no_clip_and_test_has_combinations_never_trained_on(train) 
     assert not {c for c in combinations(DemoWorld(0).scenes("val", 200)) if world.home(c) == "test"}
 
 
-def test_every_clip_has_its_twin_in_the_gallery(test_scenes) -> None:
+def test_every_clip_has_its_twin_in_the_gallery(test_scenes: list[Scene]) -> None:
     by_id = {scene.scene_id: scene for scene in test_scenes}
     kinds = set()
     for scene in test_scenes:
@@ -92,7 +100,7 @@ def test_an_odd_count_ends_with_a_clip_that_has_no_order() -> None:
     assert scenes[-1].events[0].motion == "still"
 
 
-def test_twins_are_made_of_the_same_frames(test_scenes) -> None:
+def test_twins_are_made_of_the_same_frames(test_scenes: list[Scene]) -> None:
     by_id = {scene.scene_id: scene for scene in test_scenes}
     for kind in ("sequence", "single"):
         for scene in [scene for scene in test_scenes if scene.kind == kind][:10:2]:
@@ -107,7 +115,7 @@ def test_twins_are_made_of_the_same_frames(test_scenes) -> None:
     assert np.abs(difference).max() <= 1
 
 
-def test_sentences_about_order_are_true_of_the_pixels(test_scenes) -> None:
+def test_sentences_about_order_are_true_of_the_pixels(test_scenes: list[Scene]) -> None:
     checked = 0
     for scene in [scene for scene in test_scenes if scene.kind == "sequence"][:40]:
         first, second = (event.colour for event in scene.events)
@@ -122,7 +130,7 @@ def test_sentences_about_order_are_true_of_the_pixels(test_scenes) -> None:
     assert checked > 20
 
 
-def test_sentences_about_motion_are_true_of_the_pixels(train) -> None:
+def test_sentences_about_motion_are_true_of_the_pixels(train: list[Scene]) -> None:
     seen = set()
     for scene in [scene for scene in train if scene.kind == "single"][:80]:
         event, frames = scene.events[0], render(scene, SIZE)
@@ -143,7 +151,7 @@ def test_sentences_about_motion_are_true_of_the_pixels(train) -> None:
     assert seen == set(REVERSED)
 
 
-def test_what_leaves_is_there_before_and_what_enters_is_there_after(train) -> None:
+def test_what_leaves_is_there_before_and_what_enters_is_there_after(train: list[Scene]) -> None:
     passages = [scene for scene in train if scene.kind == "passage"]
     orders = set()
     for scene in passages[:40]:
@@ -158,7 +166,7 @@ def test_what_leaves_is_there_before_and_what_enters_is_there_after(train) -> No
     assert ("enter", "leave") in orders
 
 
-def test_captions_paraphrase_one_fact_and_fit_one_clip_only(test_scenes) -> None:
+def test_captions_paraphrase_one_fact_and_fit_one_clip_only(test_scenes: list[Scene]) -> None:
     captions = [caption for scene in test_scenes for caption in scene.captions]
     assert len(set(captions)) == len(captions)
     scene = next(s for s in test_scenes if s.kind == "sequence")
@@ -171,7 +179,7 @@ def test_captions_paraphrase_one_fact_and_fit_one_clip_only(test_scenes) -> None
         assert (places[0] > places[1]) == reversed_mention
 
 
-def test_the_vocabulary_is_small_and_complete(train) -> None:
+def test_the_vocabulary_is_small_and_complete(train: list[Scene]) -> None:
     words = synthetic.vocabulary()
     assert len(words) < 150
     used = {word for scene in train for caption in scene.captions for word in caption.split()}
@@ -184,7 +192,7 @@ def test_the_shipped_tokenizer_knows_every_word_as_one_token() -> None:
     assert set(lengths.tolist()) == {3}  # start, the word, end
 
 
-def test_clips_in_memory_are_the_frames_of_the_whole_clip(test_scenes) -> None:
+def test_clips_in_memory_are_the_frames_of_the_whole_clip(test_scenes: list[Scene]) -> None:
     clips = render_batch(test_scenes[:5], num_frames=7, size=SIZE)
     assert clips.frames.shape == (5, 7, 3, SIZE, SIZE)
     whole = torch.from_numpy(render(test_scenes[4], SIZE)).movedim(-1, 1)
@@ -214,7 +222,7 @@ def test_unknown_splits_and_empty_worlds_are_refused() -> None:
         DemoWorld(0).scenes("test", 0)
 
 
-def test_files_keep_the_colours_and_the_order(tmp_path) -> None:
+def test_files_keep_the_colours_and_the_order(tmp_path: Path) -> None:
     from eaglenet.video.decoding import decode, probe
 
     split = render_world(tmp_path, "test", 12)
@@ -239,7 +247,7 @@ def test_files_keep_the_colours_and_the_order(tmp_path) -> None:
     assert checked
 
 
-def test_rendering_goes_on_where_it_stopped_and_splits_share_a_folder(tmp_path) -> None:
+def test_rendering_goes_on_where_it_stopped_and_splits_share_a_folder(tmp_path: Path) -> None:
     first = render_world(tmp_path, "val", 2, size=32)
     stamp = first.videos[0].path.stat().st_mtime_ns
     render_world(tmp_path, "val", 4, size=32)
@@ -262,7 +270,7 @@ def test_the_world_is_registered_as_the_dataset_demo() -> None:
     assert DATASETS["demo"].splits == ("train", "val", "test")
 
 
-def test_unmentioned_events_fill_one_half_of_a_clip_and_no_sentence():
+def test_unmentioned_events_fill_one_half_of_a_clip_and_no_sentence() -> None:
     plain, busy = DemoWorld(0).scenes("val", 20), DemoWorld(0, unmentioned=2).scenes("val", 20)
     assert [scene.captions for scene in plain] == [scene.captions for scene in busy]
     halves = set()

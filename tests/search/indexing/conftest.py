@@ -11,6 +11,7 @@ from small_videos import colour_video
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Videos of plain colours; not to be written to."""
     folder = tmp_path_factory.mktemp("originals")
     colour_video(folder / "first.mp4", ["red", "green"])
     colour_video(folder / "second.mkv", ["blue"])
@@ -22,5 +23,6 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def videos(originals: Path, tmp_path: Path) -> Path:
+    """Copies of the videos that a test may change."""
     shutil.copytree(originals, tmp_path / "videos")
     return tmp_path / "videos"

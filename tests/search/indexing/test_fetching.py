@@ -26,6 +26,7 @@ OPTIONS = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
 
 @pytest.fixture
 def videos(tmp_path: Path) -> Path:
+    """Videos to put into object storage."""
     folder = tmp_path / "videos"
     folder.mkdir()
     colour_video(folder / "one.mp4", ["red", "green"])
@@ -54,6 +55,7 @@ def test_a_list_names_the_files_and_one_that_is_gone_is_told(videos: Path, tmp_p
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Object storage on this machine that holds the videos."""
     pytest.importorskip("obstore")
     pytest.importorskip("moto")
     from object_storage import start_storage

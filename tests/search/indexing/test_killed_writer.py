@@ -25,6 +25,7 @@ NUM_CLIPS = 8 * 4
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough videos that a run can be killed between any two."""
     folder = tmp_path_factory.mktemp("videos")
     for number, name in enumerate(NAMES):
         colours = [["red", "green", "blue"][(number + step) % 3] for step in range(3)]

@@ -81,6 +81,7 @@ def album(small: Method, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(album: Path, small: Method) -> Engine:
+    """The album, open for searching."""
     return Engine.open(album / "store", small)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_videos import colour_video, save_small_model
+from small_videos import colour_video
 from typer.testing import CliRunner
 
 from eaglenet import hardware
@@ -23,6 +23,7 @@ from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
+from small_model import save_small_model
 
 ON_CPU = ("--device", "cpu", "--workers", "0")
 

@@ -91,6 +91,7 @@ def _parent(pid: int) -> int:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[TwoNodes]:
+    """A cluster of two nodes on this machine."""
     pytest.importorskip("ray")
     before = os.environ.get("PYTHONPATH", "")
     # Workers import the model of these tests, and the eaglenet that is tested.
@@ -157,6 +158,7 @@ def index_here(nodes: TwoNodes, videos: Path, store: Path, on_progress: Any = No
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few clips at a time, so that a small test has many shards."""
     monkeypatch.setattr(ray_executor, "SHARD_CLIPS", 4)
     monkeypatch.setattr(ray_executor, "FIRST_SHARD", 4)
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 4)

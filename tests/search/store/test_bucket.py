@@ -38,6 +38,7 @@ FAULTS = ("overloaded", "slow", "cut", "lost")
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[Gate]:
+    """Object storage on this machine, behind a gate that can fail."""
     server, gate = start_storage()
     yield gate
     gate.close()
@@ -65,6 +66,7 @@ def place(
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three videos of plain colours."""
     folder = tmp_path_factory.mktemp("videos")
     for number, colours in enumerate((["red", "green", "blue"], ["blue"] * 4, ["green", "red"])):
         colour_video(folder / f"{number}.mp4", colours)
@@ -102,6 +104,7 @@ def require_same(store: str, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def local(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same videos in a store on the disk."""
     store = tmp_path_factory.mktemp("local") / "store"
     index(videos, store)
     return store
@@ -126,6 +129,26 @@ def test_a_store_on_object_storage_answers_as_one_in_a_folder(
     require_same(place, local)
     assert reader.info()["clips"] == NUM_CLIPS
     assert repair(place) == NUM_CLIPS
+    assert verify(place).clips == NUM_CLIPS
+
+
+def test_a_bank_in_object_storage_levels_as_one_in_a_folder(
+    place: str, videos: Path, tmp_path: Path
+) -> None:
+    sentences = ["red", "a blue car", "green ball"]
+    index(videos, tmp_path / "store", hubness=sentences)
+    index(videos, place)
+    index(videos, place, hubness=sentences)
+    require_same(place, tmp_path / "store")
+    stores = [open_store(each) for each in (place, tmp_path / "store")]
+    assert stores[0].manifest.hubness == stores[1].manifest.hubness is not None
+    assert repair(place) == verify(place).clips == NUM_CLIPS
+    found = [store.snapshot() for store in stores]
+    assert found[0].levels is not None
+    assert found[1].levels is not None
+    assert sorted(found[0].levels.tolist()) == sorted(found[1].levels.tolist())
+    index(videos, place, hubness="off")
+    assert open_store(place).snapshot().levels is None
     assert verify(place).clips == NUM_CLIPS
 
 

@@ -18,6 +18,7 @@ def row_in_file(file: int, number: int) -> int | None:
 
 @pytest.fixture
 def ids() -> ClipIds:
+    """Ids of the clips of a few files."""
     return ClipIds(CONTENTS, row_in_file)
 
 

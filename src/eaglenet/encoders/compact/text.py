@@ -73,10 +73,12 @@ class CompactText(nn.Module):
         return words
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Random weights of a new tower."""
-        for parameter in self.parameters():
+        """Random weights of a new tower, by the generator alone."""
+        for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 nn.init.normal_(parameter, std=0.02, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
 
 def mean_of_words(

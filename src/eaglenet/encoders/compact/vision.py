@@ -99,13 +99,13 @@ class CompactVision(nn.Module):
                 block, tokens, is_checkpointed=self.training and index < self.gradient_checkpointing
             )
         tokens = self.norm(tokens)
-        whole, places = tokens[:, :1], tokens[:, 1:]
+        whole, patches_only = tokens[:, :1], tokens[:, 1:]
         if not patches:
             result: Tensor = self.projection(
-                torch.cat([whole, places.mean(dim=1, keepdim=True)], dim=-1)
+                torch.cat([whole, patches_only.mean(dim=1, keepdim=True)], dim=-1)
             )
             return result
-        vectors = self.projection(torch.cat([whole.expand_as(places), places], dim=-1))
+        vectors = self.projection(torch.cat([whole.expand_as(patches_only), patches_only], dim=-1))
         return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
 
     def normalise(
@@ -120,10 +120,12 @@ class CompactVision(nn.Module):
         return (pixels / 255 - mean) / std
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Random weights of a new tower."""
+        """Random weights of a new tower, by the generator alone."""
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1 or name == "class_embedding":
                 nn.init.normal_(parameter, std=0.02, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
 
 def pool_patches(

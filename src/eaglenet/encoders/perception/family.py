@@ -16,17 +16,17 @@ from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
 PREFIX = "pe-core"
 
 
-def is_perception(place: Path) -> bool:
+def is_perception(location: Path) -> bool:
     """Meta's ``PE-Core-*.pt``, a folder with one, or a folder of open_clip with such a trunk."""
-    if place.is_file():
-        return place.name.lower().startswith(PREFIX)
-    trunk = open_clip_trunk(place)
-    return trunk.startswith("vit_pe_core") if trunk else any(place.glob("PE-Core*.pt"))
+    if location.is_file():
+        return location.name.lower().startswith(PREFIX)
+    trunk = open_clip_trunk(location)
+    return trunk.startswith("vit_pe_core") if trunk else any(location.glob("PE-Core*.pt"))
 
 
-def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    encoder = read_perception(place, dtype=dtype)
-    return Pretrained(encoder, clip_tokenizer_for(place, tokenizer))
+def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
+    encoder = read_perception(location, dtype=dtype)
+    return Pretrained(encoder, clip_tokenizer_for(location, tokenizer))
 
 
 ENCODERS.add(

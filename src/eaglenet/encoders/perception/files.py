@@ -39,12 +39,12 @@ META_POOLING = {
 }
 
 
-def read_perception(place: Path, *, dtype: torch.dtype = torch.float32) -> PerceptionEncoder:
+def read_perception(location: Path, *, dtype: torch.dtype = torch.float32) -> PerceptionEncoder:
     """The encoder of a file or folder, in eval mode; its shape is read off its weights."""
-    if (place / "open_clip_config.json").is_file():
-        ours = from_open_clip(read_open_clip_weights(place))
+    if (location / "open_clip_config.json").is_file():
+        ours = from_open_clip(read_open_clip_weights(location))
     else:
-        path = place if place.is_file() else next(iter(sorted(place.glob("PE-Core*.pt"))))
+        path = location if location.is_file() else next(iter(sorted(location.glob("PE-Core*.pt"))))
         ours = from_meta(read_weight_file(path))
     config = config_from_weights(ours)
     with torch.device("meta"):
@@ -52,9 +52,9 @@ def read_perception(place: Path, *, dtype: torch.dtype = torch.float32) -> Perce
     side = config.vision.patch_size
     name = "vision.patch_embedding.projection.weight"
     if ours[name].shape[-1] != side:
-        raise CheckpointError(f"{place}: patches of {list(ours[name].shape[-2:])} pixels")
+        raise CheckpointError(f"{location}: patches of {list(ours[name].shape[-2:])} pixels")
     ours[name] = ours[name].flatten(1)
-    return fill(encoder, ours, place, dtype)
+    return fill(encoder, ours, location, dtype)
 
 
 def from_open_clip(weights: Weights) -> dict[str, Tensor]:

@@ -13,15 +13,15 @@ from eaglenet.encoders.siglip.encoder import SiglipEncoder
 from eaglenet.encoders.siglip.files import read_siglip_folder, read_siglip_tokenizer
 
 
-def is_siglip(place: Path) -> bool:
+def is_siglip(location: Path) -> bool:
     """Of transformers, fixed-resolution models say ``siglip``, both versions, NaFlex ``siglip2``;
     of open_clip, the trunk says it."""
-    return model_type(place) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(place)
+    return model_type(location) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(location)
 
 
-def _load(place: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
-    encoder = read_siglip_folder(place, dtype=dtype)
-    source = Path(tokenizer) if tokenizer is not None else place
+def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
+    encoder = read_siglip_folder(location, dtype=dtype)
+    source = Path(tokenizer) if tokenizer is not None else location
     return Pretrained(encoder, read_siglip_tokenizer(source, encoder.config))
 
 

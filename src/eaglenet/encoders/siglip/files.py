@@ -20,6 +20,8 @@ from eaglenet.encoders.model_files import (
     read_optional_json,
     read_weights,
 )
+from eaglenet.encoders.sentencepiece_file import FILE as SPIECE
+from eaglenet.encoders.sentencepiece_file import read_sentencepiece
 from eaglenet.encoders.siglip import open_clip
 from eaglenet.encoders.siglip.config import (
     PIXEL_HALF,
@@ -128,12 +130,25 @@ def from_hub(weights: Weights, config: SiglipConfig) -> dict[str, Tensor]:
 
 
 def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
-    """SigLIP's own (its file cleans the text) or SigLIP 2's, Gemma's over lower-cased text."""
+    """SigLIP's own (its file cleans the text) or SigLIP 2's, Gemma's over lower-cased text.
+
+    SigLIP's may also lie in SentencePiece's own file.
+    """
     path = folder / FILE if folder.is_dir() else folder
+    text = config.text
+    spiece = path.with_name(SPIECE)
+    if not path.is_file() and spiece.is_file():
+        backend = read_sentencepiece(spiece)
+        if backend.get_vocab_size() > text.vocabulary_size:
+            raise CheckpointError(
+                f"{spiece} has {backend.get_vocab_size()} pieces, the model {text.vocabulary_size}"
+                "; they belong to different models"
+            )
+        return JsonTokenizer(backend, TokenizerSettings(text.context_length, text.pad_token))
     if not path.is_file():
         raise ModelNotFoundError(
-            f"no {FILE} in {folder}: a model with spiece.model alone has to be converted "
-            "once, with transformers' AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
+            f"no {FILE} and no {SPIECE} in {folder}: put the one that was published with the model "
+            "there (SigLIP 2: tokenizer.json), or pass tokenizer=FOLDER"
         )
     backend = read_backend(path)
     settings = read_optional_json(path.parent / "tokenizer_config.json") or {}
@@ -141,9 +156,7 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
     if model.get("type") == "BPE":  # Gemma's; SigLIP's own is a Unigram
         lower_cased(backend)
     framed(backend, settings)
-    return JsonTokenizer(
-        backend, TokenizerSettings(config.text.context_length, config.text.pad_token)
-    )
+    return JsonTokenizer(backend, TokenizerSettings(text.context_length, text.pad_token))
 
 
 def lower_cased(backend: Backend) -> None:

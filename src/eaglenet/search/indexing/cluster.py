@@ -133,10 +133,10 @@ class RayExecutor:
             return self.setting.workers
         resources = self._ray.cluster_resources()
         gpus = self.setting.cluster.gpus_per_worker
-        places = [resources.get("CPU", 0.0)]
+        rooms = [resources.get("CPU", 0.0)]
         if gpus:
-            places.append(resources.get("GPU", 0.0) / gpus)
-        return max(1, int(min(places)))
+            rooms.append(resources.get("GPU", 0.0) / gpus)
+        return max(1, int(min(rooms)))
 
 
 class _RayHands:

@@ -15,6 +15,7 @@ from eaglenet.search.indexing.files import CHANGED, FileVersion
 from eaglenet.search.store.tables import ClipKey
 from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import decode_windows
+from eaglenet.video.kept import KEPT
 from eaglenet.video.limits import Limits
 from eaglenet.video.pictures import to_jpeg
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
@@ -102,7 +103,11 @@ def decode_ahead(
     """
     work = partial(decode_clips, spec=spec)
     budget = decoding_budget(limits or Limits())
-    yield from spread(map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget))
+    outcomes = map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget)
+    try:
+        yield from spread(outcomes)
+    finally:
+        KEPT.close()
 
 
 def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
@@ -142,6 +147,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
             threads=1,
             skip_damaged=True,
             picture_size=THUMBNAIL_SIZE,
+            keep_open=True,
         )
     }
     clips: list[ClipFrames | ClipFailure] = []

@@ -18,8 +18,8 @@ from eaglenet import foreign
 from eaglenet.errors import UsageError, cause_of
 from eaglenet.files import written_whole
 from eaglenet.objects import FoundObject, MissingObjectError, ObjectFolder, is_object
-from eaglenet.places import cache_folder
 from eaglenet.search.indexing.files import FileVersion, FoundFile, is_gone, version_of
+from eaglenet.user_folders import cache_folder
 from eaglenet.video.suffixes import INDEXED_SUFFIXES
 
 KEPT_BYTES = 8 * 2**30
@@ -131,17 +131,17 @@ def _fetched(url: str) -> Path:
     entry = _look(url)
     folder, name = _split(url)
     key = hashlib.blake2b(f"{url} {entry.etag}".encode(), digest_size=16).hexdigest()
-    place = cache_folder() / "videos" / f"{key}{PurePosixPath(name).suffix}"
-    if place.exists() and place.stat().st_size == entry.size:
-        os.utime(place)
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    _make_room(place.parent, entry.size)
-    with written_whole(place) as partial, partial.open("wb") as stream:
+    copy = cache_folder() / "videos" / f"{key}{PurePosixPath(name).suffix}"
+    if copy.exists() and copy.stat().st_size == entry.size:
+        os.utime(copy)
+        return copy
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    _make_room(copy.parent, entry.size)
+    with written_whole(copy) as partial, partial.open("wb") as stream:
         for start in range(0, entry.size, PART):
             end = min(start + PART, entry.size)
             stream.write(folder.read_ranges(name, [(start, end)])[0])
-    return place
+    return copy
 
 
 def _make_room(folder: Path, needed: int) -> None:

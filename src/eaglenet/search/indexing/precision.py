@@ -15,8 +15,9 @@ from eaglenet.search.indexing.files import FoundFile
 
 logger = logging.getLogger(__name__)
 
-MUCH_WORK = 64 * 2**20
-"""Bytes of video from which ``auto`` takes int8: preparing it costs a second or two."""
+MUCH_WORK = 2 * 2**20
+"""Bytes of video from which ``auto`` takes int8: preparing it costs as much as about 40 frames of
+`small` save, or 20 of a ViT-B/16; 2 MiB are some ten seconds of a camera's film, more of others."""
 
 
 def in_precision(method: Method, wanted: str, files: Sequence[FoundFile]) -> tuple[Method, Chosen]:

@@ -61,6 +61,8 @@ class IndexOptions:
     """Index text in frames; needs ``eaglenet[ocr]``."""
     listen: str | None = None
     """Index speech with this model of faster-whisper; needs ``eaglenet[speech]``."""
+    hubness: str | Sequence[str] | None = None
+    """Sentences that level clips which answer everything: see ``search.hubness.Choice``."""
 
 
 class IndexRun:

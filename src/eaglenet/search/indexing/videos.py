@@ -11,8 +11,8 @@ from eaglenet.errors import UsageError
 from eaglenet.hardware import AUTO, choose_precision, require_device
 from eaglenet.methods.base import Method
 from eaglenet.objects import absolute, is_object
-from eaglenet.places import default_store
 from eaglenet.progress import Progress
+from eaglenet.search.hubness import bank_for, read_sentences, set_bank
 from eaglenet.search.indexing.clips import check_splitting
 from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.commit import Commit
@@ -34,6 +34,7 @@ from eaglenet.search.indexing.word_parts import FrameText, PartReader, PartsRun,
 from eaglenet.search.indexing.words import WordsRun
 from eaglenet.search.models import describe, load_model, model_of, put_on
 from eaglenet.search.store.base import kind_of
+from eaglenet.user_folders import default_store
 from eaglenet.video.suffixes import may_be_video
 from eaglenet.words.listening import Listener
 from eaglenet.words.reading import TextReader
@@ -99,10 +100,13 @@ def index_videos(
         put_on(method, options.device)
     choose_precision(method.device, options.precision)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
-    places = [*roots, *parents_of(files)]
-    wanted = describe(method, model, spec, options.splitting, places, prepare=options.prepare)
+    all_roots = [*roots, *parents_of(files)]
+    wanted = describe(method, model, spec, options.splitting, all_roots, prepare=options.prepare)
+    bank = bank_for(options.hubness, method, model)
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
+        if options.hubness is not None or not opened.is_searched:
+            opened = set_bank(opened, tables, bank)
         if not opened.is_searched:
             opened.publish(tables)
         words = WordsRun(tables, retry=options.retry, subtitles=options.subtitles)
@@ -129,7 +133,7 @@ def index_videos(
         for reader in readers:
             PartsRun(words, reader, options.limits, on_words).run(done, workers)
         report = run.finish(
-            found, places, drop_missing=options.drop_missing, exclude=options.exclude
+            found, all_roots, drop_missing=options.drop_missing, exclude=options.exclude
         )
     report = dataclasses.replace(
         report, problems=(*report.problems, *words.all_problems()), lines=words.added
@@ -148,6 +152,7 @@ def check_request(paths: Sequence[str | Path], options: IndexOptions) -> MakeExe
             raise UsageError(f"{root}: no such file or folder")
     require_device(options.device)
     choose_precision("cpu", options.precision)  # whether it goes with the device is asked later
+    read_sentences(options.hubness)
     if options.read_text:
         TextReader.require()
     if options.listen is not None:

@@ -174,8 +174,8 @@ def is_network(path: Path, mounts: str | None = None) -> bool:
             return False
     here, kind, depth = os.path.realpath(path), "", -1
     for line in mounts.splitlines():
-        _, place, name, *_ = line.split(" ")
-        place = place.replace("\\040", " ")
-        if (here + "/").startswith(place.rstrip("/") + "/") and len(place) >= depth:
-            kind, depth = name, len(place)
+        _, mount, name, *_ = line.split(" ")
+        mount = mount.replace("\\040", " ")
+        if (here + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= depth:
+            kind, depth = name, len(mount)
     return kind.startswith(NETWORK)

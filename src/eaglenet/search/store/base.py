@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from eaglenet.objects import SCHEMES
 from eaglenet.registry import Registry
 from eaglenet.search.store.bucket import StoreBucket
+from eaglenet.search.store.hub_bank import HubBank
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
@@ -53,6 +54,17 @@ class Store(Protocol):
         """Open for writing, held against other writers; made as ``wanted`` if there is none.
 
         A store that was made in another way is refused before anything is written.
+        """
+        ...
+
+    def bank(self) -> HubBank | None:
+        """The sentences that level its clips; None where there are none."""
+        ...
+
+    def with_bank(self, bank: HubBank | None) -> Self:
+        """The same store with another bank, in effect when it is published next.
+
+        Only for the writer.
         """
         ...
 

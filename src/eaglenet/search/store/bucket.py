@@ -1,6 +1,7 @@
 """A store on object storage: the same parts as in a folder, with a lease in the place of the lock.
 
 manifest.json               what the store was made with
+bank-CHECK.npz              sentences that level its clips; not in every store
 clips.lance, files.lance    the durable tables; Lance writes each version in one step
 words.lance, sources.lance  what is said and written
 snapshot/pieces.json        which version is searched, and of which objects it is made
@@ -28,64 +29,33 @@ from typing import Any, Self
 
 from eaglenet.errors import StoreError
 from eaglenet.objects import MissingObjectError, ObjectError, ObjectFolder, storage_options
-from eaglenet.places import store_argument
 from eaglenet.search.store import publishing
 from eaglenet.search.store.cache import SnapshotCache
 from eaglenet.search.store.checks import sealed, unsealed
 from eaglenet.search.store.durability import LARGEST, VERSIONS
+from eaglenet.search.store.hub_bank import HubBank, lost_bank, read_bank
 from eaglenet.search.store.lease import Lease, held_lease
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.pieces import (
     Pieces,
     RemoteBytes,
     add,
-    from_json,
     length_of,
     to_json,
 )
+from eaglenet.search.store.published import PUBLISHED, Published
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
 from eaglenet.search.store.tables import ClipStore
 from eaglenet.search.store.words import WordIndex
+from eaglenet.user_folders import store_argument
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 WORD_TABLES = ("words.lance", "sources.lance")
-PUBLISHED = "snapshot/pieces.json"
 GROWING = ("vectors-{}.f32", "records-{}.bin", "thumbnails-{}.bin", "codes-{}.bits")
 FRESH_SECONDS = 2.0
 """For which what was seen of the store is taken as it is now: a look costs two requests."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Published:
-    """What ``pieces.json`` says."""
-
-    current: dict[str, Any]
-    """As in ``current.json`` of a folder."""
-    files: dict[str, Pieces]
-    """Pieces of the growing files, by name."""
-    small: dict[str, str]
-    """Names of the objects with the rows and files, by the name of the file."""
-    tag: str
-
-    @classmethod
-    def read(cls, folder: ObjectFolder) -> Published:
-        content, tag = folder.read(PUBLISHED)
-        try:
-            values = unsealed(json.loads(content))
-            files = {name: from_json(pieces) for name, pieces in values["files"].items()}
-            return cls(values["current"], files, values["small"], tag)
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{folder.url}/{PUBLISHED} is damaged ({error}); rebuild the snapshot with: "
-                f"eaglenet store repair --store {folder.url}"
-            ) from error
-
-    def names(self) -> set[str]:
-        """Every object this version needs."""
-        pieces = {piece.name for found in self.files.values() for piece in found}
-        return pieces | set(self.small.values())
 
 
 class StoreBucket:
@@ -149,11 +119,34 @@ class StoreBucket:
                 stored = cls.open(location).manifest
                 stored.require_same(wanted, folder.url)
                 roots = tuple(dict.fromkeys([*stored.roots, *wanted.roots]))
-                manifest = dataclasses.replace(wanted, roots=roots, layout=stored.layout)
+                manifest = dataclasses.replace(
+                    wanted, roots=roots, layout=stored.layout, hubness=stored.hubness
+                )
             store = cls(folder, manifest, lease)
             lease.require()
             folder.write(MANIFEST, manifest.to_bytes())
             yield store
+
+    def bank(self) -> HubBank | None:
+        note = self.manifest.hubness
+        if note is None:
+            return None
+        try:
+            content = self.folder.read(note.file)[0]
+        except MissingObjectError as error:
+            raise lost_bank(note, self.location, error) from error
+        return read_bank(content, note, self.manifest.dim, self.location)
+
+    def with_bank(self, bank: HubBank | None) -> Self:
+        self._require_lease()
+        before, note = self.manifest.hubness, None if bank is None else bank.note
+        if bank is not None:
+            self.folder.write(bank.note.file, bank.content)
+        self.manifest = dataclasses.replace(self.manifest, hubness=note)
+        self.folder.write(MANIFEST, self.manifest.to_bytes())
+        if before is not None and before != note:
+            self.folder.remove([before.file])
+        return self
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -261,8 +254,9 @@ class StoreBucket:
                 for pattern in (*GROWING, "rows-{}.npz"):
                     number = before.current["version" if "rows" in pattern else "generation"]
                     (folder / pattern.format(number)).touch()
+            bank = self.bank()
             clips = publishing.publish(
-                folder, tables, self.manifest.layout, self.manifest.dim, previous
+                folder, tables, self.manifest.layout, self.manifest.dim, previous, bank
             )
             self._upload(folder, before if previous is not None else None, before)
         self._stamp = None
@@ -273,8 +267,8 @@ class StoreBucket:
         for name, pieces in published.files.items():
             with (folder / name).open("wb") as stream:
                 stream.truncate(length_of(pieces))
-        for name, place in published.small.items():
-            (folder / name).write_bytes(self.folder.read(place)[0])
+        for name, stored_name in published.small.items():
+            (folder / name).write_bytes(self.folder.read(stored_name)[0])
         (folder / CURRENT).write_bytes(sealed(_plain(published.current)))
         return self._open(folder, published)
 

@@ -15,10 +15,10 @@ from eaglenet.errors import StoreError, UsageError
 from eaglenet.files import write_bytes
 from eaglenet.locking import hold_lock
 from eaglenet.objects import ObjectFolder
-from eaglenet.places import cache_folder
 from eaglenet.search.store.checks import sealed
 from eaglenet.search.store.pieces import Pieces, bring, length_of
 from eaglenet.search.store.snapshot import CURRENT
+from eaglenet.user_folders import cache_folder
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +65,9 @@ class SnapshotCache:
                     path.unlink()
             for name, pieces in vectors.items():
                 bring(self.remote, pieces, self.path / name)
-            for name, place in small.items():
+            for name, stored_name in small.items():
                 if not (self.path / name).exists():
-                    write_bytes(self.path / name, self.remote.read(place)[0])
+                    write_bytes(self.path / name, self.remote.read(stored_name)[0])
             write_bytes(self.path / CURRENT, sealed(dict(current)))
             os.utime(self.path)
             yield self.path

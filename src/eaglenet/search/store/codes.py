@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +26,11 @@ BLOCK = 32_768
 """Codes that are scanned at a time: their words fit the second cache of a core."""
 SAMPLE = 64
 """One in so many distances is looked at to guess how far the nearest reach."""
+MANY = 2**20
+"""Codes from which on the second half of the words is looked at where the first half is near."""
+ONE_IN = 128
+"""The share of many codes whose second half is looked at; at least ``WIDER`` for one wanted."""
+WIDER = 8
 FAR = np.iinfo(np.uint16).max
 """A distance that no two codes have: of slots that are not wanted."""
 
@@ -85,45 +90,92 @@ class Codes:
     def nearest(
         self, query: NDArray[np.float32], count: int, wanted: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
-        """Slots (ascending) of the ``count`` nearest codes; of equal ones the first slots."""
-        distances = self.distances(query)
+        """Slots (ascending) of the ``count`` nearest codes; of equal ones the first slots.
+
+        Of many codes, those whose first half is among the nearest are compared whole: half the
+        work. Of the nearest 5,000 among ten million synthetic clips 99.4% are found so, the
+        others being the farthest of them.
+        """
+        words = codes_of(query[None]).view(np.uint64)[0]
+        half = len(words) // 2
+        is_halved = self.num_slots >= MANY and half > 0
+        distances = self._scan(words[:half] if is_halved else words)
         if wanted is not None:
             distances[~wanted] = FAR
             count = min(count, int(wanted.sum()))
         count = min(count, self.num_slots)
         if count < 1:
             return np.zeros(0, np.int64)
-        sample = np.sort(distances[::SAMPLE])
-        limit = int(sample[min(len(sample) - 1, 2 * count // SAMPLE)])
-        while True:
-            near = np.flatnonzero(distances <= limit)
-            if len(near) >= count:
-                break
-            limit += 1 + limit // 32  # The guess was too low.
-        chosen = np.argsort(distances[near], kind="stable")[:count]
-        return np.sort(near[chosen])
+        if not is_halved:
+            near = _reached(distances, count)
+            found = distances[near]
+        else:
+            near = _reached(distances, max(WIDER * count, self.num_slots // ONE_IN))
+            near = near[distances[near] != FAR]
+            found = distances[near] + self._rest(words, half, near)
+            nearer = _reached(found, count)
+            near, found = near[nearer], found[nearer]
+        return np.sort(near[np.argsort(found, kind="stable")[:count]])
 
     def distances(self, query: NDArray[np.float32]) -> NDArray[np.uint16]:
         """``[slots]``: bits in which each code differs from that of a vector."""
-        words = codes_of(query[None]).view(np.uint64)[0]
-        found = np.empty(self.num_slots, np.uint16)
-        threads = max(1, min(torch.get_num_threads(), len(self.blocks)))
+        return self._scan(codes_of(query[None]).view(np.uint64)[0])
 
-        def scan(first: int) -> None:
+    def _scan(self, words: NDArray[np.uint64]) -> NDArray[np.uint16]:
+        """``[slots]``: bits in which the first words of each code differ from these."""
+        found = np.empty(self.num_slots, np.uint16)
+
+        def scan(numbers: Iterable[int]) -> None:
             differing, counts = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint8)
-            for number in range(first, len(self.blocks), threads):
+            for number in numbers:
                 block = self.blocks[number]
                 size = block.shape[1]
                 total = found[number * BLOCK : number * BLOCK + size]
                 total[:] = 0
-                for mine, theirs in zip(words, block, strict=True):
+                for mine, theirs in zip(words, block, strict=False):
                     np.bitwise_xor(theirs, mine, out=differing[:size])
                     np.bitwise_count(differing[:size], out=counts[:size])
                     np.add(total, counts[:size], out=total)
 
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(scan, range(threads)))
+        self._in_threads(scan)
         return found
+
+    def _rest(
+        self, words: NDArray[np.uint64], first: int, slots: NDArray[np.int64]
+    ) -> NDArray[np.uint16]:
+        """Bits in which the words from ``first`` on differ, of some slots (ascending)."""
+        found = np.empty(len(slots), np.uint16)
+        edges = np.searchsorted(slots, np.arange(len(self.blocks) + 1) * BLOCK)
+
+        def compare(numbers: Iterable[int]) -> None:
+            for number in numbers:
+                low, high = edges[number], edges[number + 1]
+                if low < high:
+                    theirs = self.blocks[number][first:, slots[low:high] - number * BLOCK]
+                    differing = np.bitwise_count(theirs ^ words[first:, None])
+                    found[low:high] = differing.sum(axis=0, dtype=np.uint16)
+
+        self._in_threads(compare)
+        return found
+
+    def _in_threads(self, work: Callable[[Iterable[int]], None]) -> None:
+        """Do something with all blocks, a share of their numbers a thread."""
+        count = len(self.blocks)
+        threads = max(1, min(torch.get_num_threads(), count))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, (range(first, count, threads) for first in range(threads))))
+
+
+def _reached(distances: NDArray[np.uint16], count: int) -> NDArray[np.int64]:
+    """Positions of at least the ``count`` smallest, with all that are equal to the last."""
+    count = min(count, len(distances))
+    sample = np.sort(distances[::SAMPLE])
+    limit = int(sample[min(len(sample) - 1, 2 * count // SAMPLE)])
+    while True:
+        near = np.flatnonzero(distances <= limit)
+        if len(near) >= count:
+            return near
+        limit += 1 + limit // 32  # The guess was too low.
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A store in a folder of this machine: alone knows where its parts lie and how each is opened.
 
 manifest.json               what the store was made with
+bank-CHECK.npz              sentences that level its clips; not in every store
 clips.lance, files.lance    the durable tables
 words.lance, sources.lance  what is said and written, and where that was read; not in every store
 tables.json                 the versions of the tables that are on the disk for certain
@@ -18,17 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from eaglenet import foreign
 from eaglenet.errors import StoreError
 from eaglenet.files import sync, write_bytes
 from eaglenet.locking import LockHeldError, hold_lock
-from eaglenet.places import store_argument
 from eaglenet.search.store import publishing
 from eaglenet.search.store.durability import MARK, marked_version, recover
 from eaglenet.search.store.faults import disk_errors
+from eaglenet.search.store.hub_bank import FILES, MAX_BYTES, HubBank, lost_bank, read_bank
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
 from eaglenet.search.store.tables import ClipStore
 from eaglenet.search.store.words import WordIndex
+from eaglenet.user_folders import store_argument
 
 MANIFEST = "manifest.json"
 TABLES = ("clips.lance", "files.lance")
@@ -96,7 +99,9 @@ class StoreFolder:
             stored = cls.open(folder).manifest
             stored.require_same(wanted, str(folder))
             roots = tuple(dict.fromkeys([*stored.roots, *wanted.roots]))
-            changed = dataclasses.replace(wanted, roots=roots, layout=stored.layout)
+            changed = dataclasses.replace(
+                wanted, roots=roots, layout=stored.layout, hubness=stored.hubness
+            )
             store = cls(folder, changed)
             if changed == stored:
                 return store
@@ -107,6 +112,28 @@ class StoreFolder:
         """Replace the file in one step."""
         with disk_errors(self.folder):
             write_bytes(self.folder / MANIFEST, self.manifest.to_bytes())
+
+    def bank(self) -> HubBank | None:
+        note = self.manifest.hubness
+        if note is None:
+            return None
+        try:
+            content = foreign.read_bytes(self.folder / note.file, MAX_BYTES)
+        except (OSError, ValueError) as error:
+            raise lost_bank(note, self.location, error) from error
+        return read_bank(content, note, self.manifest.dim, self.location)
+
+    def with_bank(self, bank: HubBank | None) -> Self:
+        note = None if bank is None else bank.note
+        store = dataclasses.replace(self, manifest=dataclasses.replace(self.manifest, hubness=note))
+        with disk_errors(self.folder):
+            if bank is not None:
+                write_bytes(self.folder / bank.note.file, bank.content)
+            store.write_manifest()
+            for path in self.folder.glob(FILES):
+                if note is None or path.name != note.file:
+                    path.unlink(missing_ok=True)
+        return store
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -153,7 +180,7 @@ class StoreFolder:
             with suppress(StoreError):
                 previous = None if anew else self.snapshot()
             clips = publishing.publish(
-                target, tables, self.manifest.layout, self.manifest.dim, previous
+                target, tables, self.manifest.layout, self.manifest.dim, previous, self.bank()
             )
             if anew:
                 # Only now: the tables may be what is damaged.

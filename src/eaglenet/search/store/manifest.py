@@ -9,6 +9,7 @@ from typing import Any
 from eaglenet import foreign
 from eaglenet.errors import ConfigError, StoreError
 from eaglenet.search.store.checks import file_check
+from eaglenet.search.store.hub_bank import HubNote
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.settings import from_plain
 from eaglenet.types import FrameSpec
@@ -41,6 +42,8 @@ class Manifest:
     layout: FeatureLayout
     roots: tuple[str, ...] = ()
     """Folders and files given to the indexer, absolute."""
+    hubness: HubNote | None = None
+    """The bank of sentences that levels clips; None: they are not levelled."""
 
     def differences(self, other: Manifest) -> list[str]:
         """What keeps the clips of ``other`` out of this store, in words."""
@@ -79,6 +82,8 @@ class Manifest:
             "layout": self.layout.to_json(),
             "roots": list(self.roots),
         }
+        if self.hubness is not None:
+            content["hubness"] = asdict(self.hubness)
         content[CHECK] = _check(content)
         return (json.dumps(content, indent=2) + "\n").encode()
 
@@ -102,6 +107,7 @@ class Manifest:
             roots = content["roots"]
             if not all(isinstance(text, str) for text in (*texts, *roots)):
                 raise ValueError("model, identity, method and roots should be text")
+            bank = content.get("hubness")
             if not isinstance(content["dim"], int) or not 1 <= content["dim"] <= MAX_DIM:
                 raise ValueError(f"dim is {content['dim']!r:.60}")
             return cls(
@@ -113,6 +119,7 @@ class Manifest:
                 splitting=from_plain(Splitting, content["splitting"], where="splitting"),
                 layout=FeatureLayout.from_json(content["layout"]),
                 roots=tuple(roots),
+                hubness=None if bank is None else from_plain(HubNote, bank, where="hubness"),
             )
         except (KeyError, TypeError, ValueError, OverflowError, ConfigError) as error:
             raise StoreError(

@@ -79,9 +79,9 @@ def add(folder: ObjectFolder, name: str, pieces: Pieces, content: bytes) -> Piec
     for first in range(0, len(content), LARGE):
         part = content[first : first + LARGE]
         begin, end = start + first, start + first + len(part)
-        place = f"snapshot/{name}/{begin:014d}-{end:014d}-{secrets.token_hex(4)}"
-        folder.write(place, part)
-        kept.append(Piece(place, begin, end, _check(part)))
+        stored_name = f"snapshot/{name}/{begin:014d}-{end:014d}-{secrets.token_hex(4)}"
+        folder.write(stored_name, part)
+        kept.append(Piece(stored_name, begin, end, _check(part)))
     return tuple(kept)
 
 

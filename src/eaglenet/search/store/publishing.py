@@ -19,8 +19,9 @@ from eaglenet.files import write_bytes
 from eaglenet.search.store.checks import checks_of, file_check, sealed
 from eaglenet.search.store.codes import code_bytes, codes_of
 from eaglenet.search.store.file_table import FileTable
+from eaglenet.search.store.hub_bank import HubBank
 from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.search.store.snapshot import CURRENT, ROW_COLUMNS, Snapshot
+from eaglenet.search.store.snapshot import CURRENT, LEVEL, ROW_COLUMNS, Snapshot
 from eaglenet.search.store.tables import ClipKey, ClipStore, FileRow
 
 CHUNK = 1024
@@ -30,14 +31,22 @@ DEAD_FRACTION = 0.5
 
 
 def publish(
-    folder: Path, store: ClipStore, layout: FeatureLayout, dim: int, previous: Snapshot | None
+    folder: Path,
+    store: ClipStore,
+    layout: FeatureLayout,
+    dim: int,
+    previous: Snapshot | None,
+    bank: HubBank | None = None,
 ) -> int:
     """Make the clips of all finished files visible to readers; returns how many there are.
 
     The only writer is the holder of the store's lock. Everything is on disk before the one
     rename that makes it visible, so a crash leaves the version before. The clips of a content
-    never change, so contents that are visible in ``previous`` are not read again.
+    never change, so contents that are visible in ``previous`` are not read again. ``bank`` levels
+    the clips; with another one than before everything is derived anew.
     """
+    if previous is not None and previous.bank != (None if bank is None else bank.note.file):
+        previous = None
     rows = store.files()
     files = _file_table(rows)
     if previous is not None and previous.num_slots > 2 * CHUNK:
@@ -47,7 +56,7 @@ def publish(
         if alive < previous.num_slots * (1 - DEAD_FRACTION) and not missing_clips(store):
             previous = None
     counts = {row.content: row.num_clips for row in rows if row.status == "done"}
-    return _Writer(folder, layout, dim, previous).write(store, files, counts)
+    return _Writer(folder, layout, dim, previous, bank).write(store, files, counts)
 
 
 def remove_others(folder: Path, kept: Snapshot) -> None:
@@ -91,8 +100,16 @@ def _file_table(rows: list[FileRow]) -> FileTable:
 
 class _Writer:
     def __init__(
-        self, folder: Path, layout: FeatureLayout, dim: int, previous: Snapshot | None
+        self,
+        folder: Path,
+        layout: FeatureLayout,
+        dim: int,
+        previous: Snapshot | None,
+        bank: HubBank | None = None,
     ) -> None:
+        self.bank = bank
+        levels = {} if bank is None else {LEVEL: np.float32}
+        self.column_types = {**ROW_COLUMNS, **levels}
         self.folder = folder
         self.layout = layout
         self.dim = dim
@@ -108,7 +125,7 @@ class _Writer:
     def write(self, store: ClipStore, files: FileTable, counts: Mapping[str, int]) -> int:
         """``counts``: how many clips each content should have."""
         number_of = {content: number for number, content in enumerate(files.contents)}
-        kept = {name: np.zeros(0, dtype) for name, dtype in ROW_COLUMNS.items()}
+        kept = {name: np.zeros(0, dtype) for name, dtype in self.column_types.items()}
         fresh = set(number_of)
         if self.previous is not None:
             old = self.previous.files.contents
@@ -124,7 +141,7 @@ class _Writer:
                 return len(self.previous)
         keys = sorted(key for key in set(store.clip_keys(sorted(fresh))) if not self._shows(key))
         added = self._append(store, keys, number_of)
-        columns = {name: np.concatenate([kept[name], added[name]]) for name in ROW_COLUMNS}
+        columns = {name: np.concatenate([kept[name], added[name]]) for name in kept}
         self._commit(columns, files)
         return len(columns["slot"])
 
@@ -165,6 +182,7 @@ class _Writer:
                         "vector_check": checks_of(coarse),
                         "record_check": checks_of(row.tobytes() for row in clips.records),
                         "thumbnail_check": checks_of(clips.thumbnails),
+                        **({} if self.bank is None else {LEVEL: self.bank.levels(coarse)}),
                     }
                 )
                 thumbnails.write(b"".join(clips.thumbnails))
@@ -176,7 +194,7 @@ class _Writer:
                     os.fsync(stream.fileno())
         return {
             name: np.concatenate([np.zeros(0, dtype), *(part[name] for part in added)], dtype=dtype)
-            for name, dtype in ROW_COLUMNS.items()
+            for name, dtype in self.column_types.items()
         }
 
     def _open_codes(self) -> AbstractContextManager[BinaryIO | None]:
@@ -211,6 +229,7 @@ class _Writer:
             "slots": self.num_slots,
             "thumbnail_bytes": self.thumbnail_bytes,
             **names,
+            **({} if self.bank is None else {"bank": self.bank.note.file}),
             "checks": {part: file_check(content) for part, content in parts.items()},
         }
         write_bytes(self.folder / CURRENT, sealed(current))

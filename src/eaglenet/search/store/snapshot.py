@@ -10,7 +10,7 @@ any time::
     snapshot/codes-G.bits        codes of the vectors (see ``codes``), one row a slot
     snapshot/records-G.bin       frame features, masks and times, one record a slot
     snapshot/thumbnails-G.bin    JPEG files end to end
-    snapshot/rows-V.npz          the clips of version V: slot, file, times, thumbnail span
+    snapshot/rows-V.npz          the clips of version V: slot, file, times, thumbnail span, level
     snapshot/files-V.json        the files of version V, column by column
 
 A reader holds the files of one version open, so it is consistent while a writer goes on.
@@ -54,6 +54,8 @@ ROW_COLUMNS = {
     "record_check": np.uint32,
     "thumbnail_check": np.uint32,
 }
+LEVEL = "level"
+"""The column of what clips lose for being near to every sentence, where the store has a bank."""
 MAX_PART = 4 * 2**30
 """Bytes of a list of files or rows."""
 _CHECKED: dict[tuple[int, int], int] = {}
@@ -113,7 +115,10 @@ class Snapshot:
         self.thumbnail_bytes: int = current["thumbnail_bytes"]
         self.generation: int = current["generation"]
         with np.load(io.BytesIO(self._part(current, "rows"))) as columns:
-            self.columns = {name: columns[name] for name in ROW_COLUMNS}
+            self.bank: str | None = current.get("bank")
+            """The file of the bank that levels the clips; None: they are not levelled."""
+            levels = () if self.bank is None else (LEVEL,)
+            self.columns = {name: columns[name] for name in (*ROW_COLUMNS, *levels)}
         self.files = FileTable.from_json(foreign.parse_json(self._part(current, "files")))
         name = f"{self.generation}"
         self._records = self._source(f"records-{name}.bin")
@@ -146,6 +151,11 @@ class Snapshot:
         self.check_vectors(_CHECKED.get(self._vectors_file, 0))
         _CHECKED[self._vectors_file] = self.num_slots
         return torch.from_numpy(self._vectors)
+
+    @property
+    def levels(self) -> NDArray[np.float32] | None:
+        """``[rows]``: what each clip loses against every sentence; None: nothing is taken off."""
+        return self.columns.get(LEVEL)
 
     @property
     def has_codes(self) -> bool:

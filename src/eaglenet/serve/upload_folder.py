@@ -29,7 +29,7 @@ class NamedFile(Protocol):
     file: IO[bytes]
 
 
-class UploadPlace:
+class UploadFolder:
     """A folder of this service alone; those of services that were killed are removed."""
 
     def __init__(self, seconds: float, parent: Path | None = None) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from eaglenet.data.sources import DataChoice
-from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables

@@ -1,0 +1,105 @@
+"""What a bank of sentences brings to a store of a model: recalls with and without.
+
+python benchmarks/hubness.py --root FRAMES --split val [--model small] [--frames 1] [--captions 4]
+
+Some captions of each video are queries over all videos. The levels are those that a store would
+keep (``eaglenet index --hubness``): of the model's own bank, of captions of the training split, of
+the typical sentences of ``eaglenet evaluate --hubness``. ``most`` is how many questions have one
+and the same video among their first ten, at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import save_result
+from eaglenet.data.sources import DataChoice, Opening
+from eaglenet.evaluation.metrics import retrieval_metrics
+from eaglenet.experiments.frame_data import open_frames
+from eaglenet.methods.folder import load
+from eaglenet.scoring.hubness import TEMPERATURE, typical_sentences
+from eaglenet.search.hubness import bank_of_sentences, own_bank
+from eaglenet.search.indexing.precision import in_precision
+from eaglenet.search.store.hub_bank import HubBank
+from eaglenet.training.epochs import index_chunks
+
+TRAINING_BANKS = (1024, 256, 64)
+
+
+@torch.no_grad()
+def main() -> None:
+    """Read the options, measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", required=True, help="folder of frames")
+    parser.add_argument("--split", default="val")
+    parser.add_argument("--model", default="small")
+    parser.add_argument("--frames", type=int, default=1, help="of a video")
+    parser.add_argument("--captions", type=int, default=4, help="of a video, as queries")
+    parser.add_argument("--precision", default="fp32", help="of the frames: fp32, bf16 or int8")
+    parser.add_argument("--output", type=Path, default=None, help="folder of the result")
+    given = parser.parse_args()
+    model = load(given.model).eval()
+    model.frame_spec = dataclasses.replace(model.frame_spec, num_frames=given.frames)
+    data = DataChoice("frames", given.root, frames=model.frame_spec, workers=0)
+    source, training = (
+        open_frames(data, name, Opening(model, Path())) for name in (given.split, "train")
+    )
+
+    def texts_of(split: object, rows: Tensor) -> Tensor:
+        parts = [split.texts(each) for each in rows.split(128)]  # type: ignore[attr-defined]
+        return torch.cat([model.coarse_vectors(model.encode_text(part)) for part in parts])
+
+    chosen = some_captions(source.video_of_text, source.num_videos, given.captions)
+    texts = texts_of(source, chosen)
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randperm(training.num_texts, generator=generator)[: TRAINING_BANKS[0]]
+    captions = texts_of(training, rows).numpy()
+    towers, _ = in_precision(model, given.precision, ())
+    videos = torch.cat(
+        [
+            towers.coarse_vectors(towers.encode_video(source.videos(part)))
+            for part in index_chunks(source.num_videos, 20)
+        ]
+    )
+    banks: dict[str, HubBank | None] = {"none": None}
+    if (own := own_bank(model, given.model)) is not None:
+        banks["its own"] = own
+    for count in TRAINING_BANKS:
+        banks[f"{count} training captions"] = HubBank("", captions[:count], 1.0, TEMPERATURE)
+    banks["typical sentences"] = bank_of_sentences(typical_sentences(), model)
+    owner, cosines = source.video_of_text[chosen], texts @ videos.T
+    found = []
+    for name, bank in banks.items():
+        scores = cosines.double()
+        if bank is not None:
+            scores = scores - torch.from_numpy(bank.levels(videos.numpy())).double()
+        recalls = retrieval_metrics(scores, owner).t2v.to_dict()
+        row = {"bank": name, **{key: round(recalls[key], 1) for key in ("R@1", "R@5", "R@10")}}
+        if bank is not None:
+            row |= {"sentences": len(bank.vectors), "weight": bank.weight, "scale": bank.scale}
+        row["most"] = int(torch.bincount(scores.topk(10).indices.flatten()).max())
+        found.append(row)
+        print(row)
+    settings = {key: value for key, value in vars(given).items() if key not in ("root", "output")}
+    result = {**settings, "queries": len(texts), "videos": len(videos), "rows": found}
+    print(save_result("hubness", result, given.output))
+
+
+def some_captions(video_of_text: Tensor, num_videos: int, count: int) -> Tensor:
+    """Rows of ``count`` captions of each video, chosen by chance; fewer where it has fewer."""
+    generator, rows = torch.Generator().manual_seed(0), []
+    for video in range(num_videos):
+        own = (video_of_text == video).nonzero()[:, 0]
+        rows.append(own[torch.randperm(len(own), generator=generator)[:count]])
+    return torch.cat(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Frames a second of image towers on a CPU in fp32, bf16 and int8, in turns in one process.
+
+    OMP_NUM_THREADS=1 python benchmarks/precision.py     # small, B/32 and B/16: two minutes
+    python benchmarks/precision.py --towers b32 --frames 12 --repeats 2
+
+`small` has its own weights, the others random ones of their true shape. bf16 is measured where the
+CPU multiplies it itself (`--bf16` measures it anyway: emulated products take minutes), int8 where
+`eaglenet[int8]` is installed. `auto` is what `eaglenet index --precision auto` would take for much
+video. `cosine` is the least one between a frame in that precision and in fp32; a tower that int8
+changes too much is refused, which is noted in the place of its speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import save_result
+from eaglenet.encoders import int8_products
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.config import CLIP_SHAPES
+from eaglenet.errors import UsageError
+from eaglenet.hardware import choose_precision, encoding_in, has_fast_bf16
+from eaglenet.methods.folder import load
+
+TOWERS = {"small": "small", "b32": "ViT-B/32", "b16": "ViT-B/16"}
+
+
+def tower_of(name: str) -> tuple[nn.Module, int]:
+    """An image tower and the side of its pictures."""
+    encoder: Any = load("small").encoder if name == "small" else None
+    if encoder is None:
+        torch.manual_seed(0)
+        encoder = ClipEncoder(CLIP_SHAPES[TOWERS[name]])
+    return encoder.vision.eval(), encoder.image_size
+
+
+def pictures(count: int, size: int) -> Tensor:
+    """Smooth shapes of chance, as frames are, rather than noise."""
+    coarse = torch.rand(count, 3, 9, 9, generator=torch.Generator().manual_seed(1))
+    smooth = F.interpolate(coarse, size=(size, size), mode="bicubic").clamp(0, 1)
+    return (255 * smooth).to(torch.uint8)
+
+
+@torch.inference_mode()
+def measure(name: str, count: int, repeats: int, *, try_bf16: bool) -> dict[str, Any]:
+    """The best of several rounds; the sides take turns, so other load slows all of them alike."""
+    tower, size = tower_of(name)
+    frames = pictures(count, size)
+    sides: dict[str, nn.Module] = {"fp32": tower}
+    row: dict[str, Any] = {"tower": TOWERS[name], "frames": count, "pixels": size}
+    if try_bf16 or has_fast_bf16("cpu"):
+        sides["bf16"] = tower
+    if int8_products.is_installed():
+        try:
+            sides["int8"] = int8_products.int8_tower(tower, size)
+        except UsageError as reason:
+            row["int8"] = str(reason)
+    best = dict.fromkeys(sides, float("inf"))
+    outputs: dict[str, Tensor] = {}
+    for _ in range(repeats):
+        for side, module in sides.items():
+            with encoding_in(torch.device("cpu"), side):
+                started = time.perf_counter()
+                outputs[side] = module(frames)
+                best[side] = min(best[side], time.perf_counter() - started)
+    for side, seconds in best.items():
+        cosines = F.cosine_similarity(outputs[side].flatten(1).float(), outputs["fp32"].flatten(1))
+        speed = {"frames_per_second": round(count / seconds, 2), "cosine": float(cosines.min())}
+        row[side] = {**speed, "against fp32": round(best["fp32"] / seconds, 2)}
+    return row
+
+
+def main() -> None:
+    """Read the options, measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--towers", nargs="+", default=list(TOWERS), choices=list(TOWERS))
+    parser.add_argument("--frames", type=int, default=24, help="in one batch; a third for B/16")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--bf16", action="store_true", help="also where the CPU emulates it")
+    parser.add_argument("--output", type=Path, default=None, help="folder of the result")
+    given = parser.parse_args()
+    rows = []
+    for name in given.towers:
+        count = max(1, given.frames // (3 if name == "b16" else 1))
+        rows.append(measure(name, count, given.repeats, try_bf16=given.bf16))
+        print(rows[-1], flush=True)
+    print(save_result("precision", {"auto": choose_precision("cpu"), "rows": rows}, given.output))
+
+
+if __name__ == "__main__":
+    main()

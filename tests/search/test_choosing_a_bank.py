@@ -1,0 +1,104 @@
+"""Which bank a store gets: a file's, the model's own, that of before, or none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_videos import colour_video
+from synthetic_store import BagMethod
+from torch.nn import functional as F
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.errors import UsageError
+from eaglenet.methods import METHODS
+from eaglenet.methods.folder import PACKAGED, load
+from eaglenet.methods.head import save_head
+from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
+from eaglenet.search.engine import Engine
+from eaglenet.search.hubness import own_bank, read_sentences
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.rebuilding import settings_like
+from eaglenet.search.store.base import open_store
+from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.upkeep import verify
+from eaglenet.types import Clips
+
+
+def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    colour_video(tmp_path / "videos/0.mp4", ["red", "green", "blue"])
+    store = tmp_path / "store"
+
+    def index(hubness: Any = None) -> str:
+        options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0, hubness=hubness)
+        index_videos([tmp_path / "videos"], store, "bag", method=BagMethod(), options=options)
+        assert verify(store).clips
+        return str(Engine.open(store, BagMethod()).info()["hubness"])
+
+    assert index() == "off"
+    file = tmp_path / "sentences.txt"
+    file.write_text("red car\n\n  green dog \nred car\n")
+    assert index(str(file)) == "2 sentences given, weight 1"
+    assert open_store(store).bank().texts == ("red car", "green dog")  # type: ignore[union-attr]
+    colour_video(tmp_path / "videos/1.mp4", ["blue", "red"])
+    assert index() == "2 sentences given, weight 1"
+    snapshot = open_store(store).snapshot()
+    assert snapshot.levels is not None
+    assert len(snapshot.levels) == len(snapshot)
+    assert settings_like(store, IndexOptions())[1].hubness == ("red car", "green dog")
+    assert settings_like(store, IndexOptions(hubness="off"))[1].hubness == "off"
+    assert index(["blue ball"]) == "1 sentence given, weight 1"
+    assert index("off") == "off"
+    assert not list(store.glob("bank-*"))
+    with pytest.raises(UsageError, match="bag has no bank of sentences of its own"):
+        index("own")
+    with pytest.raises(UsageError, match="give own, off, or a file of sentences"):
+        index(str(tmp_path / "none.txt"))
+    with pytest.raises(UsageError, match="a bank of 0 sentences"):
+        read_sentences([" "])
+
+
+def test_a_head_gives_its_bank_and_leaves_the_towers_as_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(PACKAGED / "demo", folder)
+    model = load(folder)
+    config = WordFrameConfig(num_frames=5, num_layers=0, interaction=False, bank=8)
+    head = METHODS["wordframe"].build(config, model.encoder)
+    assert isinstance(head, WordFrame)
+    assert head.bank is not None
+    head.bank.add(F.normalize(torch.randn(5, model.encoder.dim), dim=-1))
+    save_head(head, folder / "head")
+    path = folder / "head" / "config.json"
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, "config": {**plain["config"], "token_shift": True}}))
+    model = load(folder)
+    model.encoder.set_token_shift(())
+    frames = torch.randint(0, 256, (1, 5, 3, model.frame_spec.size, model.frame_spec.size))
+    clips = Clips(frames.byte(), torch.ones(1, 5, dtype=torch.bool), torch.zeros(1, 5))
+    with torch.no_grad():
+        before = model.encode_video(clips).frames
+        bank = own_bank(model, str(folder))
+        assert torch.equal(model.encode_video(clips).frames, before)
+    assert bank is not None
+    assert (len(bank.vectors), bank.weight) == (5, 0.75)
+    assert bank.scale == pytest.approx(head.loss.scale().item(), rel=1e-6)
+
+
+def test_the_model_in_the_package_levels_new_stores_with_its_own_bank(tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    colour_video(tmp_path / "videos/0.mp4", ["red", "green"])
+    arguments = ["index", str(tmp_path / "videos"), "--store", str(tmp_path / "store")]
+    runner = CliRunner()
+    found = runner.invoke(app, [*arguments, "--workers", "0", "--precision", "fp32"])
+    assert found.exit_code == 0, found.output
+    engine = Engine.open(tmp_path / "store", device="cpu")
+    assert engine.info()["hubness"] == "900 sentences of the model's own, weight 0.75"
+    for hit in engine.search("a red picture"):
+        # Its head does the same arithmetic on the same frames: shortlist and ranking agree.
+        assert hit.score == pytest.approx(hit.coarse_score, abs=2e-3)

@@ -1,0 +1,36 @@
+"""Where the store is when nobody says where."""
+
+from pathlib import Path
+
+import pytest
+
+from eaglenet import user_folders
+
+
+def test_the_data_folder_follows_the_rules_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XDG on Linux, and what other systems have."""
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setattr(user_folders.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert user_folders.data_folder() == Path("/data/eaglenet")
+    for ignored in ("", "not/absolute"):
+        monkeypatch.setenv("XDG_DATA_HOME", ignored)
+        assert user_folders.data_folder() == Path("/home/someone/.local/share/eaglenet")
+    monkeypatch.setattr(user_folders.sys, "platform", "darwin")
+    assert user_folders.data_folder() == Path("/home/someone/Library/Application Support/eaglenet")
+    monkeypatch.setattr(user_folders.sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", "/local")
+    assert user_folders.data_folder() == Path("/local/eaglenet")
+
+
+def test_a_variable_names_the_store_and_hints_then_leave_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hint that repeats the default would be noise; any other store has to be in it."""
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    monkeypatch.delenv(user_folders.STORE_VARIABLE, raising=False)
+    assert user_folders.default_store() == "/data/eaglenet/store"
+    monkeypatch.setenv(user_folders.STORE_VARIABLE, "mine")
+    assert user_folders.default_store() == "mine"
+    assert user_folders.store_argument("mine") == ""
+    assert user_folders.store_argument("/data/eaglenet/store") == " --store /data/eaglenet/store"

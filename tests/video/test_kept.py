@@ -1,0 +1,285 @@
+"""Pieces of a film that stays open between them: the same frames, and each byte read few times."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from videos import read_numbers, write_numbered
+
+from eaglenet.types import FrameSpec
+from eaglenet.video import source as sources
+from eaglenet.video.decoding import DecodedVideo, decode_windows, thumbnail, write_video
+from eaglenet.video.kept import KEPT
+from eaglenet.video.sampling import BORDER_TOLERANCE
+from eaglenet.video.source import VideoSource, open_video
+from eaglenet.video.windows import Window, _shown_within
+from eaglenet.video.worker import next_request
+
+SPEC = FrameSpec(num_frames=5, size=64)
+FRAMES = 25 * 48
+WINDOWS = [(start, start + 5.0) for start in range(0, 48, 4)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    yield
+    KEPT.close()
+
+
+def open_group(path: Path) -> Path:
+    options = {"x264-params": "open-gop=1:keyint=60:bframes=3"}
+    return write_numbered(path, FRAMES, options=options, with_audio=True)
+
+
+def fragmented(path: Path) -> Path:
+    container = {"movflags": "frag_keyframe+empty_moov"}
+    return write_numbered(path, FRAMES, container_options=container)
+
+
+def edit_list(path: Path) -> Path:
+    """Frames that are reordered and begin late, which MP4 tells in a list of edits."""
+    times = [number + 7 for number in range(FRAMES)]
+    return write_numbered(path, FRAMES, times=times, time_base=Fraction(1, 25), with_audio=True)
+
+
+def times_that_start_anew(path: Path) -> Path:
+    half = write_numbered(path.with_name(f"half {path.name}"), FRAMES // 2, with_audio=True)
+    path.write_bytes(half.read_bytes() * 2)
+    return path
+
+
+def plain(path: Path) -> Path:
+    return write_numbered(path, FRAMES, with_audio=True)
+
+
+def vp9(path: Path) -> Path:
+    return write_numbered(path, FRAMES // 2, code="vp9")
+
+
+def hevc(path: Path) -> Path:
+    return write_numbered(path, FRAMES // 2, code="hevc", with_audio=True)
+
+
+FILMS: dict[str, Callable[[Path], Path]] = {
+    "plain.mkv": plain,
+    "plain.ts": plain,
+    "plain.flv": plain,
+    "plain.nut": plain,
+    "open group.mkv": open_group,
+    "open group.ts": open_group,
+    "fragments.mp4": fragmented,
+    "edits.mp4": edit_list,
+    "twice.ts": times_that_start_anew,
+    "vp9.webm": vp9,
+    "hevc.mkv": hevc,
+}
+
+
+@pytest.fixture(scope="module", params=list(FILMS))
+def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FILMS[request.param](tmp_path_factory.mktemp("films") / request.param)
+
+
+def damaged(film: Path, target: Path) -> Path:
+    """Its end cut off, and holes."""
+    content = bytearray(film.read_bytes())
+    chance = random.Random(3)
+    for _ in range(6):
+        place = chance.randrange(len(content) // 4, len(content))
+        content[place : place + 20] = chance.randbytes(20)
+    target.write_bytes(content[: len(content) * 9 // 10])
+    return target
+
+
+def in_pieces(
+    path: Path, *, keep_open: bool, windows: Sequence[Window] = WINDOWS
+) -> dict[Window | None, DecodedVideo]:
+    """Two windows at a time, as workers get them."""
+    with open_video(path) as opened:
+        end = opened.seconds(opened.span()[1])
+    inside = [window for window in windows if window[0] < end]
+    return {
+        video.window: video
+        for start in range(0, len(inside), 2)
+        for video in decode_windows(
+            path,
+            SPEC,
+            inside[start : start + 2],
+            threads=1,
+            skip_damaged=True,
+            picture_size=24,
+            keep_open=keep_open,
+        )
+    }
+
+
+def assert_equal(
+    found: dict[Window | None, DecodedVideo], expected: dict[Window | None, DecodedVideo]
+) -> None:
+    assert found.keys() == expected.keys()
+    for window, video in found.items():
+        assert torch.equal(video.frames, expected[window].frames), window
+        assert torch.equal(video.seconds, expected[window].seconds), window
+        assert (video.picture == expected[window].picture).all(), window
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("most_scanned", [sources.SCAN_BYTES, 0])
+def test_pieces_of_a_film_kept_open_equal_those_of_one_opened_anew(
+    film: Path,
+    is_whole: bool,
+    most_scanned: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Forwards and backwards; also of files that are too large to be looked through first."""
+    monkeypatch.setattr(sources, "SCAN_BYTES", most_scanned)
+    path = film if is_whole else damaged(film, tmp_path / film.name)
+    if film.name == "edits.mp4" and not is_whole:
+        pytest.skip("an MP4 whose index is cut off cannot be opened")
+    if film.name == "fragments.mp4" and not is_whole and not most_scanned:
+        pytest.skip("which fragments a seek finds depends on where it starts; none is kept open")
+    expected = in_pieces(path, keep_open=False)
+    assert len(expected) > 3
+    assert_equal(in_pieces(path, keep_open=True), expected)
+    assert_equal(in_pieces(path, keep_open=True, windows=WINDOWS[::-1]), expected)
+
+
+def test_every_frame_of_a_film_that_was_cut_off_is_the_one_on_show(tmp_path: Path) -> None:
+    path = plain(tmp_path / "a.mkv")
+    path.write_bytes(path.read_bytes()[:-5000])  # with its index
+    for video in in_pieces(path, keep_open=True).values():
+        assert read_numbers(video.frames) == (video.seconds * 25).round().int().tolist()
+
+
+@pytest.mark.parametrize("name", ["a.mkv", "a.ts", "a.flv"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_all_pieces_together_read_the_file_a_few_times(
+    tmp_path: Path, name: str, is_whole: bool
+) -> None:
+    """Reading from the start for each of 24 pieces would be 12 times the file and more."""
+    path = write_busy(tmp_path / name, 96)
+    if not is_whole:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
+    before = bytes_read()
+    found = in_pieces(path, keep_open=True, windows=[(at, at + 2.0) for at in range(0, 96, 2)])
+    assert len(found) > 40
+    assert bytes_read() - before < 8 * path.stat().st_size
+
+
+def write_busy(path: Path, seconds: int) -> Path:
+    """A film of some megabytes: a noisy scene that moves."""
+    generator = np.random.default_rng(0)
+    count = seconds * 25
+    scene = generator.integers(0, 256, (3, 48, 64 + count), dtype=np.uint8)
+    frames = np.stack([scene[:, :, step : step + 64] for step in range(count)])
+    write_video(path, frames, 25, options={"preset": "ultrafast", "bf": "2", "g": "100"})
+    return path
+
+
+def bytes_read() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(lines[0].removeprefix("rchar: "))
+
+
+def open_files(name: str) -> int:
+    folder = "/proc/self/fd"
+    targets = []
+    for entry in os.listdir(folder):
+        try:
+            targets.append(os.readlink(f"{folder}/{entry}"))
+        except OSError:
+            continue
+    return sum(Path(target).name == name for target in targets)
+
+
+def test_at_most_two_are_kept_open_of_one_film_and_none_of_the_one_before(tmp_path: Path) -> None:
+    first, second = plain(tmp_path / "first.mkv"), plain(tmp_path / "second.ts")
+    in_pieces(first, keep_open=False)
+    assert open_files(first.name) == 0
+    in_pieces(damaged(first, tmp_path / "damaged.mkv"), keep_open=True)
+    assert 1 <= open_files("damaged.mkv") <= 2
+    in_pieces(second, keep_open=True)
+    assert open_files("damaged.mkv") == 0
+    assert 1 <= open_files(second.name) <= 2
+    KEPT.close()
+    assert open_files(second.name) == 0
+
+
+def test_a_file_that_was_exchanged_is_opened_anew(tmp_path: Path) -> None:
+    """Of the same length and time, too."""
+    path, other = plain(tmp_path / "a.mkv"), hevc(tmp_path / "b.mkv")
+    in_pieces(path, keep_open=True)
+    status = path.stat()
+    content = other.read_bytes().ljust(status.st_size, b"\0")
+    other.write_bytes(content[: status.st_size])
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.replace(path)
+    assert_equal(in_pieces(path, keep_open=True), in_pieces(path, keep_open=False))
+
+
+def test_nothing_is_kept_of_a_file_that_failed(tmp_path: Path) -> None:
+    path = plain(tmp_path / "a.mkv")
+    in_pieces(path, keep_open=True)
+    with pytest.raises(MemoryError), open_video(path, threads=1, keep_open=True):
+        raise MemoryError
+    assert open_files(path.name) == 0
+
+
+def test_a_worker_without_work_lets_go_of_its_file(tmp_path: Path) -> None:
+    path = plain(tmp_path / "a.mkv")
+    in_pieces(path, keep_open=True)
+    ours, theirs = multiprocessing.Pipe()
+    ours.send("at once")
+    assert next_request(theirs, 0.01) == "at once"
+    assert open_files(path.name) > 0
+    threading.Timer(0.3, ours.send, ["later"]).start()
+    assert next_request(theirs, 0.01) == "later"
+    assert open_files(path.name) == 0
+
+
+def test_packets_with_other_times_after_a_seek_are_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some containers give frames times by counting, which starts anew where one lands."""
+    path = plain(tmp_path / "a.ts")
+    expected = in_pieces(path, keep_open=False)
+    refused = []
+
+    def is_expected(self: VideoSource, packet: Any) -> bool:
+        refused.append(packet.pts)
+        return len(refused) % 50 != 0
+
+    monkeypatch.setattr(VideoSource, "is_expected", is_expected)
+    assert_equal(in_pieces(path, keep_open=True), expected)
+    assert len(refused) > 50
+
+
+def test_a_moment_late_in_a_film_is_found_without_reading_up_to_it(tmp_path: Path) -> None:
+    path = write_busy(tmp_path / "a.mkv", 96)
+    before = bytes_read()
+    thumbnail(path, 90.0)
+    assert bytes_read() - before < path.stat().st_size / 2
+
+
+def test_the_frames_of_a_window_are_all_that_are_shown_in_it(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    with open_video(write_numbered(tmp_path / "a.mkv", 10)) as opened:
+        for _ in range(200):
+            times = sorted(chance.randrange(5000) for _ in range(chance.randrange(1, 40)))
+            start = Fraction(chance.randrange(6000))
+            end = start + chance.randrange(1, 2000)
+            tolerance = BORDER_TOLERANCE / opened.tick
+            first = max(sum(time <= start + tolerance for time in times) - 1, 0)
+            wanted = [time for time in times[first:] if time < end - tolerance] or [times[first]]
+            assert _shown_within(opened, times, start, end) == wanted
