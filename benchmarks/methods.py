@@ -41,12 +41,13 @@ TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}
 CLASSES = {
     "one vector": (
         "clip4clip", "clip4clip-lstm", "clip4clip-transformer", "clipvip", "tempme", "rap", "tfvl",
+        "ce", "mmt", "t2vlad", "hit", "teachtext", "supportset", "frozen", "bridgeformer",
     ),
     "late interaction": (
-        "ts2net", "drl", "prost", "ucofia", "video_colbert", "glscl", "wordframe",
+        "ts2net", "drl", "prost", "ucofia", "video_colbert", "glscl", "wordframe", "tvmm", "hgr",
     ),
     "a pair at a time": (
-        "xpool", "tmass", "tvproxynet", "eaglenet", "shenet", "clip4clip-tight",
+        "xpool", "tmass", "tvproxynet", "eaglenet", "shenet", "clip4clip-tight", "clipbert",
     ),
 }  # fmt: skip
 PAPER_NAMES = {
@@ -252,7 +253,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", nargs="+", choices=["scores", "tempme"])
-    parser.add_argument("--methods", nargs="+", help="of the scores; CLIP-based ones without")
+    parser.add_argument("--methods", nargs="+", help="of the scores; without it those on CLIP")
     parser.add_argument("--towers", nargs="+", choices=list(TOWERS), default=list(TOWERS))
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"], help="of scoring")
     parser.add_argument("--count", type=int, help="texts and videos")

@@ -197,6 +197,10 @@ def test_every_method_is_in_the_readme_and_on_its_page() -> None:
     for name in METHODS:
         assert f"`{name}`" in readme, name
         assert f"| `{name}` |" in page, name
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+        assert ("**approximate, from the abstract**" in row) == METHODS[name].is_approximate, name
+    apart = readme.partition("so approximate:")[2].partition(";")[0]
+    assert set(re.findall(r"`(\w+)`", apart)) == {n for n in METHODS if METHODS[n].is_approximate}
 
 
 def test_the_diagram_of_the_architecture_shows_todays_imports() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -30,6 +32,23 @@ def test_a_copy_to_the_host_is_waited_for_and_one_to_a_device_is_not(
     monkeypatch.setattr(Tensor, "to", spy)
     batch.to(device)
     assert asked == [may_be_late] * 4
+
+
+NEEDED = {"sentence", "frames", "mask"}
+
+
+@pytest.mark.parametrize("record", [TextFeatures, VideoFeatures])
+def test_every_field_that_only_some_methods_read_is_optional_and_told_of(record: type) -> None:
+    """In one place: the record's own description."""
+    told = set(re.findall(r"\w+", record.__doc__ or ""))
+    for field in dataclasses.fields(record):
+        if field.name in NEEDED:
+            assert field.default is dataclasses.MISSING
+            continue
+        assert field.default is None, field.name
+        assert "None" in str(field.type), field.name
+        # A mask belongs to what it masks; patches are named by what they are.
+        assert field.name.removesuffix("_mask") in told, field.name
 
 
 def test_every_object_that_crosses_a_border_is_had_from_one_module() -> None:

@@ -30,6 +30,7 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
         "lstm": {"head": "lstm"},
         "transformer": {"head": "transformer", "num_layers": 2},
         "tight": {"head": "tight", "num_layers": 2, "pairs_at_once": 4},
+        "three-frame-stem": {"stem": "3d"},
     },
     "xpool": {"default": {}, "no-dropout": {"dropout": 0.0}},
     "tmass": {

@@ -92,6 +92,20 @@ def test_scores_are_texts_by_videos_and_finite(case: Case) -> None:
     assert scores.std(dim=1).min() > 0
 
 
+LATER_FIELDS = ("weights", "tokens", "graph", "teachers", "keys", "experts", "ids")
+"""Of features, for methods over experts, captions, teachers and slow copies."""
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if not METHODS[case.method].reads_experts], ids=str
+)
+def test_methods_that_do_not_use_the_later_fields_do_not_see_them(case: Case) -> None:
+    text, video = encode(case)
+    assert all(getattr(text, name, None) is None for name in LATER_FIELDS)
+    seen = [name for name in LATER_FIELDS if getattr(video, name, None) is not None]
+    assert set(seen) <= {"tokens"}  # of videos, tokens are older: proxies, selected patches
+
+
 @every_case
 @torch.no_grad()
 def test_a_pair_scores_the_same_alone_and_in_a_batch(case: Case) -> None:

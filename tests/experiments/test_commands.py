@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from eaglenet.cli.ablate import paper_numbers
 from eaglenet.cli.main import app
 from eaglenet.errors import EagleNetError
+from eaglenet.experiments.campaign import CannotRun
+from eaglenet.experiments.trials import Trial
+from eaglenet.recipes import TABLES
 from tiny import FRAME_DIM, FRAMES, TEXT_DIM, write_features
 
 SMALL = [
@@ -214,6 +218,27 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features: Path, tmp_path: 
     assert [row["label"] for row in rows] == ["0.1", "0.5", "1.0"]
     assert rows[2]["paper"]["MSR-VTT"]["R@1"] == 51.0
     assert "(ours)" in (tmp_path / "ablate.md").read_text()
+
+
+@pytest.mark.parametrize("world", ["msrvtt-b16-released", "didemo-b16-released"])
+@pytest.mark.parametrize("table", ["components", "energy", "pooling", "graph", "edges"])
+def test_ablate_takes_the_worlds_of_released_settings(
+    table: str, world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Trial] = []
+
+    def noted(trials: list[Trial], *arguments: Any, **options: Any) -> list[CannotRun]:
+        asked.extend(trials)
+        return [CannotRun(trial.label, "not trained here") for trial in trials]
+
+    monkeypatch.setattr("eaglenet.experiments.campaign.run_campaign", noted)
+    invoke("ablate", table, "--world", world, "--root", tmp_path, "--output", tmp_path / "out")
+    assert [trial.label for trial in asked] == [row.label for row in TABLES[table]]
+    for trial in asked:
+        assert trial.experiment.name.startswith(f"{world}/{table}/")
+        assert trial.experiment.training.select == "test"
+    dataset = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}[world.partition("-")[0]]
+    assert dataset in paper_numbers(table, asked[0].label, world)
 
 
 @pytest.mark.parametrize(

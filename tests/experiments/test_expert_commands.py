@@ -32,16 +32,20 @@ SMALL = ["--set", "data.val_videos=8", "--set", "training.epochs=1", "--set",
          "training.batch_size=16", "--seeds", "1"]  # fmt: skip
 
 
+OLD = ("ce", "mmt", "t2vlad", "hit", "teachtext", "hgr", "supportset")
+
+
 def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
     folder: Path, tmp_path: Path
 ) -> None:
-    told = run("compare", "ce", "hgr", "clip4clip", "--dataset", "experts", "--root", folder,
+    told = run("compare", *OLD, "clip4clip", "--dataset", "experts", "--root", folder,
                "--output", tmp_path, *SMALL)  # fmt: skip
     assert "Rows differ in features: compare only those that agree." in " ".join(told.split())
     text = (tmp_path / "compare.md").read_text()
     assert "| ce | that of the stored features | stored experts: colour" in text
     assert "| clip4clip | that of the stored features | stored frames and sentences |" in text
     rows = json.loads((tmp_path / "compare.json").read_text())["rows"]
+    assert [row["label"] for row in rows] == [*OLD, "clip4clip"]
     assert {row["conditions"]["selection"] for row in rows} == {"validation"}
     report = (tmp_path / "report" / "report.md").read_text()
     assert "| recipe | pre-training | features | split | epoch chosen on |" in report

@@ -318,6 +318,22 @@ def test_seconds_of_a_resumed_run_are_those_of_all_its_attempts(
     assert run.result["pairs"] == 3 * 5 * 16
 
 
+def test_seconds_of_an_epoch_are_those_of_its_steps_without_evaluations(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table 6 of the paper counts an epoch of training; choosing the epoch is no part of it."""
+    plain = trainer_module.evaluate_source
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.7)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(trainer_module, "evaluate_source", slow)
+    result = train(tiny_experiment(features, epochs=3), tmp_path, device="cpu").result
+    assert result["seconds"] > 3 * 0.7
+    assert 0 < result["epoch_seconds"] < (result["seconds"] - 3 * 0.7) / 3 + 0.01
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_term(
     features: Path, tmp_path: Path
 ) -> None:

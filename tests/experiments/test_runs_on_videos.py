@@ -168,6 +168,15 @@ def test_a_run_is_evaluated_on_other_frames_and_says_so(videos: Path, tmp_path: 
     assert any("made for: short: 'repeat' -> 'mask'" in note for note in notes)
 
 
+def test_a_run_of_fp16_weights_is_evaluated_as_it_was_trained(videos: Path, tmp_path: Path) -> None:
+    experiment = experiment_on(videos, precision="fp16_weights", optimizer="bert_adam")
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert evaluate_run(run.folder, split="val", device="cpu").precision == "fp16"
+    asked = EvaluationOptions(precision="fp32")
+    result = evaluate_run(run.folder, split="val", device="cpu", options=asked)
+    assert result.precision == "fp32"
+
+
 def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

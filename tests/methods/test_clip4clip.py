@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from double_precision import EXACT, VIDEOS, build, frames_of, matrix, sentences_of, texts, videos
+from double_precision import (
+    EXACT,
+    VIDEOS,
+    build,
+    frames_of,
+    matrix,
+    sentences_of,
+    shake,
+    texts,
+    videos,
+)
+from small_towers import small_clip, small_clips
 
+import eaglenet
 from eaglenet.errors import ConfigError
 from eaglenet.layers.temporal_transformer import copy_text_tower
+from eaglenet.methods import METHODS
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.training.optimizer import freeze_parameters, is_of_encoder
+from eaglenet.types import Clips, TextFeatures, VideoFeatures
 from reference import clip4clip as reference
 from reference.arithmetic import contrastive, weights_of
 
@@ -119,3 +135,70 @@ def test_more_frames_than_positions_are_refused() -> None:
     method = build("clip4clip", head="transformer", num_layers=1, num_positions=3)
     with pytest.raises(ConfigError, match="4 tokens were given, but there are positions for 3"):
         method.encode_video(videos())
+
+
+def with_stem(stem: str) -> CLIP4Clip:
+    method = METHODS["clip4clip"].build(CLIP4ClipConfig(stem=stem), small_clip()).eval()  # type: ignore[arg-type]
+    assert isinstance(method, CLIP4Clip)
+    return method
+
+
+@torch.no_grad()
+def test_the_3d_stem_is_a_convolution_over_three_frames() -> None:
+    """The kernel: 3 x patch x patch, stride 1 and padding 1 in time, CLIP's own in the middle."""
+    vision = shake(with_stem("3d")).encoder.vision  # type: ignore[union-attr]
+    stem, patches, side = vision.temporal_stem, vision.patch_embedding, 8
+    maps = (stem.before, patches.projection, stem.after)
+    kernel = torch.stack([one.weight.unflatten(1, (3, side, side)) for one in maps], dim=2)
+    pixels = torch.randn(2, 5, 3, 16, 16, dtype=torch.float64)
+    found = torch.nn.functional.conv3d(
+        pixels.transpose(1, 2), kernel, stride=(1, side, side), padding=(1, 0, 0)
+    )
+    expected = found.permute(0, 2, 3, 4, 1).flatten(2, 3)
+    cut = patches.cut(pixels.flatten(0, 1))
+    ours = patches.projection(cut) + stem(cut, num_frames=5)
+    torch.testing.assert_close(ours.unflatten(0, (2, 5)), expected, **EXACT)
+
+
+@torch.no_grad()
+def test_a_new_3d_stem_changes_nothing_and_a_trained_one_sees_the_neighbours(
+    tmp_path: Path,
+) -> None:
+    plain, method, clips = with_stem("2d"), with_stem("3d"), small_clips(2, 4)
+    still = plain.encode_video(clips).frames
+    assert torch.equal(method.encode_video(clips).frames, still)
+    stem = method.encoder.vision.temporal_stem  # type: ignore[union-attr]
+    for weight in stem.parameters():
+        torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(1))
+    seen = method.encode_video(clips).frames
+    other = clips.frames.clone()
+    other[:, 3] = 255 - other[:, 3]
+    changed = method.encode_video(Clips(other, clips.mask, clips.seconds)).frames
+    assert torch.equal(changed[:, :2], seen[:, :2])
+    assert not torch.allclose(changed[:, 2], seen[:, 2])
+    # What lies in a padded frame is no neighbour.
+    mask = clips.mask.clone()
+    mask[:, 3] = False
+    short = [method.encode_video(Clips(one, mask, clips.seconds)) for one in (clips.frames, other)]
+    torch.testing.assert_close(short[0].frames[:, :3], short[1].frames[:, :3])
+    eaglenet.save(method, tmp_path / "model")
+    again = eaglenet.load(tmp_path / "model")
+    assert torch.equal(again.encode_video(clips).frames, seen)
+
+
+def test_the_3d_stem_has_clips_rate_and_is_not_frozen_with_embeddings() -> None:
+    method = with_stem("3d")
+    freeze_parameters(method, "embeddings")
+    names = [name for name, _ in method.named_parameters() if "temporal_stem" in name]
+    assert len(names) == 2
+    assert all(is_of_encoder(name) for name in names)
+    assert all(method.get_parameter(name).requires_grad for name in names)
+
+
+def test_the_3d_stem_needs_a_tower_and_an_unknown_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="stem=3d works inside CLIP's vision tower"):
+        build("clip4clip", stem="3d")
+    config = CLIP4ClipConfig()
+    object.__setattr__(config, "stem", "4d")
+    with pytest.raises(ConfigError, match="stem '4d' is unknown; choose one of 2d, 3d"):
+        config.__post_init__()

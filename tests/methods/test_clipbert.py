@@ -102,6 +102,28 @@ def test_the_score_does_not_depend_on_tiles_or_pairs_at_once() -> None:
     torch.testing.assert_close(streamed, whole, rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_scoring_all_streams_through_pairs_and_prepares_none() -> None:
+    """However many pairs there are, the network sees a few at a time, each of them once."""
+    method = make(pairs_at_once=4)
+    text, video = method.encode_text(tokens(7)), method.encode_video(small_clips(9, 5))
+    whole = method.score(text, video)
+    asked: list[int] = []
+    plain = method.pair_logits
+
+    def spy(text: Any, video: Any, rows: torch.Tensor, columns: torch.Tensor) -> Any:
+        asked.append(len(rows))
+        return plain(text, video, rows, columns)  # type: ignore[operator]
+
+    method.pair_logits = spy  # type: ignore[assignment]
+    streamed = torch.as_tensor(score_all(method, text, video, tile_texts=3, tile_videos=4))
+    assert max(asked) <= 4
+    assert sum(asked) == 7 * 9
+    torch.testing.assert_close(streamed.double(), whole, rtol=1e-4, atol=1e-5)
+    best = score_all(method, text, video, top_k=2, precision="fp32")
+    assert torch.equal(best.videos, whole.topk(2).indices)
+
+
 def test_one_clip_has_the_plain_cross_entropy() -> None:
     logits = random(4, 1, 2, seed=1)
     labels = torch.tensor([0, 1, 1, 0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 import eaglenet
+from eaglenet.data.demo.dataset import render_world
 from eaglenet.errors import CheckpointError
+from eaglenet.experiments import evaluation
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.methods.released_checkpoint import convert, read_released
 from eaglenet.types import TextFeatures, Tokens, VideoFeatures
 from golden_checkpoint import (
+    END,
     GOLDEN_NAMES,
+    START,
     TOLERANCE,
     golden_inputs,
     golden_options,
@@ -61,6 +66,43 @@ def test_a_converted_checkpoint_is_evaluated_as_its_authors_did() -> None:
     assert (spec.num_frames, spec.size) == (12, 64)
     assert (spec.sampling, spec.short, spec.square_pixels) == ("whole_rate", "zeros", True)
     assert (method.habits.max_words, method.habits.precision) == (32, "fp16")
+
+
+class Spelling:
+    """A tokenizer of the small checkpoint's few ids, which remembers the lengths asked for."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+
+    def __call__(self, texts: Sequence[str], max_length: int = 77) -> Tokens:
+        self.lengths.append(max_length)
+        rows = [[START, *(ord(letter) for letter in text[:6]), END] for text in texts]
+        ids = torch.zeros(len(rows), max_length, dtype=torch.long)
+        for row, found in enumerate(rows):
+            ids[row, : len(found)] = torch.tensor(found)
+        return Tokens(ids, ids > 0)
+
+    def save(self, folder: str | Path) -> None:
+        raise AssertionError("nothing is saved here")
+
+
+def test_evaluate_takes_frames_words_and_precision_from_a_converted_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The road to the published numbers: nothing but the two commands."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    render_world(tmp_path / "videos", "test", 3, size=64)
+    torch.save(weights_of(RGAT), tmp_path / "released.bin")
+    assert command(str(tmp_path / "released.bin"), str(tmp_path / "model")).exit_code == 0
+    method, tokenizer = eaglenet.load(tmp_path / "model"), Spelling()
+    method.tokenizer = tokenizer
+    monkeypatch.setattr(evaluation, "load", lambda folder: method)
+    result = evaluation.evaluate_model("it", "folder", tmp_path / "videos", device="cpu")
+    assert result.num_videos == 3
+    assert (result.precision, set(tokenizer.lengths)) == ("fp16", {32})
+    assert not any("made for" in note for note in result.notes)
+    (kept,) = (tmp_path / "cache").rglob("cache.json")
+    assert '"whole_rate"' in kept.read_text()
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)

@@ -329,6 +329,8 @@ def test_originals_have_their_authors_data_and_optimizer() -> None:
     assert xpool.data.max_words == 77
     assert (xpool.training.augment, xpool.training.decay) == ("crop_flip", "all")
     assert xpool.training.second_beta == 0.999
+    assert build_recipe("msrvtt-b32/tempme-original").training.augment == "rand_augment"
+    assert build_recipe("msrvtt-b32/tempme").training.augment == "none"
     for name in ("msvd-b32/tmass-original", "msvd-b32/ts2net-original"):
         assert name not in RECIPES  # their authors gave no settings there
 
@@ -397,6 +399,29 @@ def test_in_the_literal_reading_frame_edges_have_no_effect(name: str) -> None:
     without, _, _ = small_scores(dataclasses.replace(config, frame_edges=False))
     without.load_state_dict(method.state_dict())
     assert torch.equal(scores, without.score(text, video).detach())
+
+
+@pytest.mark.parametrize("world", ["msrvtt-b16", "didemo-b32", "demo", "features", "frames"])
+def test_recipes_say_how_they_read_edge_weights(world: str) -> None:
+    """Which is which stands with each: after the LeakyReLU, or as printed; never both."""
+    main, literal = (
+        RECIPES[world].__doc__ or "",
+        RECIPES[f"{world}-literal" if "-b" in world else f"{world}/literal"].__doc__ or "",
+    )
+    assert "after the LeakyReLU" in main
+    assert "literal" not in main
+    assert "before the LeakyReLU" in literal
+    notes = build_recipe("msrvtt-b16-literal").notes
+    assert "before the LeakyReLU" in notes
+    assert "after the LeakyReLU" not in notes
+
+
+def test_every_recipe_of_an_approximate_method_says_so() -> None:
+    variants = {name: build_recipe(name) for name in RECIPES}
+    shown = [name for name, recipe in variants.items() if METHODS[recipe.method].is_approximate]
+    assert {"msrvtt-experts/hit", "msrvtt-b16/tvmm", "experts/supportset"} <= set(shown)
+    silent = [name for name in shown if "Approximate" not in (RECIPES[name].__doc__ or "")]
+    assert silent == []
 
 
 def test_every_head_of_clip4clip_can_be_compared() -> None:

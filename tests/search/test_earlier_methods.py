@@ -21,6 +21,29 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_cross_encoder_reads_its_shortlist_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_small_model(tmp_path / "model", "clipbert", **MODELS["clipbert"])
+    (tmp_path / "videos").mkdir()
+    for number, colours in enumerate(("red", "green", "blue", "red blue", "blue green")):
+        colour_video(tmp_path / "videos" / f"{number}.mp4", colours.split())
+    index(tmp_path / "videos", tmp_path / "store", model=str(model))
+    engine = eaglenet.open(str(tmp_path / "store"))
+    assert engine.method.is_cross_encoder
+    read: list[int] = []
+    plain = type(engine.method).pair_logits  # type: ignore[attr-defined]
+
+    def spy(self: Any, text: Any, video: Any, rows: Any, columns: Any) -> Any:
+        read.append(len(rows))
+        return plain(self, text, video, rows, columns)
+
+    monkeypatch.setattr(type(engine.method), "pair_logits", spy)
+    hits = engine.search("a red car", k=1, shortlist=3)
+    assert len(hits) == 1
+    assert sum(read) == 3
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_shortlist_is_ranked_by_the_methods_own_score(name: str, tmp_path: Path) -> None:
     model = save_small_model(tmp_path / "model", name, **MODELS[name])

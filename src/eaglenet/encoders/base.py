@@ -228,7 +228,7 @@ class TowerEncoder(BaseEncoder):
     ) -> Float[Tensor, "videos frames tokens dim"]:
         """All frames in one batch through the tower; uint8, or floats normalised already.
 
-        ``mask`` says which frames are real; only token shift looks at it.
+        ``mask`` says which frames are real; only token shift and a temporal stem look at it.
         """
         num_videos, num_frames = frames.shape[:2]
         pixels = frames.to(self.device, non_blocking=True).flatten(0, 1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
 from eaglenet.encoders.config import VisionConfig
+from eaglenet.encoders.temporal_stem import TemporalStem
 from eaglenet.encoders.token_shift import shift_stride
 from eaglenet.errors import ConfigError, UsageError, too_many_frames
 
@@ -77,6 +78,13 @@ class PatchEmbedding(nn.Module):
     def forward(
         self, pixels: Shaped[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images patches channels"]:
+        result: Tensor = self.projection(self.cut(pixels))
+        return result
+
+    def cut(
+        self, pixels: Shaped[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images patches pixels"]:
+        """Normalised pixels of each patch, flattened as a convolution's kernel is."""
         size, side, grid = self.image_size, self.patch_size, self.grid
         if pixels.shape[-2:] != (size, size):
             raise UsageError(
@@ -85,12 +93,11 @@ class PatchEmbedding(nn.Module):
             )
         pixels = pixels[..., : grid * side, : grid * side]
         patches = pixels.reshape(len(pixels), 3, grid, side, grid, side)
-        # [images, row, column, channel, y, x], flattened as a convolution's kernel is.
+        # [images, row, column, channel, y, x]
         patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         if not pixels.is_floating_point():
             patches = torch.addcmul(self.shift, patches, self.scale)
-        result: Tensor = self.projection(patches.to(self.projection.weight.dtype))
-        return result
+        return patches.to(self.projection.weight.dtype)
 
 
 class VisionTower(nn.Module):
@@ -102,6 +109,7 @@ class VisionTower(nn.Module):
         super().__init__()
         self.config = config
         self.patch_embedding = PatchEmbedding(config, mean, std)
+        self.temporal_stem: TemporalStem | None = None
         self.class_embedding = nn.Parameter(torch.zeros(config.width))
         self.positional_embedding = nn.Parameter(torch.zeros(config.num_tokens, config.width))
         self.frame_embedding = (
@@ -116,10 +124,16 @@ class VisionTower(nn.Module):
         self.gradient_checkpointing = 0
 
     def embed(
-        self, pixels: Shaped[Tensor, "images 3 height width"]
+        self,
+        pixels: Shaped[Tensor, "images 3 height width"],
+        num_frames: int = 1,
+        frame_mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "images tokens channels"]:
         """What the first block takes: class token, then patches row by row, with positions."""
-        patches = self.patch_embedding(pixels)
+        cut = self.patch_embedding.cut(pixels)
+        patches = self.patch_embedding.projection(cut)
+        if self.temporal_stem is not None:
+            patches = patches + self.temporal_stem(cut, num_frames, frame_mask)
         class_token = self.class_embedding.to(patches.dtype).expand(len(patches), 1, -1)
         tokens = torch.cat([class_token, patches], dim=1) + self.positional_embedding
         result: Tensor = self.ln_pre(tokens)
@@ -140,10 +154,11 @@ class VisionTower(nn.Module):
     ) -> Float[Tensor, "images tokens dim"]:
         """Projected tokens: the class token alone, or with ``patches`` all, class token first.
 
-        ``images`` are videos times ``num_frames``, in order; only token shift and frame positions
-        look at that, and only token shift at ``frame_mask``: which frames are real.
+        ``images`` are videos times ``num_frames``, in order; only token shift, frame positions and
+        a temporal stem look at that, and only token shift and the stem at ``frame_mask``: which
+        frames are real.
         """
-        tokens = self.embed(pixels)
+        tokens = self.embed(pixels, num_frames, frame_mask)
         if self.frame_embedding is not None:
             tokens = place_in_time(tokens, self.frame_embedding, num_frames)
         last = len(self.blocks) - 1
@@ -160,6 +175,10 @@ class VisionTower(nn.Module):
                 num_queries=num_queries,
             )
         return self.project(tokens if patches else tokens[:, :1])
+
+    def add_temporal_stem(self) -> None:
+        """See patches with the frames before and after; nothing changes until it is trained."""
+        self.temporal_stem = TemporalStem(self.patch_embedding.projection)
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
         """Shift tokens in time in these blocks (from 0) and in no other."""

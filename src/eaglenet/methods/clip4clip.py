@@ -21,10 +21,18 @@ from eaglenet.layers.temporal_transformer import (
     default_heads,
 )
 from eaglenet.losses.softmax import SoftmaxLoss, cross_entropy
-from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+from eaglenet.methods.base import (
+    METHODS,
+    Method,
+    MethodSpec,
+    adopt_logit_scale,
+    frame_spec_for,
+    need_tower,
+)
 from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Head = Literal["mean", "lstm", "transformer", "tight"]
+Stem = Literal["2d", "3d"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,9 @@ class CLIP4ClipConfig:
         ``tight`` (tightTransf, a cross encoder over every pair).
     num_positions: most frames a transformer head can take (``tight`` needs one more for the text).
     pairs_at_once: how many pairs the cross encoder takes in one go; bounds memory, not results.
+    stem: ``2d``, CLIP's own map of a patch, or ``3d``: patches are seen with the frames before and
+        after, inside CLIP's vision tower (its authors found it no better, and freeze nothing then:
+        ``training.freeze=none``).
     """
 
     num_frames: int = 12
@@ -44,11 +55,15 @@ class CLIP4ClipConfig:
     num_positions: int = 77
     dropout: float = 0.1
     pairs_at_once: int = 4096
+    stem: Stem = "2d"
 
     def __post_init__(self) -> None:
-        if self.head not in get_args(Head):
-            known = ", ".join(get_args(Head))
-            raise ConfigError(f"head {self.head!r} is unknown; choose one of {known}")
+        for name, choices in (("head", get_args(Head)), ("stem", get_args(Stem))):
+            if getattr(self, name) not in choices:
+                known = ", ".join(choices)
+                raise ConfigError(
+                    f"{name} {getattr(self, name)!r} is unknown; choose one of {known}"
+                )
 
 
 class CLIP4Clip(Method):
@@ -144,6 +159,8 @@ class CLIP4Clip(Method):
 
 def build(config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
     """A temporal transformer starts from CLIP's text blocks and positions where widths fit."""
+    if config.stem == "3d":
+        need_tower(encoder, "clip4clip with stem=3d").vision.add_temporal_stem()
     method = CLIP4Clip(encoder, config)
     adopt_logit_scale(encoder, method.loss)
     if isinstance(method.head, TemporalTransformer | CrossEncoder):

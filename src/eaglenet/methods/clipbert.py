@@ -76,7 +76,9 @@ class ClipBERT(Method):
 
     Reduced: the grid is the patches of the encoder's tower (or the frames themselves, of stored
     features) through one linear map, not ResNet-50's through a convolution; the pair network starts
-    from random weights, without image-text pre-training, and reads the encoder's words.
+    from random weights, without image-text pre-training, and reads the encoder's words. Clips are
+    all of the video's, in training and in evaluation; how many the published row has is uncertain
+    (16 at its best).
     """
 
     name = "clipbert"

@@ -70,6 +70,7 @@ class Frozen(VideoTowerMethod):
 
     Paper: starts from an ImageNet ViT and DistilBERT and is pre-trained on CC3M and WebVid-2M; here
     from CLIP's towers and projections, without that pre-training. Padded frames are masked.
+    Whether the authors' checkpoint was trained from the ``released`` start is uncertain.
     """
 
     name = "frozen"

@@ -55,6 +55,8 @@ class T2VLAD(ExpertMethod):
     with t_e from the text's VLAD and v_e from the maximum over the expert's tokens.
 
     Paper: 768 wide over a fine-tuned BERT; words of another width go through a linear map first.
+    Read from a port; that the paper trains with Ranger and else alike is uncertain, and recipes
+    follow the port.
     """
 
     name = "t2vlad"

@@ -47,8 +47,9 @@ class TeachText(Method):
     scoring never sees a teacher.
 
     Paper: students CE and MMT, here any method; the weights of the experts are part of the stored
-    text vectors (uncertain: the released training sums plain products). The variant that leaves out
-    captions which teachers rank badly is not here.
+    text vectors (uncertain: the released training sums plain products). The student of the
+    published row is MMT with more teachers (uncertain); recipes have CE, that of the released code.
+    The variant that leaves out captions which teachers rank badly is not here.
     """
 
     name = "teachtext"

@@ -26,7 +26,7 @@ class TempMeConfig:
     groups: neighbouring clips that become one in each of the blocks before the last; their product
         is ``num_frames``. None factors it: 12 frames 2, 2, 3 (the authors), 64 frames 4, 4, 4.
     num_merged: patches of a frame that merge in each of the first blocks; None takes 5% (the
-        authors: 2 of 49 for ViT-B/32; 10 of 196 for ViT-B/16 is our reading).
+        authors: 2 of 49 for ViT-B/32; 10 of 196 for ViT-B/16 is our reading, uncertain).
     across, within: shares of all tokens that merge between clips, and inside one.
     """
 
@@ -44,8 +44,8 @@ class TempMe(CosineMethod):
 
     A video is one set of tokens at the end: class tokens never merge, patches do, first inside a
     frame, then between neighbouring ones (`encoders.token_merging`). ``VideoFeatures.video`` is
-    that vector. Paper: a video with fewer frames shows some twice, whatever its padding; the
-    authors' RandAugment is not here.
+    that vector. Paper: a video with fewer frames shows some twice, whatever its padding. The
+    authors' RandAugment is ``training.augment=rand_augment``, which the ``-original`` recipes have.
     """
 
     name = "tempme"

@@ -46,8 +46,10 @@ class VideoColBERT(Method):
     the padding a batch came with never changes a score. With sentence features that hold no words,
     the sentence is the only word and nothing is expanded.
 
-    Paper: no code was released. Frames carry positions, expansion tokens none (they are learned
-    themselves); the transformer has the residual of CLIP4Clip's seqTransf.
+    Paper: no code was released, so these are uncertain and our choice: queries are expanded by
+    CLIP's own padding; frames carry positions, expansion tokens none (they are learned themselves);
+    the transformer starts from CLIP's text blocks and has the residual of CLIP4Clip's seqTransf;
+    both losses share temperature and bias; it is trained as CLIP4Clip is.
     """
 
     name = "video_colbert"

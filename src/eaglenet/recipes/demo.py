@@ -12,7 +12,7 @@ from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
-from eaglenet.recipes.benchmarks import LITERAL
+from eaglenet.recipes.benchmarks import LITERAL, edges_note
 from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.recipes.stored_features import NEED_EXPERTS
@@ -121,10 +121,10 @@ def literal() -> Experiment:
 
 def register() -> None:
     source = "The demo world, small towers from random weights."
-    add_recipe("demo", partial(demo_experiment, "eaglenet"), source)
+    add_recipe("demo", partial(demo_experiment, "eaglenet"), source + edges_note("eaglenet"))
     for method in METHODS:
         if method not in NEED_EXPERTS:
-            note = approximate_note(method)
+            note = approximate_note(method) + edges_note(method)
             add_recipe(f"demo/{method}", partial(demo_experiment, method), source + note)
     for name in VARIANTS:
         add_recipe(f"demo/{name}", partial(variant, demo_experiment, name), source)

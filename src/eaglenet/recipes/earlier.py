@@ -20,7 +20,7 @@ from eaglenet.encoders.experts import ExpertConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.benchmarks import TOWERS
-from eaglenet.recipes.configs import method_config
+from eaglenet.recipes.configs import approximate_note, method_config
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
 from eaglenet.types import FrameSpec
@@ -190,12 +190,14 @@ def register() -> None:
         add_recipe(
             f"{dataset}-experts/{method}",
             partial(expert_row, method, dataset),
-            f"{METHODS[method].paper}: its authors' settings on {dataset}, on their experts.",
+            f"{METHODS[method].paper}: its authors' settings on {dataset}, on their experts."
+            f"{approximate_note(method)}",
         )
     for method, row in TOWER_ROWS.items():
         for dataset in row.datasets:
             add_recipe(
                 f"{dataset}-{row.tower}/{method}",
                 partial(tower_row, method, dataset),
-                f"{METHODS[method].paper}: its authors' settings on {dataset}, from CLIP.",
+                f"{METHODS[method].paper}: its authors' settings on {dataset}, from CLIP."
+                f"{approximate_note(method)}",
             )

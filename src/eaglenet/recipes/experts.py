@@ -22,7 +22,7 @@ from eaglenet.encoders.experts import ExpertConfig
 from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
-from eaglenet.recipes.configs import method_config
+from eaglenet.recipes.configs import approximate_note, method_config
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.recipes.stored_features import NEED_TOWERS
 from eaglenet.training.config import TrainingConfig
@@ -88,4 +88,8 @@ def register() -> None:
     source = "Experts of the demo world (eaglenet data demo-experts), small heads."
     for method in METHODS:
         if method not in NEED_TOWERS:
-            add_recipe(f"experts/{method}", partial(expert_experiment, method), source)
+            add_recipe(
+                f"experts/{method}",
+                partial(expert_experiment, method),
+                source + approximate_note(method),
+            )

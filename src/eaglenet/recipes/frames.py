@@ -22,7 +22,7 @@ from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.experiments.feature_writing import FRAMES as FRAMES_EXPERT
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
-from eaglenet.recipes.benchmarks import LITERAL
+from eaglenet.recipes.benchmarks import LITERAL, edges_note
 from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.recipes.stored_features import NEED_EXPERTS, NEED_TOWERS
@@ -114,13 +114,13 @@ def register() -> None:
         ("frames-tuned", tuned_experiment, "Frames with captions, towers of `small` tuned."),
     )
     for family, build, source in families:
-        add_recipe(family, partial(build, "eaglenet"), source)
+        add_recipe(family, partial(build, "eaglenet"), source + edges_note("eaglenet"))
         for method in METHODS:
             if method in NEED_TOWERS:
                 continue  # they work inside CLIP's tower, which `small` is not
             if method in NEED_EXPERTS and build is tuned_experiment:
                 continue  # graphs of sentences are made with features alone
-            note = approximate_note(method)
+            note = approximate_note(method) + edges_note(method)
             add_recipe(f"{family}/{method}", partial(build, method), source + note)
         for name in VARIANTS:
             add_recipe(f"{family}/{name}", partial(variant, build, name), source)

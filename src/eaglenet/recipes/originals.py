@@ -109,7 +109,7 @@ ORIGINALS: dict[str, Original] = {
         changes={"didemo": Change(training={"batch_size": 32}, num_frames=64, max_words=64)},
     ),
     "tempme": Original(
-        {"batch_size": 128, **ADAPTERS},
+        {"batch_size": 128, **ADAPTERS, "augment": "rand_augment"},
         datasets=("msrvtt", "didemo"),
         frames={"sampling": "whole_rate", "square_pixels": True},
     ),

@@ -19,7 +19,7 @@ from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.methods import METHODS
 from eaglenet.recipes.ablations import register_tables
-from eaglenet.recipes.benchmarks import LITERAL
+from eaglenet.recipes.benchmarks import LITERAL, edges_note
 from eaglenet.recipes.configs import VARIANTS, approximate_note, method_config, variant
 from eaglenet.recipes.registry import add_recipe
 from eaglenet.training.config import TrainingConfig
@@ -127,12 +127,12 @@ def literal() -> Experiment:
 
 def register() -> None:
     source = "Stored features, adapters to 512; 500 videos held out choose the epoch."
-    add_recipe("features", partial(feature_experiment, "eaglenet"), source)
+    add_recipe("features", partial(feature_experiment, "eaglenet"), source + edges_note("eaglenet"))
     for method in METHODS:
         note = " Cannot run: needs a tower." if method in NEED_TOWERS else ""
         note = " Cannot run: needs words and graphs." if method in NEED_EXPERTS else note
         note = " Cannot run: needs token ids." if method in NEED_IDS else note
-        note = approximate_note(method) + note
+        note = approximate_note(method) + edges_note(method) + note
         add_recipe(f"features/{method}", partial(feature_experiment, method), source + note)
     for name in VARIANTS:
         add_recipe(f"features/{name}", partial(variant, feature_experiment, name), source)

@@ -11,15 +11,16 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from eaglenet.errors import ConfigError
+from eaglenet.training.rand_augment import rand_augment
 from eaglenet.types import Clips, PairBatch
 
-Augmentation = Literal["none", "crop_flip"]
+Augmentation = Literal["none", "crop_flip", "rand_augment"]
 CROP_AREA = (0.5, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
 
 
 def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None) -> PairBatch:
-    """The batch with ``num_frames`` of its frames, and cropped and mirrored where asked for.
+    """The batch with ``num_frames`` of its frames, and other views of them where asked for.
 
     Draws from the default generator, which a step seeds: a step repeated is the same step.
     """
@@ -36,6 +37,8 @@ def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None
         videos = take_frames(videos, jittered_places(num_videos, given, num_frames))
     if augmentation == "crop_flip":
         videos = dataclasses.replace(videos, frames=crop_and_flip(videos.frames))
+    elif augmentation == "rand_augment":
+        videos = dataclasses.replace(videos, frames=rand_augment(videos.frames))
     return dataclasses.replace(batch, videos=videos)
 
 
