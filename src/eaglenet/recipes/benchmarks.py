@@ -29,7 +29,8 @@ SUPPORT = (
 MODERN = f"{SETTINGS} {ACTIVATED}; {SUPPORT}"
 LITERAL = (
     "The literal reading of the paper's edge weights, before the LeakyReLU: the frame part cancels "
-    "and frame-to-frame edges have no effect (docs/paper_map.md)."
+    "and frame-to-frame edges have no effect. R@1 beside the activated reading, three seeds: demo "
+    "world 33.0 and 29.8, real frames 24.8 and 24.8, within the spread (docs/paper_map.md)."
 )
 RELEASED = (
     "Released settings: the authors' scripts (BERT-style Adam without bias correction, per-tensor "
