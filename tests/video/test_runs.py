@@ -148,6 +148,16 @@ def test_a_file_that_changes_during_a_piece_leaves_no_run(
     assert open_files(path.name) == 0
 
 
+def test_a_run_of_a_file_that_was_deleted_is_let_go(films: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "film.avi"
+    path.write_bytes(films["h264.avi"].read_bytes())
+    in_pieces(path, keep_open=True)
+    assert open_files(path.name) > 0
+    path.unlink()
+    in_pieces(films["mpeg4.avi"], keep_open=True)
+    assert open_files(f"{path.name} (deleted)") == 0
+
+
 def test_a_run_knows_what_it_has_passed(films: dict[str, Path]) -> None:
     """Any moment that it can still show is shown as by one from the start."""
     with open_video(films["mpeg4.avi"], threads=1) as opened:
