@@ -18,7 +18,11 @@ def repeat_piece(
         for turn in range(turns):
             with pyav().open(str(piece)) as source:
                 given = source.streams.video[0]
-                stream = stream or film.add_stream_from_template(given)
+                if stream is None:
+                    stream = film.add_stream_from_template(given)
+                    if target.suffix == ".avi":
+                        # It counts frames: by a finer clock it would hold empty ones in between.
+                        stream.time_base = 1 / given.average_rate
                 shift = round(turn * seconds / given.time_base)
                 for packet in source.demux(given):
                     if packet.dts is not None:

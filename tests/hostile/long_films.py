@@ -35,7 +35,8 @@ SPEC = FrameSpec(num_frames=12, size=16)
 
 def make_film(path: Path, minutes: int) -> Path:
     """A film of 64 x 48 that moves, with a keyframe every ten seconds as x264 has by default."""
-    piece = path.with_name("piece.mp4")  # Matroska leaves the times of its first packets open
+    # Matroska leaves the times of its first packets open; MP4 holds H.264 otherwise than AVI does.
+    piece = path.with_name("piece.nut" if path.suffix == ".avi" else "piece.mp4")
     if not piece.exists():
         generator = np.random.default_rng(0)
         scene = generator.integers(0, 256, (3, 48, 64 + PIECE * FPS), dtype=np.uint8)
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, nargs="+", default=[10, 40])
     minutes = parser.parse_args().minutes
     with tempfile.TemporaryDirectory() as folder:
-        for suffix in ("mp4", "mkv", "ts", "flv"):
+        for suffix in ("mp4", "mkv", "ts", "flv", "avi"):
             for length in minutes:
                 film = make_film(Path(folder) / f"{length}.{suffix}", length)
                 for path in (film, damage(film, length)):

@@ -6,28 +6,23 @@ import multiprocessing
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from pieces import FRAMES, WINDOWS, assert_equal, damaged, in_pieces, open_files
 from videos import read_numbers, write_numbered
 
-from eaglenet.types import FrameSpec
 from eaglenet.video import source as sources
-from eaglenet.video.decoding import DecodedVideo, decode_windows, thumbnail, write_video
+from eaglenet.video.decoding import thumbnail, write_video
 from eaglenet.video.kept import KEPT
 from eaglenet.video.sampling import BORDER_TOLERANCE
 from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.windows import Window, _shown_within
+from eaglenet.video.windows import _shown_within
 from eaglenet.video.worker import next_request
-
-SPEC = FrameSpec(num_frames=5, size=64)
-FRAMES = 25 * 48
-WINDOWS = [(start, start + 5.0) for start in range(0, 48, 4)]
 
 
 @pytest.fixture(autouse=True)
@@ -90,49 +85,6 @@ def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return FILMS[request.param](tmp_path_factory.mktemp("films") / request.param)
 
 
-def damaged(film: Path, target: Path) -> Path:
-    """Its end cut off, and holes."""
-    content = bytearray(film.read_bytes())
-    chance = random.Random(3)
-    for _ in range(6):
-        place = chance.randrange(len(content) // 4, len(content))
-        content[place : place + 20] = chance.randbytes(20)
-    target.write_bytes(content[: len(content) * 9 // 10])
-    return target
-
-
-def in_pieces(
-    path: Path, *, keep_open: bool, windows: Sequence[Window] = WINDOWS
-) -> dict[Window | None, DecodedVideo]:
-    """Two windows at a time, as workers get them."""
-    with open_video(path) as opened:
-        end = opened.seconds(opened.span()[1])
-    inside = [window for window in windows if window[0] < end]
-    return {
-        video.window: video
-        for start in range(0, len(inside), 2)
-        for video in decode_windows(
-            path,
-            SPEC,
-            inside[start : start + 2],
-            threads=1,
-            skip_damaged=True,
-            picture_size=24,
-            keep_open=keep_open,
-        )
-    }
-
-
-def assert_equal(
-    found: dict[Window | None, DecodedVideo], expected: dict[Window | None, DecodedVideo]
-) -> None:
-    assert found.keys() == expected.keys()
-    for window, video in found.items():
-        assert torch.equal(video.frames, expected[window].frames), window
-        assert torch.equal(video.seconds, expected[window].seconds), window
-        assert (video.picture == expected[window].picture).all(), window
-
-
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("most_scanned", [sources.SCAN_BYTES, 0])
 def test_pieces_of_a_film_kept_open_equal_those_of_one_opened_anew(
@@ -190,17 +142,6 @@ def write_busy(path: Path, seconds: int) -> Path:
 def bytes_read() -> int:
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(lines[0].removeprefix("rchar: "))
-
-
-def open_files(name: str) -> int:
-    folder = "/proc/self/fd"
-    targets = []
-    for entry in os.listdir(folder):
-        try:
-            targets.append(os.readlink(f"{folder}/{entry}"))
-        except OSError:
-            continue
-    return sum(Path(target).name == name for target in targets)
 
 
 def test_at_most_two_are_kept_open_of_one_film_and_none_of_the_one_before(tmp_path: Path) -> None:

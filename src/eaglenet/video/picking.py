@@ -5,7 +5,7 @@ Ways to do so, over a ``PacketSource`` (see ``source.VideoSource``):
 - ``exact_picking.pick_exact``: the frame on show at each time.
 - ``pick_keyframes``: the nearest keyframe to each time; decodes one packet a frame.
 - ``decode_through``: every clean frame in order, for damaged files and files without timestamps;
-  ``pick_decoded`` picks from these.
+  a ``DecodedRun`` picks from these, which needs no times of packets.
 
 Times are ticks of the stream's clock throughout. A frame is known by its time (``pts``).
 """
@@ -58,19 +58,40 @@ class UntimedPacketError(Exception):
     """A packet without a time: only decoding through can tell what is shown when."""
 
 
-def pick_decoded(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
-    """As ``pick_exact`` by decoding everything, which needs no times of packets."""
-    shown = None
-    position = 0
-    for time, frame in decode_through(source):
-        while position < len(targets) and shown is not None and time > targets[position]:
-            yield position, shown
-            position += 1
-        if position == len(targets):
-            return
-        shown = frame
-    for rest in range(position, len(targets)):
-        yield rest, shown
+class DecodedRun:
+    """The frames of ``decode_through`` from the start, as far as somebody has wanted them.
+
+    Whoever wants later ones reads on, and gets what reading from the start would give.
+    """
+
+    def __init__(self, source: PacketSource) -> None:
+        self._frames = decode_through(source)
+        self._shown: Any | None = None
+        self._following: tuple[int, Any] | None = None
+        self.passed: int | None = None
+        """The latest time at which another frame has taken the place of the one on show."""
+
+    def can_show(self, target: int) -> bool:
+        """Whether what is shown at ``target`` has not been passed yet."""
+        return self.passed is None or target >= self.passed
+
+    def pick(self, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
+        """For each of the sorted ``targets`` its position and the frame on show then."""
+        position = 0
+        while position < len(targets):
+            self._following = self._following or next(self._frames, None)
+            if self._following is None:
+                yield position, self._shown
+                position += 1
+                continue
+            time, frame = self._following
+            if self._shown is not None:
+                if time > targets[position]:
+                    yield position, self._shown
+                    position += 1
+                    continue
+                self.passed = time if self.passed is None else max(self.passed, time)
+            self._shown, self._following = frame, None
 
 
 def pick_keyframes(

@@ -16,8 +16,10 @@ from eaglenet.errors import VideoDecodeError
 from eaglenet.types import FrameSpec
 from eaglenet.video import pixels
 from eaglenet.video.containers import pyav
+from eaglenet.video.kept import KEPT, KeptRun
 from eaglenet.video.opened import OpenedVideo
 from eaglenet.video.packet_table import PacketTable, check_readable_part, read_table
+from eaglenet.video.picking import DecodedRun
 
 SCAN_BYTES = 256 * 2**20
 """Files without an index are read whole to learn their frame times only up to this size."""
@@ -234,6 +236,29 @@ class VideoSource(OpenedVideo):
             return packet.pts is not None
         position = bisect_left(landmarks.times, packet.pts)
         return landmarks.times[position : position + 1] == [packet.pts]
+
+    @contextlib.contextmanager
+    def decoded_run(self, target: int) -> Iterator[DecodedRun]:
+        """Frames decoded from the start on, ``target`` (a tick) among them.
+
+        Where files are kept open, a run goes on that was begun for an earlier piece.
+        """
+        if self._identity is None:
+            yield DecodedRun(self)
+            return
+        run = KEPT.take_run(self._identity, target)
+        if run is None:
+            own = VideoSource(self.path, threads=1)
+            run = KeptRun(DecodedRun(own), own)
+        is_well = False
+        try:
+            yield run.frames
+            is_well = self._identity_now() == self._identity
+        finally:
+            if is_well:
+                KEPT.put_run(self._identity, run)
+            else:
+                run.source.close()
 
     def seconds(self, time: int) -> float:
         return float((time - self.zero) * self.tick)

@@ -21,7 +21,6 @@ from eaglenet.video.exact_picking import pick_exact
 from eaglenet.video.picking import (
     UntimedPacketError,
     decode_through,
-    pick_decoded,
     pick_keyframes,
 )
 
@@ -218,9 +217,12 @@ def _frames(
             del pending[position]
             yield position, frame
     except UntimedPacketError:
-        positions = list(pending)
-        for rest, frame in pick_decoded(source, list(pending.values())):
-            yield positions[rest], frame
+        positions, rest = list(pending), list(pending.values())
+        if not rest:
+            return
+        with source.decoded_run(rest[0]) as run:
+            for place, frame in run.pick(rest):
+                yield positions[place], frame
 
 
 def _finish(

@@ -1,0 +1,73 @@
+"""Films decoded piece by piece, as workers do it, and compared."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from eaglenet.types import FrameSpec
+from eaglenet.video.decoding import DecodedVideo, decode_windows
+from eaglenet.video.source import open_video
+from eaglenet.video.windows import Window
+
+SPEC = FrameSpec(num_frames=5, size=64)
+FRAMES = 25 * 48
+WINDOWS = [(start, start + 5.0) for start in range(0, 48, 4)]
+
+
+def damaged(film: Path, target: Path) -> Path:
+    """Its end cut off, and holes."""
+    content = bytearray(film.read_bytes())
+    chance = random.Random(3)
+    for _ in range(6):
+        place = chance.randrange(len(content) // 4, len(content))
+        content[place : place + 20] = chance.randbytes(20)
+    target.write_bytes(content[: len(content) * 9 // 10])
+    return target
+
+
+def in_pieces(
+    path: Path, *, keep_open: bool, windows: Sequence[Window] = WINDOWS
+) -> dict[Window | None, DecodedVideo]:
+    """Two windows at a time, as workers get them."""
+    with open_video(path) as opened:
+        end = opened.seconds(opened.span()[1])
+    inside = [window for window in windows if window[0] < end]
+    return {
+        video.window: video
+        for start in range(0, len(inside), 2)
+        for video in decode_windows(
+            path,
+            SPEC,
+            inside[start : start + 2],
+            threads=1,
+            skip_damaged=True,
+            picture_size=24,
+            keep_open=keep_open,
+        )
+    }
+
+
+def assert_equal(
+    found: dict[Window | None, DecodedVideo], expected: dict[Window | None, DecodedVideo]
+) -> None:
+    assert found.keys() == expected.keys()
+    for window, video in found.items():
+        assert torch.equal(video.frames, expected[window].frames), window
+        assert torch.equal(video.seconds, expected[window].seconds), window
+        assert (video.picture == expected[window].picture).all(), window
+
+
+def open_files(name: str) -> int:
+    folder = "/proc/self/fd"
+    targets = []
+    for entry in os.listdir(folder):
+        try:
+            targets.append(os.readlink(f"{folder}/{entry}"))
+        except OSError:
+            continue
+    return sum(Path(target).name == name for target in targets)

@@ -1,0 +1,174 @@
+"""Films that only decoding tells the times of: a piece goes on where an earlier one stopped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pieces import FRAMES, SPEC, WINDOWS, assert_equal, in_pieces, open_files
+from videos import read_numbers, write_numbered
+
+from eaglenet.video.decoding import decode_windows
+from eaglenet.video.kept import KEPT, MOST
+from eaglenet.video.picking import DecodedRun
+from eaglenet.video.source import VideoSource, open_video
+
+FILMS: dict[str, dict[str, Any]] = {
+    "h264.avi": {"with_audio": True},
+    "mpeg4.avi": {"code": "mpeg4"},
+    "h264 in order.avi": {"options": {"bf": "0"}},
+    "mpeg4 in order.avi": {"code": "mpeg4", "options": {"bf": "0"}, "with_audio": True},
+    "bare.h264": {},
+}
+OVERLAPPING = [(start, start + 7.0) for start in range(0, 48, 4)]
+"""Each piece of two begins before the last frame of the one before it."""
+REORDERED = ("h264.avi", "mpeg4.avi")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    yield
+    KEPT.close()
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("films")
+    return {name: write_numbered(folder / name, FRAMES, **how) for name, how in FILMS.items()}
+
+
+def with_holes(content: bytearray) -> bytearray:
+    chance = random.Random(5)
+    for _ in range(6):
+        place = chance.randrange(len(content) // 8, len(content) * 9 // 10)
+        content[place : place + 20] = chance.randbytes(20)
+    return content
+
+
+DAMAGES: dict[str, Callable[[bytearray], bytearray]] = {
+    "whole": lambda content: content,
+    "holes": with_holes,
+    "cut": lambda content: content[: len(content) * 17 // 20],
+    "holes and cut": lambda content: with_holes(content)[: len(content) * 17 // 20],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILMS)
+def test_pieces_that_go_on_equal_those_from_the_start(
+    films: dict[str, Path], name: str, damage: str, tmp_path: Path
+) -> None:
+    """Forwards with and without overlap, backwards, in any order, and every other piece."""
+    path = tmp_path / name
+    path.write_bytes(DAMAGES[damage](bytearray(films[name].read_bytes())))
+    mixed = random.Random(1).sample(WINDOWS, len(WINDOWS))
+    apart = [(start, start + 1.5) for start in range(0, 48, 2)]
+    for windows in (OVERLAPPING, WINDOWS, WINDOWS[::-1], mixed, apart, apart[::3]):
+        expected = in_pieces(path, keep_open=False, windows=windows)
+        assert len(expected) > 3
+        assert_equal(in_pieces(path, keep_open=True, windows=windows), expected)
+
+
+def test_frames_of_a_run_are_those_on_show(films: dict[str, Path]) -> None:
+    for name in REORDERED:
+        for video in in_pieces(films[name], keep_open=True).values():
+            assert read_numbers(video.frames) == (video.seconds * 25).round().int().tolist()
+
+
+def test_pieces_between_those_of_another_film(films: dict[str, Path]) -> None:
+    expected = {name: in_pieces(films[name], keep_open=False) for name in REORDERED}
+    for window in WINDOWS:
+        for name in REORDERED:
+            (found,) = decode_windows(
+                films[name], SPEC, [window], threads=1, picture_size=24, keep_open=True
+            )
+            assert_equal({window: found}, {window: expected[name][window]})
+            assert sum(open_files(other) for other in REORDERED if other != name) == 0
+
+
+@pytest.mark.parametrize("name", REORDERED)
+def test_each_of_two_runs_decodes_a_film_once(
+    films: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the start for each of six pieces it would be three times the film."""
+    sent = []
+    original = VideoSource.send
+
+    def send(self: VideoSource, packet: Any, *, keep: bool = True) -> list[Any]:
+        sent.append(packet)
+        return original(self, packet, keep=keep)
+
+    monkeypatch.setattr(VideoSource, "send", send)
+    in_pieces(films[name], keep_open=True, windows=OVERLAPPING)
+    assert FRAMES < len(sent) < 2 * FRAMES + 20
+    sent.clear()
+    in_pieces(films[name], keep_open=True, windows=WINDOWS)
+    assert len(sent) < FRAMES + 20
+    sent.clear()
+    in_pieces(films[name], keep_open=False, windows=WINDOWS)
+    assert len(sent) > 3 * FRAMES
+
+
+def test_no_more_than_two_runs_are_kept_and_none_after_a_failure(films: dict[str, Path]) -> None:
+    path = films["h264.avi"]
+    in_pieces(path, keep_open=True, windows=WINDOWS[::-1])
+    assert open_files(path.name) == MOST
+    with pytest.raises(MemoryError), open_video(path, threads=1, keep_open=True):
+        raise MemoryError
+    assert open_files(path.name) == 0
+    in_pieces(path, keep_open=True)
+    KEPT.close()
+    assert open_files(path.name) == 0
+
+
+def test_a_run_of_a_file_that_changed_is_not_gone_on_with(
+    films: dict[str, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "film.avi"
+    path.write_bytes(films["h264.avi"].read_bytes())
+    in_pieces(path, keep_open=True, windows=WINDOWS[:4])
+    path.write_bytes(films["mpeg4.avi"].read_bytes())
+    expected = in_pieces(path, keep_open=False, windows=WINDOWS[4:])
+    assert_equal(in_pieces(path, keep_open=True, windows=WINDOWS[4:]), expected)
+
+
+def test_a_file_that_changes_during_a_piece_leaves_no_run(
+    films: dict[str, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "film.avi"
+    path.write_bytes(films["h264.avi"].read_bytes())
+    with open_video(path, threads=1, keep_open=True) as opened:
+        with opened.decoded_run(0) as run:
+            assert next(run.pick([0]))[1] is not None
+            path.write_bytes(films["h264.avi"].read_bytes())
+        assert open_files(path.name) == 1
+    assert open_files(path.name) == 0
+
+
+def test_a_run_of_a_file_that_was_deleted_is_let_go(films: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "film.avi"
+    path.write_bytes(films["h264.avi"].read_bytes())
+    in_pieces(path, keep_open=True)
+    assert open_files(path.name) > 0
+    path.unlink()
+    in_pieces(films["mpeg4.avi"], keep_open=True)
+    assert open_files(f"{path.name} (deleted)") == 0
+
+
+def test_a_run_knows_what_it_has_passed(films: dict[str, Path]) -> None:
+    """Any moment that it can still show is shown as by one from the start."""
+    with open_video(films["mpeg4.avi"], threads=1) as opened:
+        run = DecodedRun(opened)
+        assert run.can_show(0)
+        list(run.pick([500]))
+        assert run.can_show(500)
+        assert not run.can_show(499)
+        ((_, again),) = run.pick([500])
+        ((_, last),) = run.pick([10**6])
+        assert run.can_show(10**6)
+        (_, fresh), (_, end) = DecodedRun(opened).pick([500, 10**6])
+    assert (again.pts, last.pts) == (fresh.pts, end.pts)
+    assert (again.to_ndarray() == fresh.to_ndarray()).all()
