@@ -199,9 +199,10 @@ def pick_exact(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[i
     """For each of the sorted ``targets`` its position and the frame on show then.
 
     Frames come as the decoder gives them, so not always in order; ``None`` stands for a frame that
-    did not decode. Raises ``UntimedPacketError`` where packets carry no times.
+    did not decode. Raises ``UntimedPacketError`` where packets carry no times, or cannot
+    be sought by them.
     """
-    if not source.has_times:
+    if not source.is_pickable:
         raise UntimedPacketError
     picker = _ExactPicker(source)
     for position, target in enumerate(targets):

@@ -29,6 +29,10 @@ class PacketSource(Protocol):
     def has_times(self) -> bool:
         """Whether packets say when their frames are shown."""
 
+    @property
+    def is_pickable(self) -> bool:
+        """Whether single frames can be found without decoding all before them."""
+
     def packets(self) -> Iterator[Any]:
         """Packets from the present position on, in decoding order."""
 

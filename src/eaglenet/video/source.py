@@ -43,6 +43,7 @@ class VideoSource(OpenedVideo):
         super().__init__(path, threads=threads, keep_open=keep_open)
         self._table: PacketTable | None = None
         self._span: tuple[int, int] | None = None
+        self._is_listed = self._lists_most()
         self.tick = Fraction(self.stream.time_base)
         self.aspect = pixels.pixel_aspect(self.stream)
         self.reformatter = pyav().video.reformatter.VideoReformatter()
@@ -73,6 +74,19 @@ class VideoSource(OpenedVideo):
     def has_times(self) -> bool:
         """AVI holds no times of show: where frames are reordered, only decoding tells."""
         return not (self.container.format.name == "avi" and self._context.has_b_frames)
+
+    @property
+    def is_pickable(self) -> bool:
+        """Whether frames are picked one by one.
+
+        In an AVI whose index was cut off every seek reads from the start: what is decoded through
+        goes on from piece to piece instead.
+        """
+        return self.has_times and (self.container.format.name != "avi" or self._is_listed)
+
+    def _lists_most(self) -> bool:
+        """Whether an index was found in opening; more of it is gathered while reading."""
+        return 10 * len(self.stream.index_entries) >= 9 * self.stream.frames
 
     def declared_seconds(self) -> float | None:
         """How long the video stream says it is, where it says so."""
