@@ -36,6 +36,8 @@ from eaglenet.types import Encoder
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 FRAMES_AND_SENTENCES = ("clip4clip", "xpool", "tmass", "video_colbert", "drl", "eaglenet")
 """Methods that must run on every tower; of the others some work inside CLIP's."""
+OVER_VIDEOS = ("frozen", "bridgeformer")
+"""Methods that read frames together inside any image tower of ours."""
 UNREAD = {"encoder.logit_scale", "encoder.logit_bias", "encoder.vision.pooling.key.bias"}
 
 
@@ -121,11 +123,12 @@ def test_training_reaches_every_weight_of_both_towers(name: str, family: str) ->
 
 
 @every_family
+@pytest.mark.parametrize("name", ["eaglenet", *OVER_VIDEOS])
 @torch.no_grad()
 def test_a_saved_model_names_its_family_and_loads_with_the_same_scores(
-    family: str, tmp_path: Path
+    name: str, family: str, tmp_path: Path
 ) -> None:
-    method = build("eaglenet", make_tower(family))
+    method = build(name, make_tower(family))
     folder.save(method, tmp_path)
     loaded = folder.load(tmp_path)
     assert loaded.encoder.family == family
@@ -138,7 +141,7 @@ def test_a_saved_model_names_its_family_and_loads_with_the_same_scores(
 
 @every_family
 def test_methods_inside_clips_tower_refuse_others_by_name(family: str) -> None:
-    assert not set(FRAMES_AND_SENTENCES) & set(REFUSING)
+    assert not {*FRAMES_AND_SENTENCES, *OVER_VIDEOS} & set(REFUSING)
     assert {"ts2net", "clipvip", "tvproxynet"} <= set(REFUSING)
     for name in REFUSING:
         message = refuses(name, family)

@@ -89,9 +89,10 @@ def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
     assert isinstance(encoder, OpenClipEncoder)
     with pytest.raises(UsageError, match="no blocks to take int8"):
         int8_products.int8_tower(encoder.vision, 24)
-    spec = METHODS["ts2net"]
-    with pytest.raises(ConfigError, match="openclip"):
-        spec.build(spec.config_class(), encoder)
+    for name in ("ts2net", "frozen", "bridgeformer"):
+        spec = METHODS[name]
+        with pytest.raises(ConfigError, match=f"{name} works inside.*openclip:NAME"):
+            spec.build(spec.config_class(), encoder)
 
 
 def test_a_tokenizer_of_another_kind_works_and_says_that_it_cannot_be_saved(

@@ -39,14 +39,18 @@ class AttentionPooling(nn.Module):
         self.mlp = FeedForward(width, mlp_width, activation)
 
     def forward(
-        self, tokens: Float[Tensor, "sequences tokens width"]
+        self,
+        tokens: Float[Tensor, "sequences tokens width"],
+        bias: Float[Tensor, "sequences tokens"] | None = None,
     ) -> Float[Tensor, "sequences width"]:
+        """``bias`` is added to the scores of all heads: what each token counts for."""
         width, heads = tokens.shape[-1], self.heads
         query = self.query(self.probe).view(heads, 1, width // heads)
         # [heads, width]: each head's query seen from the tokens
         directions = (query @ self.key.weight.view(heads, width // heads, width)).squeeze(1)
         scores = tokens @ (directions * (width // heads) ** -0.5).T
-        shares = scores.float().softmax(dim=1).to(tokens.dtype)
+        scores = scores.float() if bias is None else scores.float() + bias[..., None]
+        shares = scores.softmax(dim=1).to(tokens.dtype)
         mixed = shares.transpose(1, 2) @ tokens  # [sequences, heads, width]
         values = self.value.weight.view(heads, width // heads, width)
         pooled = torch.einsum("shw,hdw->shd", mixed, values).flatten(1) + self.value.bias

@@ -149,7 +149,13 @@ class ResidualBlock(nn.Module):
         attended = self.attention(
             attended, is_causal=is_causal, mask=mask, num_queries=num_queries, rotation=rotation
         )
-        tokens = tokens[:, :num_queries] + attended
+        return self.finish(tokens[:, :num_queries], attended)
+
+    def finish(
+        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        """What follows attention: both residual sums."""
+        tokens = tokens + attended
         result: Tensor = tokens + self.mlp(self.ln_2(tokens))
         return result
 

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from eaglenet.encoders.blocks import Attention, FeedForward
-from eaglenet.encoders.config import VisionConfig
+from eaglenet.encoders.blocks import Attention, BlockConfig, FeedForward
 from eaglenet.encoders.space_time import grouped_attention
 from eaglenet.encoders.text import TextTower, take_positions
 from eaglenet.encoders.video_proxy import split_heads
@@ -24,7 +23,7 @@ class BridgeBlock(nn.Module):
         b'' = b' + \mathrm{MLP}(\mathrm{LN}_6 b')
     """
 
-    def __init__(self, config: VisionConfig) -> None:
+    def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         width = config.width
         self.heads = config.heads
@@ -86,7 +85,7 @@ class BridgeBlock(nn.Module):
 class Bridge(nn.Module):
     """One bridge block for each visual block; the last one's own token is the answer."""
 
-    def __init__(self, config: VisionConfig, text_width: int, dim: int) -> None:
+    def __init__(self, config: BlockConfig, text_width: int, dim: int) -> None:
         super().__init__()
         self.map = nn.Linear(text_width, config.width)
         self.blocks = nn.ModuleList(BridgeBlock(config) for _ in range(config.layers))

@@ -1,7 +1,7 @@
 """A vision tower over whole videos: attention over space, and if wanted over time.
 
-It starts from any of our image tower's weights, and a video of one frame comes out as that tower's
-picture would.
+It starts from the weights of any of our image towers (:class:`TowerParts`), and a video of one
+frame comes out as that tower's picture would.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 
-from eaglenet.encoders.blocks import Attention, ResidualBlock
+from eaglenet.encoders.blocks import Attention, ResidualBlock, Rotation, rotate
+from eaglenet.encoders.compact.vision import ScaledBlock
+from eaglenet.encoders.tower_parts import TowerParts, frame_weight
 from eaglenet.encoders.video_proxy import split_heads
-from eaglenet.encoders.vision import VisionTower
 from eaglenet.errors import UsageError, too_many_frames
 from eaglenet.types import Clips, VideoFeatures
 
@@ -24,38 +25,65 @@ TimeStart = Literal["identity", "released"]
 
 def grouped_attention(
     attention: Attention,
-    first: Float[Tensor, "videos 1 width"],
+    first: Float[Tensor, "videos firsts width"],
     tokens: Float[Tensor, "videos groups members width"],
     mask: Bool[Tensor, "videos groups members"],
-) -> tuple[Float[Tensor, "videos 1 width"], Float[Tensor, "videos groups members width"]]:
+    *,
+    rotation: Rotation | None = None,
+    own_weight: Float[Tensor, "videos"] | None = None,
+) -> tuple[Float[Tensor, "videos firsts width"], Float[Tensor, "videos groups members width"]]:
     """The class token sees everything real; a token sees the class token and its own group.
 
     Groups are frames (attention over space) or places in the picture (attention over time).
+
+    Args:
+        first: the class token; with ``firsts`` 0 there is none, and a token sees its group alone.
+        rotation: rotary positions of the class token and of one group's members.
+        own_weight: added to the class token's score for itself.
     """
     videos, groups, members, width = tokens.shape
+    firsts = first.shape[1]
     joined = torch.cat([first, tokens.flatten(1, 2)], dim=1)
     query, key, value = attention.qkv(joined).chunk(3, dim=-1)
-    everything = torch.cat([mask.new_ones(videos, 1), mask.flatten(1)], dim=1)
-    seen_by_first = F.scaled_dot_product_attention(
-        split_heads(query[:, :1], attention.heads),
-        split_heads(key, attention.heads),
-        split_heads(value, attention.heads),
-        attn_mask=everything[:, None, None, :],
-    )
+    if rotation is not None:
+        tables = [
+            torch.cat([table[:firsts], table[firsts:].repeat(groups, 1)]) for table in rotation
+        ]
+        query, key = (
+            rotate(split_heads(states, attention.heads), (tables[0], tables[1]))
+            .transpose(1, 2)
+            .flatten(2)
+            for states in (query, key)
+        )
+    if firsts:
+        everything = torch.cat([mask.new_ones(videos, firsts), mask.flatten(1)], dim=1)
+        if own_weight is not None:
+            weights = torch.zeros_like(everything, dtype=query.dtype)
+            weights[:, :firsts] = own_weight[:, None]
+            everything = weights.masked_fill(~everything, float("-inf"))
+        seen_by_first = F.scaled_dot_product_attention(
+            split_heads(query[:, :firsts], attention.heads),
+            split_heads(key, attention.heads),
+            split_heads(value, attention.heads),
+            attn_mask=everything[:, None, None, :],
+        )
+        first = attention.out(seen_by_first.transpose(1, 2).flatten(2))
+    else:
+        # A group of padding would see nothing at all; nobody reads what it sees.
+        mask = mask | ~mask.any(dim=-1, keepdim=True)
 
     def with_first(states: Tensor) -> Tensor:
-        shared = states[:, None, :1].expand(-1, groups, -1, -1)
-        own = states[:, 1:].reshape(videos, groups, members, width)
+        shared = states[:, None, :firsts].expand(-1, groups, -1, -1)
+        own = states[:, firsts:].reshape(videos, groups, members, width)
         return split_heads(torch.cat([shared, own], dim=2).flatten(0, 1), attention.heads)
 
-    visible = torch.cat([mask.new_ones(videos, groups, 1), mask], dim=2).flatten(0, 1)
+    visible = torch.cat([mask.new_ones(videos, groups, firsts), mask], dim=2).flatten(0, 1)
     mixed = F.scaled_dot_product_attention(
-        split_heads(query[:, 1:].reshape(videos * groups, members, width), attention.heads),
+        split_heads(query[:, firsts:].reshape(videos * groups, members, width), attention.heads),
         with_first(key),
         with_first(value),
         attn_mask=visible[:, None, None, :],
     )
-    first = attention.out(seen_by_first.transpose(1, 2).flatten(2))
     tokens = attention.out(mixed.transpose(1, 2).flatten(2))
     return first, tokens.reshape(videos, groups, members, width)
 
@@ -69,7 +97,9 @@ class TimeAttention(nn.Module):
         0 for ever, so that time attention stays a mean over the frames.
     """
 
-    def __init__(self, block: ResidualBlock, *, start: TimeStart = "identity") -> None:
+    def __init__(
+        self, block: ResidualBlock | ScaledBlock, *, start: TimeStart = "identity"
+    ) -> None:
         super().__init__()
         width = block.attention.out.in_features
         self.norm = nn.LayerNorm(width, eps=block.ln_1.eps)
@@ -87,13 +117,19 @@ class TimeAttention(nn.Module):
 
     def forward(
         self,
-        first: Float[Tensor, "videos 1 width"],
+        first: Float[Tensor, "videos firsts width"],
         patches: Float[Tensor, "videos frames patches width"],
         mask: Bool[Tensor, "videos frames"],
-    ) -> tuple[Float[Tensor, "videos 1 width"], Float[Tensor, "videos frames patches width"]]:
+        *,
+        own_weight: Float[Tensor, "videos"] | None = None,
+    ) -> tuple[Float[Tensor, "videos firsts width"], Float[Tensor, "videos frames patches width"]]:
         across = mask[:, None].expand(-1, patches.shape[2], -1)
         first, told = grouped_attention(
-            self.attention, self.norm(first), self.norm(patches).transpose(1, 2), across
+            self.attention,
+            self.norm(first),
+            self.norm(patches).transpose(1, 2),
+            across,
+            own_weight=own_weight,
         )
         return first, told.transpose(1, 2)
 
@@ -109,13 +145,17 @@ class SpaceTime(nn.Module):
 
     Without it (BridgeFormer) y = x, and nothing is added at all.
 
+    A tower without a class token (SigLIP) sees frames together over time and in its head alone.
+    Rotary positions (PE-Core) turn attention over space; places of one row and column are at no
+    distance, so attention over time needs none.
+
     Args:
         num_positions: rows of the table of frame positions, zeros at the start; 0 for none.
     """
 
     def __init__(
         self,
-        tower: VisionTower,
+        tower: TowerParts,
         *,
         time: TimeStart | None = None,
         num_positions: int = 0,
@@ -136,60 +176,70 @@ class SpaceTime(nn.Module):
 
     def embed(
         self,
-        tower: VisionTower,
+        tower: TowerParts,
         frames: UInt8[Tensor, "videos frames 3 rows columns"]
         | Float[Tensor, "videos frames 3 rows columns"],
-    ) -> tuple[Float[Tensor, "videos 1 width"], Float[Tensor, "videos frames patches width"]]:
+    ) -> tuple[Float[Tensor, "videos firsts width"], Float[Tensor, "videos frames patches width"]]:
         """What the first block takes: one class token a video, and every patch of every frame."""
         videos, count = frames.shape[:2]
-        patches = tower.patch_embedding(frames.flatten(0, 1)) + tower.positional_embedding[1:]
+        patches = tower.place_patches(frames.flatten(0, 1))
         patches = patches.reshape(videos, count, *patches.shape[1:])
         if self.frame_positions is not None:
             if count > len(self.frame_positions):
                 raise too_many_frames(count, len(self.frame_positions))
             patches = patches + self.frame_positions[:count, None]
-        first = (tower.class_embedding + tower.positional_embedding[0]).expand(videos, 1, -1)
-        return tower.ln_pre(first), tower.ln_pre(patches)
+        first = tower.first_tokens().expand(videos, -1, -1)
+        return tower.enter(first), tower.enter(patches)
 
     def forward(
         self,
-        tower: VisionTower,
+        tower: TowerParts,
         frames: UInt8[Tensor, "videos frames 3 rows columns"]
         | Float[Tensor, "videos frames 3 rows columns"],
         mask: Bool[Tensor, "videos frames"],
         *,
         kept: list[Tensor] | None = None,
-    ) -> tuple[Float[Tensor, "videos 1 width"], Float[Tensor, "videos frames patches width"]]:
+    ) -> tuple[Float[Tensor, "videos firsts width"], Float[Tensor, "videos frames patches width"]]:
         """Last hidden states; ``kept`` takes the patches that each block was given."""
         first, patches = self.embed(tower, frames)
-        whole = mask[..., None].expand(-1, -1, patches.shape[2])
+        own_weight = frame_weight(mask) if tower.counts_frames else None
+        rotation = tower.turn(patches.dtype)
         for index, block in enumerate(tower.blocks):
+            patches = tower.before_block(index, patches)
+            whole = mask[..., None].expand(-1, -1, patches.shape[2])
             if kept is not None:
                 kept.append(patches)
             seen_first, seen = first, patches
             if self.time is not None:
-                told_first, told = self.time[index](first, patches, mask)
+                told_first, told = self.time[index](first, patches, mask, own_weight=own_weight)
                 seen_first, seen = first + told_first, patches + told
             mixed_first, mixed = grouped_attention(
                 block.attention,  # type: ignore[arg-type]
                 block.ln_1(seen_first),  # type: ignore[operator]
                 block.ln_1(seen),  # type: ignore[operator]
                 whole,
+                rotation=rotation,
+                own_weight=own_weight,
             )
-            first, patches = first + mixed_first, patches + mixed
-            first = first + block.mlp(block.ln_2(first))  # type: ignore[operator]
-            patches = patches + block.mlp(block.ln_2(patches))  # type: ignore[operator]
+            first = block.finish(first, mixed_first)  # type: ignore[operator]
+            patches = block.finish(patches, mixed)  # type: ignore[operator]
         return first, patches
 
-    def encode(self, tower: VisionTower, videos: Clips | VideoFeatures) -> VideoFeatures:
-        """The class token is the video, a frame the mean of its projected patches."""
+    def encode(
+        self,
+        tower: TowerParts,
+        videos: Clips | VideoFeatures,
+        *,
+        kept: list[Tensor] | None = None,
+    ) -> VideoFeatures:
+        """Videos and frames as the tower's head reads them (:meth:`TowerParts.read_video`)."""
         clips = need_clips(videos)
-        device = tower.class_embedding.device
+        device = tower.positional_embedding.device
         mask = clips.mask.to(device)
-        first, patches = self(tower, clips.frames.to(device, non_blocking=True), mask)
-        return VideoFeatures(
-            frames=tower.project(patches).mean(dim=2), mask=mask, video=tower.project(first[:, 0])
-        )
+        shown = clips.frames.to(device, non_blocking=True)
+        first, patches = self(tower, shown, mask, kept=kept)
+        video, frames = tower.read_video(first, patches, mask)
+        return VideoFeatures(frames=frames, mask=mask, video=video)
 
 
 def need_clips(videos: Clips | VideoFeatures) -> Clips:

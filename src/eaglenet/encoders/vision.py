@@ -13,6 +13,7 @@ from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
 from eaglenet.encoders.config import VisionConfig
 from eaglenet.encoders.temporal_stem import TemporalStem
 from eaglenet.encoders.token_shift import shift_stride
+from eaglenet.encoders.tower_parts import TowerParts
 from eaglenet.errors import ConfigError, UsageError, too_many_frames
 
 
@@ -100,8 +101,12 @@ class PatchEmbedding(nn.Module):
         return patches.to(self.projection.weight.dtype)
 
 
-class VisionTower(nn.Module):
+class VisionTower(TowerParts):
     """Frames to projected tokens: embed, blocks, ln_post, projection."""
+
+    counts_frames = False
+    patch_embedding: PatchEmbedding
+    class_embedding: nn.Parameter
 
     def __init__(
         self, config: VisionConfig, dim: int, mean: tuple[float, ...], std: tuple[float, ...]
@@ -143,6 +148,19 @@ class VisionTower(nn.Module):
         """Into the joint width, not normalised."""
         result: Tensor = self.projection(self.ln_post(tokens))
         return result
+
+    def enter(self, tokens: Float[Tensor, "*batch channels"]) -> Float[Tensor, "*batch channels"]:
+        result: Tensor = self.ln_pre(tokens)
+        return result
+
+    def read_video(
+        self,
+        first: Float[Tensor, "videos 1 channels"],
+        patches: Float[Tensor, "videos frames patches channels"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
+        """The class token is the video, a frame the mean of its projected patches."""
+        return self.project(first[:, 0]), self.project(patches).mean(dim=2)
 
     def forward(
         self,

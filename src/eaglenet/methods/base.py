@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from eaglenet.arithmetic import unit_entries
 from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.tower_parts import TowerParts
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
@@ -242,6 +244,16 @@ def need_tower(encoder: Encoder, name: str) -> ClipEncoder:
             f"{name} works inside CLIP's vision tower and cannot run on "
             f"{ENCODERS[encoder.family].title}; give it a CLIP model, or choose clip4clip, xpool, "
             "tmass, video_colbert, drl, glscl or eaglenet"
+        )
+    return encoder
+
+
+def need_tower_parts(encoder: Encoder, name: str) -> TowerEncoder:
+    """The encoder of a method that reads the frames of a video together, in an image tower."""
+    if not isinstance(encoder, TowerEncoder) or not isinstance(encoder.vision, TowerParts):
+        raise ConfigError(
+            f"{name} works inside an image tower and cannot run on "
+            f"{ENCODERS[encoder.family].title}; give it a CLIP, SigLIP, PE-Core or compact model"
         )
     return encoder
 

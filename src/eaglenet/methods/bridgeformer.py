@@ -10,14 +10,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.bridge import Bridge, ask, question_states
-from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.space_time import SpaceTime, need_clips
-from eaglenet.encoders.video_proxy import freeze_frame_embedding
-from eaglenet.errors import UsageError
+from eaglenet.encoders.space_time import SpaceTime
+from eaglenet.encoders.text import TextTower
+from eaglenet.errors import ConfigError, UsageError
 from eaglenet.losses.softmax import fixed_softmax_loss
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale, frame_spec_for, need_tower
-from eaglenet.methods.frozen import VideoTowerMethod
+from eaglenet.methods.base import METHODS, MethodSpec, frame_spec_for
+from eaglenet.methods.frozen import VideoTowerMethod, prepare
 from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
@@ -26,6 +27,7 @@ class BridgeFormerConfig:
     """Settings of BridgeFormer.
 
     bridge_weight: of the questions about hidden words (MCQ); 0, as in fine-tuning, has no bridge.
+        Questions need a causal text tower whose end token reads the sentence: CLIP's or PE-Core's.
     mask_token: the id that hides a word; CLIP's vocabulary has none for it, so padding's.
     """
 
@@ -38,27 +40,29 @@ class BridgeFormerConfig:
 class BridgeFormer(VideoTowerMethod):
     """The image tower's own blocks over all frames: no attention over time, no frame positions.
 
-    Patches see their frame and the class token, which sees everything.
+    Patches see their frame and the class token, which sees everything. A tower without a class
+    token (SigLIP) sees its frames together in the head alone.
 
     With ``bridge_weight`` training also asks questions: a caption with one word hidden reads the
     patches of every block and has to find the vector of that word.
 
     Paper: pre-trained on CC3M and WebVid-2M, with questions about noun and then verb phrases that a
-    tagger found; here from CLIP's towers, and any word may be asked for (uncertain whether that
-    helps; off by default). CLIP's text tower is narrower than its visual one, so questions go
-    through a linear map. How the authors fine-tune was never released: Frozen's recipe (uncertain).
+    tagger found; here from the encoder's towers, and any word may be asked for (uncertain whether
+    that helps; off by default). CLIP's text tower is narrower than its visual one, so questions
+    go through a linear map. How the authors fine-tune was never released: Frozen's recipe
+    (uncertain).
     """
 
     name = "bridgeformer"
     config: BridgeFormerConfig
 
-    def __init__(self, encoder: ClipEncoder, config: BridgeFormerConfig) -> None:
+    def __init__(self, encoder: TowerEncoder, config: BridgeFormerConfig) -> None:
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
         self.temperature = config.temperature
-        self.space_time = SpaceTime(encoder.vision)
+        self.space_time = SpaceTime(self.tower)
         self.bridge = (
-            Bridge(encoder.vision.config, encoder.text.config.width, encoder.dim)
+            Bridge(self.tower.config, need_questions(encoder).config.width, encoder.dim)
             if config.bridge_weight
             else None
         )
@@ -68,7 +72,7 @@ class BridgeFormer(VideoTowerMethod):
         text = super()._encode_text(texts)
         if self.bridge is None or not self.training or not isinstance(texts, Tokens):
             return text
-        tower = self.encoder.text
+        tower = need_questions(self.encoder)
         tokens = texts.to(self.device)
         ends = tower.end_positions(tokens.ids)
         questions, answers = ask(tokens.ids, ends, mask_token=self.config.mask_token)
@@ -86,16 +90,9 @@ class BridgeFormer(VideoTowerMethod):
         """In training with a bridge also the patches that every block was given."""
         if self.bridge is None or not self.training:
             return super()._encode_video(videos)
-        clips, tower = need_clips(videos), self.encoder.vision
-        mask = clips.mask.to(self.device)
         kept: list[Tensor] = []
-        first, patches = self.space_time(tower, clips.frames.to(self.device), mask, kept=kept)
-        return VideoFeatures(
-            frames=tower.project(patches).mean(dim=2),
-            mask=mask,
-            video=tower.project(first[:, 0]),
-            patches=torch.cat(kept, dim=2),
-        )
+        video = self.space_time.encode(self.tower, videos, kept=kept)
+        return dataclasses.replace(video, patches=torch.cat(kept, dim=2))
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         losses = super().losses(text, video, positives)
@@ -112,8 +109,8 @@ class BridgeFormer(VideoTowerMethod):
             raise UsageError("texts without questions: encode them in training mode")
         if video.patches is None:
             raise UsageError("videos without the patches of each block: encode in training mode")
-        levels = len(self.encoder.text.blocks)
-        blocks = len(self.encoder.vision.blocks)
+        levels = len(need_questions(self.encoder).blocks)
+        blocks = self.encoder.num_blocks
         questions = text.words.unflatten(1, (levels, -1))
         patches = video.patches.unflatten(2, (blocks, -1)).transpose(1, 2)
         result: Tensor = self.bridge(
@@ -122,12 +119,20 @@ class BridgeFormer(VideoTowerMethod):
         return result
 
 
+def need_questions(encoder: TowerEncoder) -> TextTower:
+    """The text tower of a bridge, whose end token has read all words of a question."""
+    if not isinstance(encoder.text, TextTower):
+        raise ConfigError(
+            f"{BridgeFormer.name} with bridge_weight asks with CLIP's text tower, which "
+            f"{ENCODERS[encoder.family].title} has not; set bridge_weight=0, or give it a CLIP or "
+            "PE-Core model"
+        )
+    return encoder.text
+
+
 def build(config: BridgeFormerConfig, encoder: Encoder) -> BridgeFormer:
     """The vision tower read as a video tower."""
-    encoder = need_tower(encoder, BridgeFormer.name)
-    freeze_frame_embedding(encoder.vision)
-    adopt_logit_scale(encoder, None)
-    return BridgeFormer(encoder, config)
+    return BridgeFormer(prepare(encoder, BridgeFormer.name), config)
 
 
 METHODS.add(

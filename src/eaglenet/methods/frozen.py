@@ -8,9 +8,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.space_time import SpaceTime, TimeStart
+from eaglenet.encoders.tower_parts import TowerParts
 from eaglenet.encoders.video_proxy import freeze_frame_embedding, unit_videos
+from eaglenet.encoders.vision import VisionTower
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import (
     METHODS,
@@ -18,7 +20,7 @@ from eaglenet.methods.base import (
     MethodSpec,
     adopt_logit_scale,
     frame_spec_for,
-    need_tower,
+    need_tower_parts,
 )
 from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
@@ -38,14 +40,22 @@ class FrozenConfig:
 
 
 class VideoTowerMethod(Method):
-    """``s(t, v) = cos(t, v)`` with ``v`` the class token of a tower over space and time."""
+    """``s(t, v) = cos(t, v)`` with ``v`` what the head of a tower over space and time reads.
 
-    encoder: ClipEncoder
+    That is CLIP's class token; where an image tower pools its patches, all real ones.
+    """
+
+    encoder: TowerEncoder
     space_time: SpaceTime
     temperature: float
 
+    @property
+    def tower(self) -> TowerParts:
+        """The encoder's image tower, asked for anew: a released one may have to be restored."""
+        return tower_of(self.encoder)
+
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        return self.space_time.encode(self.encoder.vision, videos)
+        return self.space_time.encode(self.tower, videos)
 
     @property
     def score_tile(self) -> tuple[int, int]:
@@ -69,28 +79,40 @@ class Frozen(VideoTowerMethod):
     """Attention over time, then over space, in every block; a table of frame positions.
 
     Paper: starts from an ImageNet ViT and DistilBERT and is pre-trained on CC3M and WebVid-2M; here
-    from CLIP's towers and projections, without that pre-training. Padded frames are masked.
-    Whether the authors' checkpoint was trained from the ``released`` start is uncertain.
+    from the encoder's towers and projections, without that pre-training. Padded frames are
+    masked. Whether the authors' checkpoint was trained from the ``released`` start is uncertain.
     """
 
     name = "frozen"
     config: FrozenConfig
 
-    def __init__(self, encoder: ClipEncoder, config: FrozenConfig) -> None:
+    def __init__(self, encoder: TowerEncoder, config: FrozenConfig) -> None:
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
         self.temperature = config.temperature
         self.space_time = SpaceTime(
-            encoder.vision, time=config.time_start, num_positions=config.num_frames
+            self.tower, time=config.time_start, num_positions=config.num_frames
         )
+
+
+def tower_of(encoder: TowerEncoder) -> TowerParts:
+    if not isinstance(encoder.vision, TowerParts):
+        raise AssertionError("need_tower_parts lets no other encoder through")
+    return encoder.vision
+
+
+def prepare(encoder: Encoder, name: str) -> TowerEncoder:
+    """An encoder whose image tower reads videos; what nothing reads then is frozen."""
+    encoder = need_tower_parts(encoder, name)
+    if isinstance(encoder.vision, VisionTower):
+        freeze_frame_embedding(encoder.vision)
+    adopt_logit_scale(encoder, None)
+    return encoder
 
 
 def build(config: FrozenConfig, encoder: Encoder) -> Frozen:
     """Time attention beside the vision tower's blocks, which it starts from."""
-    encoder = need_tower(encoder, Frozen.name)
-    freeze_frame_embedding(encoder.vision)
-    adopt_logit_scale(encoder, None)
-    return Frozen(encoder, config)
+    return Frozen(prepare(encoder, Frozen.name), config)
 
 
 METHODS.add(

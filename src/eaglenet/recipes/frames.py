@@ -117,7 +117,7 @@ def register() -> None:
         add_recipe(family, partial(build, "eaglenet"), source + edges_note("eaglenet"))
         for method in METHODS:
             if method in NEED_TOWERS:
-                continue  # they work inside CLIP's tower, which `small` is not
+                continue  # they work inside towers; most inside CLIP's, which `small` is not
             if method in NEED_EXPERTS and build is tuned_experiment:
                 continue  # graphs of sentences are made with features alone
             note = approximate_note(method) + edges_note(method)

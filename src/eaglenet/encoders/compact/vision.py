@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from eaglenet.encoders.blocks import Attention, FeedForward, run_block
 from eaglenet.encoders.compact.config import CompactVisionConfig
 from eaglenet.encoders.config import VisionConfig
+from eaglenet.encoders.tower_parts import TowerParts
 from eaglenet.encoders.vision import PatchEmbedding
 
 
@@ -30,24 +31,34 @@ class ScaledBlock(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "images tokens width"]
     ) -> Float[Tensor, "images tokens width"]:
-        tokens = tokens + self._kept(self.scale_1 * self.attention(self.ln_1(tokens)))
+        return self.finish(tokens, self.attention(self.ln_1(tokens)))
+
+    def finish(
+        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        """What follows attention: both residual sums."""
+        tokens = tokens + self._kept(self.scale_1 * attended)
         result: Tensor = tokens + self._kept(self.scale_2 * self.mlp(self.ln_2(tokens)))
         return result
 
     def _kept(self, branch: Tensor) -> Tensor:
         if not self.training or not self.drop_path:
             return branch
-        kept = torch.rand(len(branch), 1, 1, device=branch.device) >= self.drop_path
+        ones = [1] * (branch.ndim - 1)
+        kept = torch.rand(len(branch), *ones, device=branch.device) >= self.drop_path
         return branch * kept.to(branch.dtype) / (1 - self.drop_path)
 
 
-class CompactVision(nn.Module):
+class CompactVision(TowerParts):
     """Frames to one vector each: embed, blocks, pool 2 x 2 patches between them, norm, project.
 
     frame = W [class; mean of patches]. Split as W = [A, B] this is the mean over patches of
     A class + B patch, which is what ``patches`` gives: vectors of places in the joint space whose
     mean is the frame.
     """
+
+    patch_embedding: PatchEmbedding
+    class_embedding: nn.Parameter
 
     def __init__(
         self,
@@ -108,6 +119,25 @@ class CompactVision(nn.Module):
         vectors = self.projection(torch.cat([whole.expand_as(patches_only), patches_only], dim=-1))
         return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
 
+    def before_block(
+        self, index: int, patches: Float[Tensor, "videos frames patches width"]
+    ) -> Float[Tensor, "videos frames kept width"]:
+        is_here = index and index == self.config.pool_after
+        return pool_squares(patches, self.config.grid) if is_here else patches
+
+    def read_video(
+        self,
+        first: Float[Tensor, "videos 1 width"],
+        patches: Float[Tensor, "videos frames patches width"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
+        """W [class; mean of patches], over the real frames and over each."""
+        first, each = self.norm(first), self.norm(patches).mean(dim=2)
+        shares = mask.to(each.dtype) / mask.sum(dim=1, keepdim=True).clamp_min(1)
+        together = torch.cat([first, (shares[:, None] @ each)], dim=-1)
+        frames = torch.cat([first.expand_as(each), each], dim=-1)
+        return self.projection(together)[:, 0], self.projection(frames)
+
     def normalise(
         self, pixels: Float[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images 3 height width"]:
@@ -132,9 +162,16 @@ def pool_patches(
     tokens: Float[Tensor, "images tokens width"], grid: int
 ) -> Float[Tensor, "images pooled width"]:
     """The class token, and the mean of each 2 x 2 patches."""
-    images, _, width = tokens.shape
-    squares = tokens[:, 1:].reshape(images, grid // 2, 2, grid // 2, 2, width)
-    return torch.cat([tokens[:, :1], squares.mean(dim=(2, 4)).flatten(1, 2)], dim=1)
+    return torch.cat([tokens[:, :1], pool_squares(tokens[:, 1:], grid)], dim=1)
+
+
+def pool_squares(
+    patches: Float[Tensor, "*batch patches width"], grid: int
+) -> Float[Tensor, "*batch pooled width"]:
+    """The mean of each 2 x 2 patches."""
+    half = grid // 2
+    squares = patches.reshape(*patches.shape[:-2], half, 2, half, 2, patches.shape[-1])
+    return squares.mean(dim=(-4, -2)).flatten(-3, -2)
 
 
 def leave_out_patches(

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.attention_pooling import AttentionPooling
-from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
+from eaglenet.encoders.blocks import Rotation, initialise_blocks, make_blocks, run_block
 from eaglenet.encoders.perception.config import PerceptionVisionConfig
+from eaglenet.encoders.tower_parts import TowerParts, pool_video
 from eaglenet.encoders.vision import PatchEmbedding
 
 TEMPERATURE = 10000.0
@@ -54,8 +55,10 @@ class GridRotation(nn.Module):
         return self
 
 
-class PerceptionVisionTower(nn.Module):
+class PerceptionVisionTower(TowerParts):
     """Frames to one vector each: embed, ln_pre, blocks, ln_post, attention pooling, projection."""
+
+    patch_embedding: PatchEmbedding
 
     def __init__(
         self,
@@ -93,8 +96,25 @@ class PerceptionVisionTower(nn.Module):
         if self.class_embedding is not None:
             first = self.class_embedding.to(tokens.dtype).expand(len(tokens), 1, -1)
             tokens = torch.cat([first, tokens], dim=1)
-        result: Tensor = self.ln_pre(tokens + self.positional_embedding)
+        return self.enter(tokens + self.positional_embedding)
+
+    def enter(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        result: Tensor = self.ln_pre(tokens)
         return result
+
+    def turn(self, dtype: torch.dtype) -> Rotation:
+        """In the type of the tokens: fp32 tables would make every query and key fp32."""
+        return self.rotation.cosines.to(dtype), self.rotation.sines.to(dtype)
+
+    def read_video(
+        self,
+        first: Float[Tensor, "videos firsts width"],
+        patches: Float[Tensor, "videos frames patches width"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
+        first, patches = self.ln_post(first), self.ln_post(patches)
+        video, frames = pool_video(self.pooling, first, patches, mask)
+        return self.projection(video), self.projection(frames)
 
     def forward(
         self,
@@ -105,9 +125,7 @@ class PerceptionVisionTower(nn.Module):
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
         tokens = self.embed(pixels)
-        turn = self.rotation
-        # In the type of the tokens: fp32 tables would make every query and key fp32 on the way.
-        rotation = (turn.cosines.to(tokens.dtype), turn.sines.to(tokens.dtype))
+        rotation = self.turn(tokens.dtype)
         for index, block in enumerate(self.blocks):
             is_checkpointed = index < self.gradient_checkpointing and self.training
             tokens = run_block(block, tokens, is_checkpointed=is_checkpointed, rotation=rotation)

@@ -10,11 +10,14 @@ from torch import Tensor, nn
 from eaglenet.encoders.attention_pooling import AttentionPooling
 from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
 from eaglenet.encoders.siglip.config import SiglipTextConfig, SiglipVisionConfig
+from eaglenet.encoders.tower_parts import TowerParts, pool_video
 from eaglenet.encoders.vision import PatchEmbedding
 
 
-class SiglipVisionTower(nn.Module):
+class SiglipVisionTower(TowerParts):
     """Frames to one vector each: patches and positions, blocks, ln_post, attention pooling."""
+
+    patch_embedding: PatchEmbedding
 
     def __init__(
         self, config: SiglipVisionConfig, mean: tuple[float, ...], std: tuple[float, ...]
@@ -22,6 +25,7 @@ class SiglipVisionTower(nn.Module):
         super().__init__()
         self.config = config
         self.patch_embedding = PatchEmbedding(config, mean, std, bias=True)
+        self.class_embedding = None
         self.positional_embedding = nn.Parameter(torch.zeros(config.grid**2, config.width))
         self.blocks = make_blocks(config)
         self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
@@ -42,12 +46,20 @@ class SiglipVisionTower(nn.Module):
         frame_mask: Bool[Tensor, "videos frames"] | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
-        tokens = self.patch_embedding(pixels) + self.positional_embedding
+        tokens = self.place_patches(pixels)
         for index, block in enumerate(self.blocks):
             is_checkpointed = index < self.gradient_checkpointing and self.training
             tokens = run_block(block, tokens, is_checkpointed=is_checkpointed)
         result: Tensor = self.pooling(self.ln_post(tokens))
         return result[:, None]
+
+    def read_video(
+        self,
+        first: Float[Tensor, "videos 0 width"],
+        patches: Float[Tensor, "videos frames patches width"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
+        return pool_video(self.pooling, first, self.ln_post(patches), mask)
 
     def initialise(self, generator: torch.Generator) -> None:
         deviation = self.config.width**-0.5
