@@ -34,14 +34,18 @@ SPEC = FrameSpec(num_frames=12, size=16)
 
 
 def make_film(path: Path, minutes: int) -> Path:
-    """A film of 64 x 48 that moves, with a keyframe every ten seconds as x264 has by default."""
+    """A film of 64 x 48 that moves, with a keyframe every ten seconds as x264 has by default.
+
+    Frames are reordered (B-frames) unless its name says that they are in order.
+    """
+    reordered = "0" if "in order" in path.name else "2"
     # Matroska leaves the times of its first packets open; MP4 holds H.264 otherwise than AVI does.
-    piece = path.with_name("piece.nut" if path.suffix == ".avi" else "piece.mp4")
+    piece = path.with_name(f"piece {reordered}.{'nut' if path.suffix == '.avi' else 'mp4'}")
     if not piece.exists():
         generator = np.random.default_rng(0)
         scene = generator.integers(0, 256, (3, 48, 64 + PIECE * FPS), dtype=np.uint8)
         frames = np.stack([scene[:, :, step : step + 64] for step in range(PIECE * FPS)])
-        write_video(piece, frames, FPS, options={"preset": "ultrafast", "bf": "2"})
+        write_video(piece, frames, FPS, options={"preset": "ultrafast", "bf": reordered})
     # The index lies before the pictures, so that a film that is cut short can be opened.
     options = {"movflags": "+faststart"} if path.suffix == ".mp4" else {}
     repeat_piece(piece, path, turns=minutes * 60 // PIECE, seconds=PIECE, options=options)
@@ -78,7 +82,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, nargs="+", default=[10, 40])
     minutes = parser.parse_args().minutes
     with tempfile.TemporaryDirectory() as folder:
-        for suffix in ("mp4", "mkv", "ts", "flv", "avi"):
+        for suffix in ("mp4", "mkv", "ts", "flv", "avi", "in order.avi"):
             for length in minutes:
                 film = make_film(Path(folder) / f"{length}.{suffix}", length)
                 for path in (film, damage(film, length)):

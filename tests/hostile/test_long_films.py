@@ -18,7 +18,7 @@ def seconds_of(folder: Path, suffix: str, minutes: int, *, is_damaged: bool) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["whole", "damaged"])
-@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "flv", "avi"])
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "flv", "avi", "in order.avi"])
 def test_four_times_the_length_costs_about_four_times_the_time(
     suffix: str, is_damaged: bool, tmp_path: Path
 ) -> None:

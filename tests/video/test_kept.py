@@ -27,6 +27,7 @@ from eaglenet.video.worker import next_request
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_open() -> Iterator[None]:
+    """What a test kept open is closed after it."""
     yield
     KEPT.close()
 
@@ -82,6 +83,7 @@ FILMS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture(scope="module", params=list(FILMS))
 def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each film in its container."""
     return FILMS[request.param](tmp_path_factory.mktemp("films") / request.param)
 
 

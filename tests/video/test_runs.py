@@ -30,12 +30,14 @@ REORDERED = ("h264.avi", "mpeg4.avi")
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_open() -> Iterator[None]:
+    """What a test kept open is closed after it."""
     yield
     KEPT.close()
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All films, written once."""
     folder = tmp_path_factory.mktemp("films")
     return {name: write_numbered(folder / name, FRAMES, **how) for name, how in FILMS.items()}
 

@@ -86,7 +86,7 @@ class VideoSource(OpenedVideo):
 
     def _lists_most(self) -> bool:
         """Whether an index was found in opening; more of it is gathered while reading."""
-        return 10 * len(self.stream.index_entries) >= 9 * self.stream.frames
+        return bool(10 * len(self.stream.index_entries) >= 9 * self.stream.frames)
 
     def declared_seconds(self) -> float | None:
         """How long the video stream says it is, where it says so."""
