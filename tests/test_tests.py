@@ -41,3 +41,9 @@ def test_folders_of_tests_are_those_of_the_source() -> None:
         if folder.parts[0] not in ALONGSIDE and not (SOURCE / folder).is_dir()
     ]
     assert strange == []
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """They are modules without packages: the second of a name stops the whole run."""
+    names = [path.name for path in FILES if path.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
