@@ -15,7 +15,7 @@ from eaglenet.search.indexing.executor import Cluster
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from indexing import CLIP_SECONDS, OVERLAP, make_film, ours
 
-FILMS, SECONDS, ROUNDS = 6, 160, 2
+FILMS, SECONDS, ROUNDS = 3, 160, 1
 CLIPS = FILMS * 20
 EMPTY_SECONDS = 8
 """Of a film of one clip: a run over it is all start and end."""
@@ -38,6 +38,7 @@ def index(films: Path, store: Path, method: Method, executor: str, workers: int)
     return seconds
 
 
+@torch.inference_mode()
 def measure_workers(folder: Path) -> dict[str, Any]:
     """In turns, the best of two; every process computes with one thread."""
     import ray
