@@ -180,7 +180,7 @@ def _product_with(weights: Int8[Tensor, "outputs inputs"]) -> Any:
     # Threads are this module's: a pool for each of fifty layers would be hundreds of them.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # An arena for each of fifty layers would keep the largest product each has ever made: gigabytes.
+    # Arenas of fifty layers would each keep the largest product it ever made: gigabytes.
     options.enable_cpu_mem_arena = False
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
