@@ -15,7 +15,7 @@ from eaglenet.search.indexing.executor import Cluster
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from indexing import CLIP_SECONDS, OVERLAP, make_film, ours
 
-FILMS, SECONDS, ROUNDS = 3, 160, 1
+FILMS, SECONDS, ROUNDS = 6, 160, 2
 CLIPS = FILMS * 20
 EMPTY_SECONDS = 8
 """Of a film of one clip: a run over it is all start and end."""
