@@ -61,7 +61,9 @@ def measure(name: str, count: int, repeats: int, *, try_bf16: bool) -> dict[str,
         sides["bf16"] = tower
     if int8_products.is_installed():
         try:
+            started = time.perf_counter()
             sides["int8"] = int8_products.int8_tower(tower, size)
+            row["seconds to prepare int8"] = round(time.perf_counter() - started, 2)
         except UsageError as reason:
             row["int8"] = str(reason)
     best = dict.fromkeys(sides, float("inf"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -52,6 +55,25 @@ def test_a_layer_is_the_equation() -> None:
     # A value midway between two steps may be rounded up by one and down by the other.
     torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
     assert (found - expected).abs().median() < 1e-5
+
+
+def resident_bytes() -> int:
+    """Of this process, now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_layers_keep_nothing_of_what_they_multiplied() -> None:
+    """A tower has fifty of them: with an arena each they held gigabytes."""
+    layers = [Int8Linear(nn.Linear(16, 2048), torch.tensor([0])) for _ in range(8)]
+    rows = torch.randn(8000, 16)
+    product = 8000 * 2048 * 4
+    layers[0](rows[:8])
+    before = resident_bytes()
+    for layer in layers:
+        layer(rows)
+    gc.collect()
+    assert resident_bytes() - before < 3 * product
 
 
 def test_an_input_apart_does_not_coarsen_the_others() -> None:

@@ -90,6 +90,8 @@ def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
     twin, chosen = in_precision(method, "auto", [much])
     assert chosen == "int8"
     assert twin is not method
+    # Six clips from the web, which a model of real size encodes for minutes in fp32.
+    assert in_precision(method, "auto", [FoundFile("clip.mp4", 2**19, 0)] * 6)[1] == "int8"
     assert in_precision(method, "int8", [little])[1] == "int8"
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True, "bf16": True})
     assert in_precision(method, "auto", [much]) == (method, "bf16")
