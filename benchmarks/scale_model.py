@@ -30,7 +30,7 @@ class Run:
     encode_seconds: float = 0.0
     """Core seconds a clip where the cores encode; 0 where GPUs do."""
     encoders: int = 0
-    """Processes that encode on the cores: one on one machine, as many as workers on Ray."""
+    """Threads that encode on the cores: of one process, or of a worker each on Ray."""
     gpus: int = 0
     encode_a_gpu: float = 1200.0
     """Clips a second."""

@@ -15,7 +15,7 @@ from eaglenet.search.indexing.executor import Cluster
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from indexing import CLIP_SECONDS, OVERLAP, make_film, ours
 
-FILMS, SECONDS, ROUNDS = 6, 160, 2
+FILMS, SECONDS, ROUNDS = 3, 160, 2
 CLIPS = FILMS * 20
 EMPTY_SECONDS = 8
 """Of a film of one clip: a run over it is all start and end."""
@@ -23,7 +23,11 @@ RUNS = [("local", 1), ("ray", 1), ("local", 2), ("ray", 2)]
 
 
 def index(films: Path, store: Path, method: Method, executor: str, workers: int) -> float:
-    """Seconds of one run into a new store; the model is loaded, the cluster is up."""
+    """Seconds of one run into a new store; the model is loaded, the cluster is up.
+
+    As many threads encode as there are workers: of this process, or one in each of Ray's.
+    """
+    torch.set_num_threads(workers if executor == "local" else 1)
     options = IndexOptions(
         device="cpu",
         workers=workers,
@@ -40,7 +44,7 @@ def index(films: Path, store: Path, method: Method, executor: str, workers: int)
 
 @torch.inference_mode()
 def measure_workers(folder: Path) -> dict[str, Any]:
-    """In turns, the best of two; every process computes with one thread."""
+    """In turns, the best of two; decoding and encoding alone with one thread."""
     import ray
 
     torch.set_num_threads(1)

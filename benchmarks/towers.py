@@ -7,12 +7,14 @@
 Both sides run in one process on random weights, in turns, from frames that are on the device:
 ours from uint8 (normalising included), the other from pixels normalised already. "of ceiling" is
 the share of what a large square product reaches on this device, by the operations of our tower.
+"cosine" is the least between a frame in this precision and the same in fp32, call by call.
 Needs neither PyAV nor LanceDB; sides whose package is not installed are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -52,6 +55,8 @@ TIMM = {
     "pe-b": "vit_pe_core_base_patch16_224",
     "pe-l": "vit_pe_core_large_patch14_336",
 }
+CHECKED = 16
+"""Frames whose vectors are compared with fp32."""
 Side = Callable[[], Any]
 
 
@@ -106,8 +111,16 @@ def other_side(name: str, family: str, config: Any, dtype: torch.dtype) -> nn.Mo
     return with_random_weights(model).to(dtype)
 
 
-def sides_of(name: str, options: argparse.Namespace) -> tuple[dict[str, Side], int, int]:
-    """Sides by name, operations a frame and bytes of the image tower's weights."""
+def least_cosine(encoder: TowerEncoder, frames: Tensor, mask: Tensor) -> float:
+    """Between a few frames as measured and the same weights in fp32."""
+    few = slice(None), slice(CHECKED)
+    given = encoder.encode_frames(frames[few], mask[few])
+    exact = copy.deepcopy(encoder).float().encode_frames(frames[few], mask[few])
+    return float(F.cosine_similarity(given.float(), exact, dim=-1).min())
+
+
+def sides_of(name: str, options: argparse.Namespace) -> tuple[dict[str, Side], int, int, float]:
+    """Sides by name, operations a frame, bytes of the image tower's weights, and a cosine."""
     family, config = TOWERS[name]
     if options.quick:
         vision = dataclasses.replace(config.vision, layers=2)
@@ -121,6 +134,7 @@ def sides_of(name: str, options: argparse.Namespace) -> tuple[dict[str, Side], i
     mask = torch.ones(1, options.batch, dtype=torch.bool, device=device)
     count = operations(lambda: encoder.encode_frames(frames[:, :2], mask[:, :2])) // 2
     weights = sum(w.numel() * w.element_size() for w in encoder.vision.parameters())
+    cosine = least_cosine(encoder, frames, mask)
     if options.compile:
         encoder.vision.compile(dynamic=False)
     sides: dict[str, Side] = {"ours": lambda: encoder.encode_frames(frames, mask)}
@@ -134,11 +148,11 @@ def sides_of(name: str, options: argparse.Namespace) -> tuple[dict[str, Side], i
         pixels: Tensor = ((frames[0] / 255 - mean) / std).to(dtype)
         call = torch.compile(other, dynamic=False) if options.compile else other
         sides["timm" if family == "perception" else "transformers"] = lambda: call(pixels)
-    return sides, count, weights
+    return sides, count, weights, cosine
 
 
 def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    sides, count, weights = sides_of(name, options)
+    sides, count, weights, cosine = sides_of(name, options)
     found = rates(sides, options.batch, options.device, options.rounds)
     return [
         {
@@ -151,6 +165,7 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             "ours_against_it": round(found["ours"] / rate, 3),
             "operations_a_frame": count,
             "bytes_of_weights": weights,
+            "least_cosine_of_ours_with_fp32": round(cosine, 6),
             "tflops": round(count * rate / 1e12, 2),
             "of_ceiling": round(count * rate / 1e12 / options.ceiling, 4),
         }
@@ -189,6 +204,7 @@ def run(options: argparse.Namespace) -> None:
         f"{'TFLOP/s':>8} {'of ceiling':>10}"
     )
     rows: list[dict[str, Any]] = []
+    settings = {name: value for name, value in vars(options).items() if name != "output"}
     for name in options.towers:
         for row in measure(name, options):
             rows.append(row)
@@ -201,10 +217,10 @@ def run(options: argparse.Namespace) -> None:
         torch.compiler.reset()
         if options.device == "cuda":
             torch.cuda.empty_cache()
-    name = "towers-quick" if options.quick else "towers"
-    settings = {name: value for name, value in vars(options).items() if name != "output"}
-    result = {"settings": settings, "rows": rows}
-    print(f"written to {save_result(name, result, options.output)}")
+        # After every tower: compiling takes minutes, and what was measured is not lost.
+        file = "towers-quick" if options.quick else "towers"
+        written = save_result(file, {"settings": settings, "rows": rows}, options.output)
+    print(f"written to {written}")
 
 
 if __name__ == "__main__":

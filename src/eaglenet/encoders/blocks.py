@@ -80,15 +80,36 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        is_quick = self.activation == "quick_gelu"
         # Never in training, where a batch in pieces is encoded without gradients first, then with;
         # nor on a CPU, whose products take 1.5 times as long with a factor (oneDNN has no such).
-        is_plain = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if is_quick and tokens.is_cuda and not is_plain:
-            return self._in_one_pass(tokens)
+        if tokens.is_cuda and not (self.training or torch.is_grad_enabled()):
+            if self.activation == "quick_gelu":
+                if not torch.compiler.is_compiling():
+                    return self._in_one_pass(tokens)
+            elif self._is_product_enough(tokens):
+                return self._in_the_product(tokens)
         hidden = self.up(tokens)
         result: Tensor = self.down(activate(hidden, self.activation))
         return result
+
+    def _is_product_enough(self, tokens: Tensor) -> bool:
+        """Whether cuBLAS's own GELU, which is the one by tanh, may stand for the activation.
+
+        It differs from the exact GELU by an eighth or less of what rounding to bf16 does (root
+        mean square, inputs with deviations of 0.1 to 4); in fp32 it would be the larger error.
+        """
+        if torch.is_autocast_enabled("cuda") or tokens.dtype != self.up.weight.dtype:
+            return False
+        return self.activation == "gelu_tanh" or tokens.dtype == torch.bfloat16
+
+    def _in_the_product(
+        self, tokens: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        """The activation at the end of the first product, before the widest tensor is written."""
+        flat = tokens.flatten(0, -2)
+        hidden = torch._addmm_activation(self.up.bias, flat, self.up.weight.T, use_gelu=True)
+        result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
+        return result.view(tokens.shape)
 
     def _in_one_pass(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """quick_gelu(x) = silu(1.702 x) / 1.702, the factors left to the products.

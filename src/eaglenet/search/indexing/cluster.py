@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -116,9 +117,15 @@ class RayExecutor:
         if ray.is_initialized():
             return
         try:
-            ray.init(
-                address=address, log_to_driver=False, include_dashboard=None if address else False
-            )
+            with warnings.catch_warnings():
+                # Ray forks its own processes and replaces them at once: none reads a store before.
+                warnings.filterwarnings("ignore", message=".*fork-safe")
+                ray.init(
+                    address=address,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    include_dashboard=None if address else False,
+                )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             where = f"at {address}" if address else "on this machine"
             raise UsageError(
