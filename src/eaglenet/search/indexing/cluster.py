@@ -119,7 +119,7 @@ class RayExecutor:
         try:
             with warnings.catch_warnings():
                 # Ray forks its own processes and replaces them at once: none reads a store before.
-                warnings.filterwarnings("ignore", message=".*fork-safe")
+                warnings.filterwarnings("ignore", message="lancedb fork support")
                 ray.init(
                     address=address,
                     log_to_driver=False,
