@@ -79,6 +79,10 @@ class StoreError(EagleNetError):
     exit_code = 5
 
 
+class UnreachableError(StoreError):
+    """Storage or another machine does not answer; what is stored is as it was."""
+
+
 class NonFiniteError(EagleNetError):
     """A loss, score or feature is NaN or infinite; names which."""
 

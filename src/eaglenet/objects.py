@@ -73,11 +73,11 @@ def absolute(location: object) -> str:
     return name.rstrip("/") if is_object(name) else os.path.abspath(os.path.expanduser(name))
 
 
-def storage_options() -> dict[str, str]:
+def storage_options(url: str) -> dict[str, str]:
     """For libraries that reach the same storage by themselves."""
     endpoint = os.environ.get(ENDPOINT, "")
-    if not endpoint:
-        return {}
+    if not endpoint or not url.startswith("s3://"):
+        return {}  # The variable is S3's.
     return {"endpoint": endpoint, "allow_http": str(endpoint.startswith("http://")).lower()}
 
 

@@ -12,13 +12,14 @@ from synthetic_store import BagMethod
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.errors import StoreError, UnreachableError, UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.indexing.report import IndexReport
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.store.base import open_store
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.upkeep import repair, verify
 from eaglenet.search.words.question import parse, why_no_line
 from eaglenet.types import Hit
@@ -185,6 +186,23 @@ def test_pictures_do_not_ask_for_words(engine: Engine) -> None:
     assert engine.similar(clip)
     with pytest.raises(UsageError, match="only searches pictures"):
         engine.similar(clip, parts="speech")
+
+
+def test_words_that_cannot_be_read_are_an_error_and_no_answer_without_them(
+    original: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.open(original / "store", bag)
+
+    def refuse(store: object) -> None:
+        raise OSError("503 slow down")
+
+    monkeypatch.setattr(StoreFolder, "words_stamp", refuse)
+    with pytest.raises(UnreachableError, match=r"words of .*store cannot be read: 503 slow down"):
+        engine.search("red")
+    monkeypatch.undo()
+    assert engine.search("red", k=1)
+    monkeypatch.setattr(StoreFolder, "words_stamp", refuse)
+    assert engine.search("red", k=1)  # What is open can still be searched.
 
 
 def test_new_changed_and_removed_subtitles_are_noticed(folder: Path, bag: BagMethod) -> None:

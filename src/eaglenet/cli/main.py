@@ -16,7 +16,8 @@ from eaglenet import plugins
 from eaglenet.cli.help import in_sections, speak_plainly
 from eaglenet.cli.quick import ShortCommand, end_short_command
 from eaglenet.cli.terminal import SafeFormatter, lines
-from eaglenet.errors import EagleNetError, StoppedError, UsageError
+from eaglenet.errors import EagleNetError, StoppedError, StoreError, UsageError
+from eaglenet.objects import ObjectError
 
 COMMAND_MODULES: tuple[str, ...] = (
     "demo",
@@ -182,6 +183,11 @@ def main() -> None:
         # The reader (head, less) went away: not an error of ours.
         sys.stderr.close()
         sys.exit(0)
+    except ObjectError as error:
+        if os.environ.get("EAGLENET_DEBUG"):
+            raise
+        print(lines(f"error: {error}"), file=sys.stderr)
+        sys.exit(StoreError.exit_code)
     except OSError as error:
         # A path that cannot be made or written, a full disk: the machine's fault, not a bug.
         if os.environ.get("EAGLENET_DEBUG") or (

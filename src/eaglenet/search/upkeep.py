@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from eaglenet.errors import StoreError, UsageError
+from eaglenet.objects import absolute
 from eaglenet.search.approximate import Recall, measure_recall
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store.base import Store, open_store
@@ -84,7 +84,7 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
     What lies on the disk is left alone. Clips stay where another path has the same content.
     """
     store = open_store(location)
-    tops = [os.path.abspath(Path(path).expanduser()) for path in paths]
+    tops = [absolute(path) for path in paths]
     with store.hold():
         tables = store.tables()
         rows = tables.files()

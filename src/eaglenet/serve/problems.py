@@ -14,7 +14,14 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from eaglenet.errors import EagleNetError, StoreError, UsageError, VideoDecodeError
+from eaglenet.errors import (
+    EagleNetError,
+    StoreError,
+    UnreachableError,
+    UsageError,
+    VideoDecodeError,
+)
+from eaglenet.objects import ObjectError
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +101,7 @@ def add_handlers(app: FastAPI) -> None:
     app.exception_handler(HTTPException)(_http_problem)
     app.exception_handler(RequestValidationError)(_invalid_request)
     app.exception_handler(EagleNetError)(_own_error)
+    app.exception_handler(ObjectError)(_unreachable)
 
 
 async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
@@ -130,6 +138,8 @@ async def _own_error(request: Request, error: EagleNetError) -> JSONResponse:
     message = str(error).encode("utf-8", "replace").decode("utf-8")
     if isinstance(error, UsageError | VideoDecodeError):
         return error_response(400, message)
+    if isinstance(error, UnreachableError):
+        return await _unreachable(request, error)
     logger.error("%s: %s", type(error).__name__, message)
     if isinstance(error, StoreError):
         hint = "the store must be repaired on the machine it is on"
@@ -137,3 +147,14 @@ async def _own_error(request: Request, error: EagleNetError) -> JSONResponse:
             503, "the store cannot be read", code="store", hint=hint, headers={"Retry-After": "30"}
         )
     return error_response(500, "the search failed")
+
+
+async def _unreachable(request: Request, error: Exception) -> JSONResponse:
+    logger.error("%s: %s", type(error).__name__, str(error).encode("utf-8", "replace").decode())
+    return error_response(
+        503,
+        "the store is out of reach for now: its storage, or every part of it, does not answer",
+        code="unreachable",
+        hint="ask again in a while; the log of the service names what does not answer",
+        headers={"Retry-After": "5"},
+    )

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from torch import Tensor
 
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.errors import StoreError, UnreachableError, UsageError
 from eaglenet.search.filters import Filters
 from eaglenet.search.shortlist import Shortlist, merged
 from eaglenet.search.store.snapshot import Snapshot
@@ -183,7 +183,7 @@ class ShardScan:
         found = [lists for future in done if (lists := _result(future)) is not None]
         if not found:
             reasons = "; ".join(f"{shard.name}: {shard.reason}" for shard in self.shards)
-            raise StoreError(f"no shard of the store answers: {reasons}")
+            raise UnreachableError(f"no shard of the store answers: {reasons}")
         if any(len(lists) != len(queries) for lists in found):
             raise StoreError("a shard answered another question than it was asked")
         return [merged([lists[number] for lists in found], k) for number in range(len(queries))]

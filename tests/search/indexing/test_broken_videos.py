@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 from index_cases import found, run, tables_of
 from small_videos import cut_short_video, damaged_video
 from synthetic_store import BagMethod
+
+from eaglenet.objects import ObjectError
+from eaglenet.search.indexing import decoding
+from eaglenet.search.store.base import open_store
 
 
 @pytest.mark.parametrize(
@@ -31,6 +36,50 @@ def test_damaged_videos_are_indexed_and_noted(
         assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
     row = next(row for row in tables_of(videos).files() if row.path == path)
     assert (row.status, row.reason) == ("done", report.damaged[0].reason)
+
+
+def test_a_file_that_could_not_be_reached_is_told_and_taken_up_by_the_next_run(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = decoding.local_path
+
+    def refuse(path: str) -> str:
+        if path.endswith("long.mp4"):
+            raise ObjectError(f"{path}: 503 slow down")
+        return reached(path)
+
+    monkeypatch.setattr(decoding, "local_path", refuse)
+    report = run(videos, bag)
+    assert {Path(p.path).name: p.reason.rpartition(": ")[2] for p in report.problems}[
+        "long.mp4"
+    ] == "503 slow down"
+    assert "long.mp4" not in {name for name, _ in found(videos, bag)}
+    monkeypatch.undo()
+    report = run(videos, bag)
+    assert report.indexed == 1
+    assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
+    assert "long.mp4" in {name for name, _ in found(videos, bag)}
+
+
+def test_a_file_that_went_out_of_reach_midway_keeps_its_clips_and_gets_the_rest(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(videos, bag, videos.parent / "whole")
+    expected = sorted(open_store(videos.parent / "whole").tables().clip_keys())
+    monkeypatch.setattr(decoding, "CLIPS_AT_ONCE", 1)
+    reached, asked = decoding.local_path, Counter[str]()
+
+    def refuse(path: str) -> str:
+        asked[path] += 1
+        if path.endswith("long.mp4") and asked[path] == 2:
+            raise ObjectError(f"{path}: connection cut")
+        return reached(path)
+
+    monkeypatch.setattr(decoding, "local_path", refuse)
+    run(videos, bag)
+    assert 0 < len(tables_of(videos).clip_keys()) < len(expected)
+    run(videos, bag)
+    assert sorted(tables_of(videos).clip_keys()) == expected
 
 
 def test_two_hundred_broken_files_do_not_stop_the_good_ones(videos: Path, bag: BagMethod) -> None:

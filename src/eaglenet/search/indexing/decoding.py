@@ -60,6 +60,8 @@ class ClipFailure:
 
     key: ClipKey
     reason: str
+    is_passing: bool = False
+    """Whether the file could not be reached: nothing is said of what is in it."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,13 @@ def spread(
 
 def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
     """The clips of a request in one pass over the file; one that cannot be decoded is a failure."""
-    require_version(request.path, request.version)
-    local = local_path(request.path)
+    try:
+        require_version(request.path, request.version)
+        local = local_path(request.path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        keys = [(request.content, number) for number in request.numbers]
+        return DecodedClips(tuple(ClipFailure(key, reason, is_passing=True) for key in keys), 0.0)
     found = {
         video.window: video
         for video in decode_windows(

@@ -6,6 +6,7 @@ apart), in a folder of bounded size.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -17,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from eaglenet import foreign
 from eaglenet.errors import UsageError, cause_of
 from eaglenet.files import written_whole
-from eaglenet.objects import FoundObject, MissingObjectError, ObjectFolder, is_object
+from eaglenet.objects import FoundObject, MissingObjectError, ObjectFolder, absolute, is_object
 from eaglenet.search.indexing.files import FileVersion, FoundFile, is_gone, version_of
 from eaglenet.user_folders import cache_folder
 from eaglenet.video.suffixes import INDEXED_SUFFIXES
@@ -71,7 +72,7 @@ def parents_of(lines: Iterable[str]) -> list[str]:
     """The folders that files of a list lie in."""
     return list(
         dict.fromkeys(
-            line.rpartition("/")[0] if is_object(line) else os.path.dirname(os.path.abspath(line))
+            line.rpartition("/")[0] if is_object(line) else os.path.dirname(absolute(line))
             for line in lines
         )
     )
@@ -145,7 +146,11 @@ def _fetched(url: str) -> Path:
 
 
 def _make_room(folder: Path, needed: int) -> None:
-    files = [(path, path.stat()) for path in folder.iterdir() if path.is_file()]
+    files = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # Another process made room too.
+            if path.is_file():
+                files.append((path, path.stat()))
     total = sum(status.st_size for _, status in files) + needed
     for path, status in sorted(files, key=lambda pair: pair[1].st_mtime):
         if total <= KEPT_BYTES or time.time() - status.st_mtime < IN_USE_SECONDS:

@@ -52,6 +52,8 @@ class _Work:
     waiting: set[int]
     """Numbers of the clips that are neither encoded nor given up."""
     failures: list[str] = field(default_factory=list)
+    unreached: str = ""
+    """Why the file could not be read for now; its clips are asked for again the next time."""
     is_cut_short: bool = False
     damage: float = 0.0
     """Seconds to the farthest frame that stands in for one that did not decode."""
@@ -179,7 +181,10 @@ class Ledger:
         """A clip was given up."""
         if not self._is_waited_for(failure.key):
             return []
-        self._begun[failure.key[0]].failures.append(failure.reason)
+        work = self._begun[failure.key[0]]
+        if failure.is_passing:
+            work.unreached = failure.reason
+        work.failures.append(failure.reason)
         return self._tried(failure.key)
 
     def damaged(self, damage: Damage) -> None:
@@ -237,9 +242,13 @@ class Ledger:
         content = work.row.content
         del self._begun[content]
         good = work.num_clips - len(work.failures)
+        first = FoundFile(work.row.path, work.row.size, work.row.modified_ns)
+        if work.unreached:
+            # Told and not stored: with a row the next run would take the file for settled.
+            told = [_failed(file, content, work.unreached) for file in (first, *work.others)]
+            return [dataclasses.replace(settled, is_new=False) for settled in told]
         if not good:
             reason = self.hopeless[content] = work.failures[0]
-            first = FoundFile(work.row.path, work.row.size, work.row.modified_ns)
             return [_failed(file, content, reason) for file in (first, *work.others)]
         row = dataclasses.replace(work.row, num_clips=good, reason=work.reason)
         self.whole[content] = row

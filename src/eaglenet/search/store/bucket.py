@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from eaglenet.errors import StoreError
+from eaglenet.errors import StoreError, UnreachableError
 from eaglenet.objects import MissingObjectError, ObjectError, ObjectFolder, storage_options
 from eaglenet.search.store import publishing
 from eaglenet.search.store.cache import SnapshotCache
@@ -166,7 +166,7 @@ class StoreBucket:
             self.manifest.dim,
             is_searched=self.is_searched,
             before_writing=self._lease.require if self._lease is not None else None,
-            storage=storage_options(),
+            storage=storage_options(self.folder.url),
         )
 
     def snapshot(self) -> Snapshot:
@@ -227,7 +227,7 @@ class StoreBucket:
         version = self.words_stamp()
         if not isinstance(version, int):
             return None
-        return LanceWordIndex(self.folder.url, version, storage_options())
+        return LanceWordIndex(self.folder.url, version, storage_options(self.folder.url))
 
     def forget_words(self) -> None:
         self._require_lease()
@@ -338,4 +338,6 @@ def _store_errors() -> Iterator[None]:
     except MissingObjectError:
         raise
     except ObjectError as error:
-        raise StoreError(f"{error}; what was reported as done is safe, try again later") from error
+        raise UnreachableError(
+            f"{error}; what was reported as done is safe, try again later"
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from eaglenet.errors import UnreachableError
 from eaglenet.search.store.base import Store
 from eaglenet.search.store.words import WordIndex
 
@@ -17,12 +18,16 @@ class Words:
         self._opened: tuple[Hashable, WordIndex | None] | None = None
 
     def now(self) -> WordIndex | None:
-        """None where the store holds no words."""
+        """None where the store holds no words, and an error where nobody can tell."""
         opened = self._opened
         try:
             stamp = self.store.words_stamp()
-        except OSError:  # The store went away; what is open can still be searched.
-            return opened[1] if opened is not None else None
+        except OSError as error:
+            if opened is None:
+                raise UnreachableError(
+                    f"the words of {self.store.location} cannot be read: {error}"
+                ) from error
+            return opened[1]  # The store went away; what is open can still be searched.
         if stamp is None:
             return None
         if opened is None or opened[0] != stamp:
