@@ -1,5 +1,6 @@
-"""How everything grows: queries, commits, workers, shards. One part a run, one file of results.
+"""How everything grows: queries, commits, workers, shards. One file of results.
 
+    python benchmarks/scale.py all                           # each part in turn; an hour, 23 GB
     python benchmarks/scale.py query --clips 100000          # and 1000000, 10000000 (23 GB of disk)
     python benchmarks/scale.py commit                        # at 1, 2 and 5 million rows (4 GB)
     python benchmarks/scale.py workers                       # local processes and Ray
@@ -17,8 +18,9 @@ Shards: a quarter of the vectors scanned exactly, the slowest of the four and th
 Commit: 256 clips of one file into a store whose real tables and snapshot hold so many rows already
 (vectors of 64 numbers: a commit reads no old vector).
 
-Workers: films of 240p into a new store with the ``small`` model, each process with one thread, in
-turns; decoding and encoding alone and the start of an empty run are measured beside.
+Workers: films of 240p into a new store with the ``small`` model, in turns: as many threads of one
+process encode as there are workers, or one in each worker of Ray. Decoding and encoding alone and
+the start of an empty run are measured beside.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -52,6 +55,7 @@ from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
 from eaglenet.types import FrameSpec, VideoFeatures
 
 CLUSTERS, CLIPS_A_FILE, QUERIES, WARM, PARTS, SHORTLIST = 2000, 1000, 60, 5, 4, 100
+SIZES = (100_000, 1_000_000, 10_000_000)
 STEP = 500_000
 """Clips that are published at a time."""
 FEATURES = VideoFeatures(torch.zeros(1, 1, 8), torch.ones(1, 1, dtype=torch.bool))
@@ -301,12 +305,17 @@ def keep(part: str, key: str | None, result: Any, load_before: tuple[float, ...]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["query", "commit", "workers"])
+    parser.add_argument("part", choices=["all", "query", "commit", "workers"])
     parser.add_argument("--clips", type=int, default=100_000)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 2_000_000, 5_000_000])
     parser.add_argument("--folder", type=Path, help="keep the synthetic store here, use it again")
     parser.add_argument("--build", action="store_true", help="make that store and measure nothing")
     arguments = parser.parse_args()
+    if arguments.part == "all":
+        # In processes of their own: what one leaves in memory is not counted for the next.
+        for part in [*(["query", "--clips", str(size)] for size in SIZES), ["commit"], ["workers"]]:
+            subprocess.run([sys.executable, __file__, *part], check=True)
+        return
     torch.set_num_threads(os.cpu_count() or 1)
     load = os.getloadavg()
     with tempfile.TemporaryDirectory() as temporary:

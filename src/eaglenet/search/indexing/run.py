@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,7 +127,7 @@ class IndexRun:
         exclude: Sequence[str] = (),
     ) -> IndexReport:
         """Drop what is gone, clean up, and say what was done."""
-        gone = self._gone(roots, exclude)
+        gone = self._gone(roots, exclude, {file.path for file in found if not file.problem})
         if drop_missing and gone:
             self.commit.tables.remove_files(gone)
             self.ledger.forget(gone)
@@ -191,13 +191,19 @@ class IndexRun:
         if self.on_progress is not None:
             self.on_progress(progress)
 
-    def _gone(self, roots: Sequence[str | Path], exclude: Sequence[str]) -> list[str]:
-        """Files of the store under these paths that are there no more, or excluded by now."""
+    def _gone(
+        self, roots: Sequence[str | Path], exclude: Sequence[str], found: Set[str]
+    ) -> list[str]:
+        """Files of the store under these paths that are there no more, or excluded by now.
+
+        One that this run has found is not looked for again: on object storage each is a request.
+        """
         folders = [Excluding(Path(root), exclude) for root in roots if Path(root).is_dir()]
         tops = [absolute(root) for root in roots]
         return [
             path
             for path in self.ledger.known
             if any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
+            and path not in found
             and (is_missing(path) or any(excluded.covers(path) for excluded in folders))
         ]
