@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.types import Resize
+from eaglenet.frame_spec import Resize
 
 Pixels = NDArray[np.uint8]
 
