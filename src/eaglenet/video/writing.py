@@ -14,7 +14,6 @@ from eaglenet.video.pixels import Pixels
 from eaglenet.video.sampling import BORDER_TOLERANCE
 
 if TYPE_CHECKING:
-
     from eaglenet.video.source import VideoSource
 
 QUIET = {"libx265": {"x265-params": "log-level=none"}}
