@@ -37,6 +37,7 @@ from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.folder import load
 from eaglenet.search.indexing.clips import fixed_windows
 from eaglenet.search.indexing.decoding import ClipFrames, decode_clips, split_request
+from eaglenet.search.indexing.encoding import BATCH_FRAMES
 from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
@@ -77,8 +78,8 @@ def ours(method: Method) -> Way:
 
     def encode(frames: Frames) -> None:
         with encoding_in(torch.device("cpu"), precision):
-            for part in frames.split(BATCH):
-                twin.encoder.encode_frames(part[None])
+            for part in frames.split(BATCH_FRAMES):
+                twin.encoder.encode_frames(part[:, None])
 
     def whole(path: Path, seconds: int, cores: int) -> None:
         with tempfile.TemporaryDirectory() as folder:

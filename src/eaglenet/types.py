@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError
 from eaglenet.feature_records import (
     Clips,
     Expert,
@@ -26,6 +25,14 @@ from eaglenet.feature_records import (
     TextGraph,
     Tokens,
     VideoFeatures,
+)
+from eaglenet.frame_spec import (
+    MOST_FRAMES,
+    MOST_PIXELS,
+    FrameSpec,
+    Resize,
+    Sampling,
+    ShortVideo,
 )
 
 __all__ = [
@@ -57,45 +64,10 @@ __all__ = [
     "WordKind",
 ]
 
-Sampling = Literal["uniform", "per_second", "whole_rate"]
-Resize = Literal["crop", "stretch"]
-ShortVideo = Literal["repeat", "mask", "zeros"]
 Part = Literal["pictures", "speech", "text"]
 """Of a video, to search in: what is seen, what is said, what is to be read."""
 WordKind = Literal["subtitle", "speech", "text"]
 """Where words come from: subtitles, a model that listens, a model that reads frames."""
-MOST_FRAMES, MOST_PIXELS = 4096, 4096
-"""Of one clip, and along the side of a frame."""
-
-
-@dataclass(frozen=True)
-class FrameSpec:
-    """How frames are taken from a video. Saved with a model and with every store of features.
-
-    sampling: ``uniform`` takes the middle of equal segments (the paper); ``per_second`` the first
-        frame of each second, then an evenly spaced subset (the field's habit); ``whole_rate`` the
-        same as the field's code counts seconds: every n-th frame, n the whole part of the rate.
-    resize: ``crop`` scales the short side and crops the centre; ``stretch`` ignores the aspect.
-    short: what a video with fewer frames than asked gives: ``repeat`` frames, ``mask`` them out,
-        or ``zeros`` (frames of CLIP's mean colour, 0 once normalised, that count as real: the
-        released code's behaviour).
-    fast: nearest keyframes instead of exact frames.
-    square_pixels: take stored pixels as square, as OpenCV does, whatever aspect a file gives them.
-    """
-
-    num_frames: int = 12
-    size: int = 224
-    sampling: Sampling = "uniform"
-    resize: Resize = "crop"
-    short: ShortVideo = "repeat"
-    fast: bool = False
-    square_pixels: bool = False
-
-    def __post_init__(self) -> None:
-        for name, most in (("num_frames", MOST_FRAMES), ("size", MOST_PIXELS)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= most:
-                raise ConfigError(f"{name} is {value!r:.60}; expected a whole number, 1 to {most}")
 
 
 @runtime_checkable

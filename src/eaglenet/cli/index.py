@@ -15,6 +15,7 @@ from eaglenet.cli.progress import shown_progress
 from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
 from eaglenet.errors import UsageError
+from eaglenet.freed_memory import keep_freed_memory
 from eaglenet.progress import Progress, Work
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def index(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
+    keep_freed_memory()
     from eaglenet.search.indexing.executor import Cluster
     from eaglenet.search.indexing.fetching import read_list
     from eaglenet.search.indexing.files import read_tags

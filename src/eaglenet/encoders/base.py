@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.blocks import ResidualBlock
+from eaglenet.encoders.pieces import in_pieces
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.types import (
     Abilities,
@@ -226,14 +228,25 @@ class TowerEncoder(BaseEncoder):
         *,
         patches: bool = False,
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """All frames in one batch through the tower; uint8, or floats normalised already.
+        """All frames through the tower; uint8, or floats normalised already.
+
+        On a CPU and without gradients a few videos at a time (``pieces``).
 
         ``mask`` says which frames are real; only token shift and a temporal stem look at it.
         """
+        frames = frames.to(self.device, non_blocking=True)
+        return in_pieces(partial(self._read_frames, patches=patches), frames, mask)
+
+    def _read_frames(
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"] | None,
+        *,
+        patches: bool,
+    ) -> Float[Tensor, "videos frames tokens dim"]:
         num_videos, num_frames = frames.shape[:2]
-        pixels = frames.to(self.device, non_blocking=True).flatten(0, 1)
         tokens: Tensor = self.vision(
-            pixels, num_frames=num_frames, frame_mask=mask, patches=patches
+            frames.flatten(0, 1), num_frames=num_frames, frame_mask=mask, patches=patches
         )
         return tokens.reshape(num_videos, num_frames, *tokens.shape[1:])
 

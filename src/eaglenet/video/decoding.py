@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.errors import UsageError, VideoDecodeError
-from eaglenet.types import FrameSpec
+from eaglenet.frame_spec import FrameSpec
 from eaglenet.video import pictures, pixels, shots, stills, windows, writing
 from eaglenet.video.clip_sound import read_sound
 from eaglenet.video.containers import pyav

@@ -41,11 +41,11 @@ class _ExactPicker:
         self.unsent: deque[Any] = deque()
         self.unsent_bytes = 0
         self.times: list[int] = []  # sorted times of the packets read and still of interest
-        self.frames: dict[int, Any] = {}  # decoded, at or after the last wanted time
+        self.frames: dict[int, Any] = {}  # decoded and waited for, or after all that is wanted
         self.waiting: dict[int, list[int]] = {}  # wanted time -> positions of its targets
         self.read_to: int | None = None  # no packet still to be read is shown before this
         self.decoding = False
-        self.oldest_wanted = 0
+        self.last_wanted = 0
         self.run_start = 0
         self.errors_at_start = source.errors
         self.has_jumped = False
@@ -130,8 +130,10 @@ class _ExactPicker:
 
     def collect(self, frames: Sequence[Any]) -> None:
         for frame in frames:
-            if frame.pts is not None and frame.pts >= self.oldest_wanted:
-                self.frames[frame.pts] = frame
+            # Decoded frames are large; one between two that are wanted is never asked for again.
+            time = frame.pts
+            if time is not None and (time in self.waiting or time >= self.last_wanted):
+                self.frames[time] = frame
 
     def delivered(self) -> Iterator[tuple[int, Any]]:
         for time in [time for time in self.waiting if time in self.frames]:
@@ -184,9 +186,13 @@ class _ExactPicker:
             for _ in range(start):
                 self.unsent_bytes -= self.unsent.popleft().size
         self.waiting.setdefault(wanted, []).append(position)
-        self.oldest_wanted = min(self.waiting)
+        self.last_wanted = wanted
         del self.times[: bisect_right(self.times, wanted) - 1]
-        self.frames = {t: frame for t, frame in self.frames.items() if t >= self.oldest_wanted}
+        self.frames = {
+            time: frame
+            for time, frame in self.frames.items()
+            if time in self.waiting or time >= wanted
+        }
         if any(packet.pts == wanted for packet in self.unsent):
             while self.unsent[0].pts != wanted:
                 self.decode_first()

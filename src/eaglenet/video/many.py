@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from eaglenet.types import FrameSpec
+from eaglenet.frame_spec import FrameSpec
 from eaglenet.video.decoding import DecodedVideo, Window, decode
 from eaglenet.video.pool import Done, Failed, map_ahead
 

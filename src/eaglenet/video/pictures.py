@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from eaglenet.errors import UsageError
 from eaglenet.video.pixels import Pixels, scaled_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor
 
 JPEG_QUALITY = 85
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -101,6 +100,13 @@ def to_short_side(picture: Image, short_side: int) -> Pixels:
 
 def to_square_picture(opened: Image, size: int, resize: str = "crop") -> Tensor:
     """An opened picture as uint8 [3, size, size]; see :func:`decode_image`."""
+    import torch  # Only here: processes that decode do without it.
+
+    return torch.from_numpy(square_pixels(opened, size, resize))
+
+
+def square_pixels(opened: Image, size: int, resize: str = "crop") -> Pixels:
+    """:func:`to_square_picture` as an array."""
     from PIL import Image
 
     try:
@@ -114,4 +120,4 @@ def to_square_picture(opened: Image, size: int, resize: str = "crop") -> Tensor:
         image = image.resize((width, height), Image.Resampling.BICUBIC)
         left, top = round((width - size) / 2), round((height - size) / 2)
         image = image.crop((left, top, left + size, top + size))
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))

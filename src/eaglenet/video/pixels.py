@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.types import Resize
+from eaglenet.frame_spec import Resize
 
 Pixels = NDArray[np.uint8]
 
@@ -94,7 +94,7 @@ def to_square(
         width, height = size, size
     else:
         width, height = scaled_size(frame.width, frame.height, aspect, size)
-    picture = Orientation.of(frame).apply(_scale(frame, width, height, reformatter))
+    picture = _scale(frame, width, height, reformatter)
     top = round((picture.shape[1] - size) / 2)
     left = round((picture.shape[2] - size) / 2)
     return picture[:, top : top + size, left : left + size]
@@ -105,10 +105,11 @@ def to_picture(
 ) -> Pixels:
     """Upright RGB pixels [3, height, width] of the whole frame, its shorter side ``short_side``."""
     width, height = scaled_size(frame.width, frame.height, aspect, short_side)
-    return Orientation.of(frame).apply(_scale(frame, width, height, reformatter))
+    return _scale(frame, width, height, reformatter)
 
 
 def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
+    """Upright pixels of a frame whose stored picture is scaled to ``width`` by ``height``."""
     scaled = reformatter.reformat(
         # Planes are scaled on their own: more than twice as fast as into packed RGB, same pixels.
         frame,
@@ -122,4 +123,6 @@ def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
         np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[:height, :width]
         for plane in scaled.planes
     )
-    return np.stack([red, green, blue])
+    # Not of the frame itself: one that was asked for its side data refers to itself from then on,
+    # and megabytes a frame wait for Python's cyclic collector.
+    return Orientation.of(scaled).apply(np.stack([red, green, blue]))

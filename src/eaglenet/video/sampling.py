@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from eaglenet.types import ShortVideo
+from eaglenet.frame_spec import ShortVideo
 
 BORDER_TOLERANCE = Fraction(1, 2000)
 """Seconds. Containers round times to a tick (Matroska: 1 ms), so a border is only known so well."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.errors import VideoDecodeError
-from eaglenet.types import FrameSpec
+from eaglenet.frame_spec import FrameSpec
 from eaglenet.video import pixels
 from eaglenet.video.containers import pyav
 from eaglenet.video.kept import KEPT, KeptRun

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from eaglenet.errors import VideoDecodeError
-from eaglenet.types import FrameSpec
+from eaglenet.frame_spec import FrameSpec
 from eaglenet.video.pictures import (
     UnreadablePictureError,
     read_picture,
+    square_pixels,
     to_short_side,
-    to_square_picture,
 )
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.windows import DecodedVideo, Window
@@ -41,13 +41,13 @@ def decode_still(
 ) -> Iterator[DecodedVideo]:
     """The picture for each of the windows, in every place, as of a film that stands still."""
     picture = read_still(path)
-    frame = to_square_picture(picture, spec.size, spec.resize)
+    frame = square_pixels(picture, spec.size, spec.resize)
     whole = to_short_side(picture, picture_size) if picture_size else None
     for window in windows:
         yield DecodedVideo(
-            frames=frame.expand(spec.num_frames, *frame.shape).contiguous(),
-            mask=torch.ones(spec.num_frames, dtype=torch.bool),
-            seconds=torch.zeros(spec.num_frames),
+            pixels=np.repeat(frame[None], spec.num_frames, axis=0),
+            is_real=np.ones(spec.num_frames, np.bool_),
+            times=np.zeros(spec.num_frames, np.float32),
             largest_error=0.0,
             window=window,
             picture=whole,

@@ -9,14 +9,13 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 SMALL = 4096
 """Bytes up to which an array goes with the pickle rather than by itself."""
@@ -35,7 +34,9 @@ class _Pickler(pickle.Pickler):
     """Tensors as the arrays they are, which can be sent as plain bytes."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
+        # Where torch was not imported nothing is a tensor, and importing it takes seconds.
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
             return torch.from_numpy, (value.numpy(),)
         return NotImplemented
 

@@ -11,11 +11,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from eaglenet.errors import UsageError, VideoDecodeError
-from eaglenet.types import FrameSpec
+from eaglenet.frame_spec import FrameSpec
 from eaglenet.video import pixels, sampling
 from eaglenet.video.exact_picking import pick_exact
 from eaglenet.video.picking import (
@@ -23,8 +22,11 @@ from eaglenet.video.picking import (
     decode_through,
     pick_keyframes,
 )
+from eaglenet.video.pixels import Pixels
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from eaglenet.video.source import VideoSource
 
 Window = tuple[float, float]
@@ -44,24 +46,44 @@ class DecodedVideo:
     """Frames of one window, uint8 [frames, 3, size, size].
 
     ``mask`` tells which places hold a frame of the video, ``seconds`` when it is shown, counted as
-    players do from the file's start. ``largest_error`` is the largest distance in seconds from a
-    moment asked for to the frame taken: 0 where frames are exact, more with ``FrameSpec.fast`` or
-    next to a damaged part.
+    players do from the file's start. These are tensors of the same memory as the arrays that are
+    held: a process that only decodes does not import torch. ``largest_error`` is the largest
+    distance in seconds from a moment asked for to the frame taken: 0 where frames are exact, more
+    with ``FrameSpec.fast`` or next to a damaged part.
     """
 
-    frames: Tensor
-    mask: Tensor
-    seconds: Tensor
+    pixels: Pixels
+    is_real: NDArray[np.bool_]
+    times: NDArray[np.float32]
     largest_error: float
     window: Window | None = None
-    picture: pixels.Pixels | None = None
+    picture: Pixels | None = None
     """The whole of the middle frame, [3, height, width], where a size was asked for."""
+
+    @property
+    def frames(self) -> Tensor:
+        return as_tensor(self.pixels)
+
+    @property
+    def mask(self) -> Tensor:
+        return as_tensor(self.is_real)
+
+    @property
+    def seconds(self) -> Tensor:
+        return as_tensor(self.times)
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """A tensor of the same memory."""
+    import torch
+
+    return torch.from_numpy(array)
 
 
 class Picked(NamedTuple):
     time: int
-    picture: pixels.Pixels
-    whole: pixels.Pixels | None = None
+    picture: Pixels
+    whole: Pixels | None = None
 
 
 @dataclass
@@ -298,9 +320,9 @@ def _arrange(source: VideoSource, spec: FrameSpec, plan: WindowPlan, error: floa
     last = plan.picked[len(plan.targets) - 1]
     shown = [Picked(last.time, blank) if p is None else plan.picked[p] for p in plan.places]
     return DecodedVideo(
-        frames=torch.from_numpy(np.stack([one.picture for one in shown])),
-        mask=torch.tensor(plan.mask),
-        seconds=torch.tensor([source.seconds(one.time) for one in shown]),
+        pixels=np.stack([one.picture for one in shown]),
+        is_real=np.array(plan.mask),
+        times=np.array([source.seconds(one.time) for one in shown], np.float32),
         largest_error=error,
         window=plan.window,
         picture=plan.picked[len(plan.targets) // 2].whole,

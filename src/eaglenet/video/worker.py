@@ -6,12 +6,11 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
-
-import torch
 
 from eaglenet.errors import EagleNetError, VideoDecodeError
 from eaglenet.video.kept import KEPT
@@ -94,7 +93,9 @@ def _work(
     die_with_parent(parent)
     # Ctrl-C reaches the whole group; the parent decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # For what the work imports later; decoding needs no torch.
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     if memory is not None:
         bound_memory(memory)
     try:

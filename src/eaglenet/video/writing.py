@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.video.picking import decode_through
@@ -56,7 +55,8 @@ def as_pictures(frames: Any) -> Pixels:
 
     The latter may be anything of that shape that gives one frame after the other.
     """
-    array = frames.numpy() if isinstance(frames, Tensor) else frames
+    # A tensor is known by its method: importing torch for it would take seconds.
+    array = frames.numpy() if hasattr(frames, "numpy") else frames
     if array.ndim != 4 or array.dtype != np.uint8 or 3 not in (array.shape[1], array.shape[3]):
         raise UsageError(
             f"frames must be uint8 [frames, 3, height, width] or [frames, height, width, 3], "

@@ -44,7 +44,7 @@ class CompactEncoder(TowerEncoder):
         """Every frame is a picture by itself, so a CPU leaves padding out; it becomes zeros."""
         if mask is None or mask.is_cuda or bool(mask.all()):
             return super().encode_frames(frames, mask, patches=patches)
-        real = super().encode_frames(frames[mask][None], patches=patches)[0]
+        real = super().encode_frames(frames[mask][:, None], patches=patches)[:, 0]
         result = real.new_zeros(*mask.shape, *real.shape[1:])
         result[mask] = real
         return result

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from eaglenet.errors import UsageError
-from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.store.splitting import Splitting
 
 Window = tuple[float, float]
 

@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from eaglenet.errors import VideoDecodeError
+from eaglenet.frame_spec import FrameSpec
 from eaglenet.search.indexing.clips import Window
 from eaglenet.search.indexing.fetching import local_path, version_now
 from eaglenet.search.indexing.files import CHANGED, FileVersion
-from eaglenet.search.store.tables import ClipKey
-from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import decode_windows
 from eaglenet.video.kept import KEPT
 from eaglenet.video.limits import Limits
 from eaglenet.video.pictures import to_jpeg
+from eaglenet.video.pixels import Pixels
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
+from eaglenet.video.windows import as_tensor
+
+if TYPE_CHECKING:
+    # Not in a worker, which these imports would make slower to start and 150 MB larger.
+    from torch import Tensor
+
+    from eaglenet.search.store.tables import ClipKey
 
 THUMBNAIL_SIZE = 160
 """Shorter side in pixels, of the whole frame: what a model sees is cut to a square."""
@@ -48,10 +57,23 @@ class ClipFrames:
     key: ClipKey
     path: str
     window: Window
-    frames: Tensor
-    mask: Tensor
-    seconds: Tensor
+    pixels: Pixels
+    """``[frames, 3, size, size]``"""
+    is_real: NDArray[np.bool_]
+    times: NDArray[np.float32]
     thumbnail: bytes
+
+    @property
+    def frames(self) -> Tensor:
+        return as_tensor(self.pixels)
+
+    @property
+    def mask(self) -> Tensor:
+        return as_tensor(self.is_real)
+
+    @property
+    def seconds(self) -> Tensor:
+        return as_tensor(self.times)
 
 
 @dataclass(frozen=True)
@@ -160,12 +182,12 @@ def decode_clips(request: ClipRequest, spec: FrameSpec) -> DecodedClips:
     clips: list[ClipFrames | ClipFailure] = []
     for number, window in zip(request.numbers, request.windows, strict=True):
         key, video = (request.content, number), found.get(window)
-        if video is None or not bool(video.mask.any()):
+        if video is None or not video.is_real.any():
             clips.append(ClipFailure(key, "too few of its frames could be decoded"))
             continue
-        frames, mask, seconds = video.frames, video.mask, video.seconds
-        picture = to_jpeg(frames[0].numpy() if video.picture is None else video.picture)
-        clips.append(ClipFrames(key, request.path, window, frames, mask, seconds, picture))
+        picture = to_jpeg(video.pixels[0] if video.picture is None else video.picture)
+        decoded = (video.pixels, video.is_real, video.times)
+        clips.append(ClipFrames(key, request.path, window, *decoded, picture))
     require_version(request.path, request.version)
     # The nearest keyframes are some way off in whole files too.
     errors = () if spec.fast else (video.largest_error for video in found.values())

@@ -16,7 +16,7 @@ from eaglenet.search.indexing.files import (
     FoundFile,
     content_hash,
 )
-from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.store.splitting import Splitting
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
 from eaglenet.words.lines import Line

@@ -49,7 +49,6 @@ def in_int8(method: Method) -> Method:
             f"int8 products are for models with an image tower, and {method.name} on "
             f"{encoder.family} has none; encode with --precision fp32"
         )
-    twin = copy.deepcopy(method, {id(encoder.text): encoder.text})
-    assert isinstance(twin.encoder, TowerEncoder)
-    twin.encoder.vision = int8_products.int8_tower(encoder.vision, encoder.image_size)
+    vision = int8_products.int8_tower(encoder.vision, encoder.image_size)
+    twin = copy.deepcopy(method, {id(encoder.text): encoder.text, id(encoder.vision): vision})
     return twin.eval()

@@ -11,21 +11,13 @@ from eaglenet.errors import ConfigError, StoreError
 from eaglenet.search.store.checks import file_check
 from eaglenet.search.store.hub_bank import HubNote
 from eaglenet.search.store.layout import FeatureLayout
+from eaglenet.search.store.splitting import Splitting as Splitting
 from eaglenet.settings import from_plain
 from eaglenet.types import FrameSpec
 
 FORMAT = 1
 CHECK = "check"
 MAX_DIM = 65_536
-
-
-@dataclass(frozen=True)
-class Splitting:
-    """How long videos are cut into clips."""
-
-    clip_seconds: float = 10.0
-    overlap: float = 2.0
-    shots: bool = False
 
 
 @dataclass(frozen=True)

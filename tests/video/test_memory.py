@@ -1,0 +1,57 @@
+"""Decoded frames are megabytes each: those that nobody will ask for again are let go at once."""
+
+from __future__ import annotations
+
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from videos import write_numbered
+
+from eaglenet.video import exact_picking, pixels
+from eaglenet.video.source import open_video
+
+
+@pytest.mark.parametrize("rotation", [0, 90])
+def test_a_frame_is_free_once_its_pixels_are_taken(tmp_path: Path, rotation: int) -> None:
+    path = write_numbered(tmp_path / "a.mp4", 3, width=64, height=96, rotation=rotation)
+    reformatter = av.video.reformatter.VideoReformatter()
+    with av.open(str(path)) as container:
+        frame = next(container.decode(video=0))
+        before = sys.getrefcount(frame)
+        pixels.to_square(frame, 16, "crop", reformatter)
+        pixels.to_picture(frame, 24, reformatter, Fraction(1))
+        # One more would be the frame's own, which only the cyclic collector ends.
+        assert sys.getrefcount(frame) == before
+
+
+@pytest.mark.parametrize("options", [{"bf": "0"}, {"bf": "3"}, {"x264-params": "bframes=8"}])
+def test_frames_between_two_that_are_wanted_are_not_kept(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    path = write_numbered(tmp_path / "a.mp4", 120, options={"g": "200", **options})
+    most = 0
+    with open_video(path, threads=1) as source:
+        frame_ticks = int(Fraction(1, 25) / source.tick)
+        picker = exact_picking._ExactPicker(source)
+        collect = picker.collect
+
+        def watch(frames: Any) -> None:
+            nonlocal most
+            collect(frames)
+            most = max(most, len(picker.frames))
+
+        picker.collect = watch  # type: ignore[method-assign]
+        targets = [source.zero + number * frame_ticks for number in (4, 31, 31, 70, 115)]
+        found = [
+            (position, frame.pts)
+            for place, target in enumerate(targets)
+            for position, frame in picker.want(target, place)
+        ]
+        found += [(position, frame.pts) for position, frame in picker.finish()]
+    assert sorted(found) == list(enumerate(targets))
+    # What the decoder has shown by the time it gives a wanted one; 25 and more lie in between.
+    assert most <= 10
