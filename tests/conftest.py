@@ -3,13 +3,14 @@
 import os
 import shutil
 from importlib.util import find_spec
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Kernels run under Triton's interpreter where there is no GPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+import pytest
 import torch
-from jaxtyping import install_import_hook
 
 # Stores sync all that they write, and a busy disk makes a test of seconds one of a minute.
 IN_MEMORY = "/dev/shm"
@@ -29,5 +30,21 @@ CHECKED = [
     "eaglenet.evaluation",
 ]
 # A machine that has a GPU but not the development tools still runs its tests, unchecked.
-install_import_hook(CHECKED, "beartype.beartype" if find_spec("beartype") else None)
+if find_spec("beartype"):
+    from checked_signatures import check_signatures
+
+    check_signatures(CHECKED)
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Videos of a dataset are decoded in this process: workers take two seconds each to start."""
+    from eaglenet.video import many
+
+    with_workers = many.decode_many
+
+    def decode(*arguments: Any, **options: Any) -> Any:
+        return with_workers(*arguments, **{**options, "workers": 0})
+
+    monkeypatch.setattr(many, "decode_many", decode)

@@ -54,7 +54,11 @@ def save_openai_clip(folder: Path, patch: int = 32) -> Path:
 
 
 def write_film(path: Path, *, seconds: float, size: tuple[int, int], rate: Fraction) -> Path:
-    """H.264 with sound: a colour that changes every four seconds, with a moving bar."""
+    """H.264 with sound: a colour that changes every four seconds, with a bar that comes and stays.
+
+    The frames from where it stays on are the same, and cost a model nothing: a film of a real
+    size that is encoded as fast as one of a third of its length.
+    """
     colours = [(200, 40, 40), (40, 160, 60), (40, 60, 200), (220, 200, 60)]
     width, height = size
     with av.open(str(path), "w") as container:
@@ -64,7 +68,8 @@ def write_film(path: Path, *, seconds: float, size: tuple[int, int], rate: Fract
         for number in range(round(seconds * rate)):
             pixels = np.empty((height, width, 3), np.uint8)
             pixels[:] = colours[int(number / rate) // 4 % len(colours)]
-            pixels[:, number * 3 % width :][:, :8] = 255
+            moved = min(number % (4 * rate), rate)
+            pixels[:, int(moved) * 3 % width :][:, :8] = 255
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             container.mux(video.encode(frame))
         container.mux(video.encode(None))

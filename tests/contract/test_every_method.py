@@ -65,9 +65,15 @@ def encode(
 
 
 @functools.cache
+def encoded_of(case: Case) -> tuple[TextFeatures, VideoFeatures]:
+    """Shared between tests too."""
+    return encode(case)
+
+
+@functools.cache
 @torch.no_grad()
 def scores_of(case: Case) -> Tensor:
-    return method_of(case).score(*encode(case))
+    return method_of(case).score(*encoded_of(case))
 
 
 def seeded_loss(method: Method, case: Case, *, words: bool = False) -> Tensor:
@@ -100,7 +106,7 @@ LATER_FIELDS = ("weights", "tokens", "graph", "teachers", "keys", "experts", "id
     "case", [case for case in CASES if not METHODS[case.method].reads_experts], ids=str
 )
 def test_methods_that_do_not_use_the_later_fields_do_not_see_them(case: Case) -> None:
-    text, video = encode(case)
+    text, video = encoded_of(case)
     assert all(getattr(text, name, None) is None for name in LATER_FIELDS)
     seen = [name for name in LATER_FIELDS if getattr(video, name, None) is not None]
     assert set(seen) <= {"tokens"}  # of videos, tokens are older: proxies, selected patches
@@ -111,17 +117,19 @@ def test_methods_that_do_not_use_the_later_fields_do_not_see_them(case: Case) ->
 def test_a_pair_scores_the_same_alone_and_in_a_batch(case: Case) -> None:
     method = method_of(case)
     texts, videos = make_texts(case.encoder), make_videos(case.encoder)
-    for row in range(TEXTS):
-        for column in range(VIDEOS):
-            alone = method.score(*encode(case, texts[row], videos[column]))
-            torch.testing.assert_close(alone[0, 0], scores_of(case)[row, column], **CLOSE)
+    lone_texts = [method.encode_text(texts[row]) for row in range(TEXTS)]
+    lone_videos = [method.encode_video(videos[column]) for column in range(VIDEOS)]
+    alone = [[method.score(text, video) for video in lone_videos] for text in lone_texts]
+    assert {score.shape for row in alone for score in row} == {(1, 1)}
+    joined = torch.cat([torch.cat(row, dim=1) for row in alone])
+    torch.testing.assert_close(joined, scores_of(case), **CLOSE)
 
 
 @every_case
 @torch.no_grad()
 def test_permuting_the_gallery_permutes_the_scores(case: Case) -> None:
     order = torch.tensor([3, 0, 4, 1, 2])
-    text, video = encode(case)
+    text, video = encoded_of(case)
     torch.testing.assert_close(
         method_of(case).score(text, video[order]), scores_of(case)[:, order], **CLOSE
     )
@@ -201,7 +209,7 @@ def test_nothing_is_learnt_from_the_places_of_a_missing_expert(case: Case) -> No
 )
 @torch.no_grad()
 def test_padded_word_features_do_not_change_a_score(case: Case) -> None:
-    texts, (_, video) = make_texts("features", words=True), encode(case)
+    texts, (_, video) = make_texts("features", words=True), encoded_of(case)
     method = method_of(case)
     scores = method.score(method.encode_text(texts), video)
     padded = method.score(method.encode_text(pad_texts(texts, 2)), video)
@@ -230,7 +238,7 @@ def test_features_of_separate_batches_can_be_joined(case: Case) -> None:
 @masked_cases
 @torch.no_grad()
 def test_a_video_without_a_real_frame_never_gives_nan(case: Case) -> None:
-    text, video = encode(case)
+    text, video = encoded_of(case)
     _, empty = encode(case, videos=_without_frames(case))
     scores = method_of(case).score(text, empty)
     assert scores.isfinite().all()
@@ -330,7 +338,7 @@ def test_a_saved_model_loads_with_the_same_scores(case: Case, tmp_path: object) 
 @every_case
 @torch.no_grad()
 def test_coarse_vectors_have_unit_length(case: Case) -> None:
-    text, video = encode(case)
+    text, video = encoded_of(case)
     experts = len(EXPERTS) if case.encoder == "experts" else 1
     for features, count in ((text, TEXTS), (video, VIDEOS)):
         vectors = method_of(case).coarse_vectors(features)
@@ -342,7 +350,7 @@ def test_coarse_vectors_have_unit_length(case: Case) -> None:
 @every_case
 @torch.no_grad()
 def test_frame_scores_point_at_real_frames(case: Case) -> None:
-    text, video = encode(case)
+    text, video = encoded_of(case)
     scores = method_of(case).frame_scores(text, video)
     assert scores.shape == (TEXTS, VIDEOS, FRAMES)
     assert torch.equal(scores.isfinite(), video.mask.expand(TEXTS, -1, -1))

@@ -131,15 +131,21 @@ def test_the_shipped_model_is_small() -> None:
     assert (folder / "README.md").read_text().startswith("# ")
 
 
-@pytest.mark.parametrize("method", ["eaglenet", "xpool"])
-def test_train_evaluate_index_and_search_by_command(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "workers"),
+    [("eaglenet", ()), ("xpool", ("--workers", "0"))],
+    ids=["eaglenet", "xpool"],
+)
+def test_train_evaluate_index_and_search_by_command(
+    method: str, workers: tuple[str, ...], tmp_path: Path
+) -> None:
     settings = [part for setting in TINY for part in ("--set", setting)]
     invoke("train", f"demo/{method}", "--output", tmp_path / "run", *settings, "--json")
     scores = json.loads(invoke("evaluate", tmp_path / "run", "--json"))
     assert scores["protocol"] == "demo world (40 texts x 10 videos)"
     render_world(tmp_path / "world", "test", 5)
     store = ("--store", tmp_path / "store")
-    invoke("index", tmp_path / "world", *store, "--model", tmp_path / "run", "--json")
+    invoke("index", tmp_path / "world", *store, "--model", tmp_path / "run", *workers, "--json")
     picture = tmp_path / "found.png"
     question = ("search", "a red circle moves left", *store, "-k", "2", "--picture", picture)
     found = json.loads(invoke(*question, "--json"))

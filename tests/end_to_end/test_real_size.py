@@ -122,9 +122,11 @@ def test_the_page_shows_pictures_of_the_hits(store: Path) -> None:
         assert min(Image.open(io.BytesIO(picture.content)).size) >= 90
 
 
+@pytest.mark.usefixtures("decoded_here")
 def test_it_is_evaluated_and_its_features_are_written(
-    model: str, films: Path, tmp_path: Path
+    model: str, films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     lines = ["video,caption,split", "wide film.mp4,a red picture,test"]
     lines.append("tall.mp4,a green picture,test")
     (films / "captions.csv").write_text("\n".join(lines))

@@ -23,6 +23,9 @@ from eaglenet.methods.xpool import XPoolConfig
 from eaglenet.types import FrameSpec
 from tiny import tiny_experiment
 
+decoded_here = pytest.mark.usefixtures("decoded_here")
+"""For all but a first run of training and of evaluation, which start workers as users do."""
+
 TOWERS = ClipConfig(
     dim=8,
     vision=VisionConfig(image_size=16, patch_size=8, width=16, layers=2, heads=2, mlp_width=20),
@@ -67,6 +70,7 @@ def test_a_run_from_video_files_counts_what_it_left_out(videos: Path, tmp_path: 
     assert (run.folder / "model" / "tokenizer.json").exists()
 
 
+@decoded_here
 def test_a_split_of_a_few_videos_is_remarked_on(
     videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,6 +97,7 @@ def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 
+@decoded_here
 def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_place(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +125,7 @@ def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_plac
     assert len(list((tmp_path / "frames").iterdir())) == 2
 
 
+@decoded_here
 def test_training_uses_the_frames_that_data_cache_made(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +142,7 @@ def test_training_uses_the_frames_that_data_cache_made(
     assert not (run.folder / "frames").exists()
 
 
+@decoded_here
 def test_any_model_is_evaluated_on_any_dataset(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +167,7 @@ def test_any_model_is_evaluated_on_any_dataset(
         evaluate_model(str(run.folder), "folder", str(videos), frames=["colour=red"], device="cpu")
 
 
+@decoded_here
 def test_a_run_is_evaluated_on_other_frames_and_says_so(videos: Path, tmp_path: Path) -> None:
     run = train(experiment_on(videos), tmp_path / "run", device="cpu")
     command = ["evaluate", str(run.folder), "--split", "val", "--json", "--frames", "short=mask"]
@@ -168,6 +176,7 @@ def test_a_run_is_evaluated_on_other_frames_and_says_so(videos: Path, tmp_path: 
     assert any("made for: short: 'repeat' -> 'mask'" in note for note in notes)
 
 
+@decoded_here
 def test_a_run_of_fp16_weights_is_evaluated_as_it_was_trained(videos: Path, tmp_path: Path) -> None:
     experiment = experiment_on(videos, precision="fp16_weights", optimizer="bert_adam")
     run = train(experiment, tmp_path / "run", device="cpu")
@@ -192,6 +201,7 @@ def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(
         CliRunner().invoke(app, ["evaluate", "x", "--videos", "y"], catch_exceptions=False)
 
 
+@decoded_here
 def test_gradient_checkpointing_and_frozen_towers_run_on_videos(
     videos: Path, tmp_path: Path
 ) -> None:
@@ -200,6 +210,7 @@ def test_gradient_checkpointing_and_frozen_towers_run_on_videos(
         assert run.result["metrics"]
 
 
+@decoded_here
 def test_an_empty_split_stops_before_training(videos: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError):
         train(experiment_on(videos, select="test"), tmp_path / "run", device="cpu")
@@ -222,6 +233,7 @@ def test_frames_that_do_not_fit_the_towers_stop_before_any_decoding(
     assert not (tmp_path / "run" / "frames").exists()
 
 
+@decoded_here
 def test_a_batch_that_cannot_be_filled_leaves_the_folder_free_for_another(
     videos: Path, tmp_path: Path
 ) -> None:

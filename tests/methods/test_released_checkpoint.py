@@ -86,6 +86,7 @@ class Spelling:
         raise AssertionError("nothing is saved here")
 
 
+@pytest.mark.usefixtures("decoded_here")
 def test_evaluate_takes_frames_words_and_precision_from_a_converted_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ def test_a_cross_encoder_reads_its_shortlist_and_nothing_else(
     (tmp_path / "videos").mkdir()
     for number, colours in enumerate(("red", "green", "blue", "red blue", "blue green")):
         colour_video(tmp_path / "videos" / f"{number}.mp4", colours.split())
-    index(tmp_path / "videos", tmp_path / "store", model=str(model))
+    index(tmp_path / "videos", tmp_path / "store", model=str(model), workers=0)
     engine = eaglenet.open(str(tmp_path / "store"))
     assert engine.method.is_cross_encoder
     read: list[int] = []
@@ -50,7 +50,7 @@ def test_a_shortlist_is_ranked_by_the_methods_own_score(name: str, tmp_path: Pat
     (tmp_path / "videos").mkdir()
     for colour in ("red", "green", "blue"):
         colour_video(tmp_path / "videos" / f"{colour}.mp4", [colour])
-    index(tmp_path / "videos", tmp_path / "store", model=str(model))
+    index(tmp_path / "videos", tmp_path / "store", model=str(model), workers=0)
     engine = eaglenet.open(str(tmp_path / "store"))
     hits = engine.search("a red car", k=3)
     assert len(hits) == 3

@@ -19,6 +19,8 @@ from eaglenet.search.engine import Engine
 from small_model import save_small_model
 
 runner = CliRunner()
+# Starting workers takes seconds. The store of most tests is made by them, others without.
+IN_THIS_PROCESS = ("--workers", "0")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def search(world: Path, *arguments: str) -> str:
 
 
 def test_indexing_again_reports_in_words(world: Path) -> None:
-    arguments = ["index", str(world / "videos"), "--store", str(world / "store")]
+    arguments = ["index", str(world / "videos"), "--store", str(world / "store"), *IN_THIS_PROCESS]
     result = runner.invoke(app, [*arguments, "--model", str(world / "model")])
     assert result.exit_code == 3
     assert "0 videos indexed" in result.stdout
@@ -193,7 +195,7 @@ def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path
     shutil.copy(tmp_path / "videos" / "red & green.mp4", tmp_path / "videos" / "a copy.mp4")
     store = ["--store", str(tmp_path / "store")]
     index = ["index", str(tmp_path / "videos"), *store, "--model", str(world / "model")]
-    assert runner.invoke(app, index).exit_code == 3
+    assert runner.invoke(app, [*index, *IN_THIS_PROCESS]).exit_code == 3
     (tmp_path / "videos" / "a copy.mp4").unlink()
     (tmp_path / "videos" / "blue.mp4").unlink()
     saving = ["--save-clips", str(tmp_path / "clips"), "--json"]
@@ -217,7 +219,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
     monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
     colour_video(tmp_path / "long.mp4", ["red", "green", "blue"])
     index = ["index", str(tmp_path / "long.mp4"), "--store", str(tmp_path / "store")]
-    options = ["--model", str(world / "model"), "--clip-seconds", "6"]
+    options = ["--model", str(world / "model"), "--clip-seconds", "6", *IN_THIS_PROCESS]
     told = runner.invoke(app, [*index, *options]).stderr.splitlines()
     assert told[0] == "loading the model, looking for videos"
     assert len(told) == lines
@@ -233,7 +235,7 @@ def test_damage_and_odd_names_are_listed_a_line_each(world: Path, tmp_path: Path
     damaged_video(tmp_path / "videos" / "two\nlines\x1b[31m.mp4")
     store = ["--store", str(tmp_path / "store")]
     index = ["index", str(tmp_path / "videos"), *store, "--model", str(world / "model")]
-    result = runner.invoke(app, index)
+    result = runner.invoke(app, [*index, *IN_THIS_PROCESS])
     assert result.exit_code == 0
     assert "1 file in the store although parts" in result.stderr
     assert "two\\nlines\\x1b[31m.mp4: damaged: " in result.stderr
@@ -247,6 +249,7 @@ def test_indexing_says_what_came_to_nothing(world: Path, tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     (tmp_path / "tags.csv").write_text("path,tags\nblue.mp4,sky\nblu.mp4,sea\n")
     index = ["index", "--store", str(tmp_path / "store"), "--model", str(world / "model")]
+    index += IN_THIS_PROCESS
     result = runner.invoke(app, [*index, str(tmp_path / "empty"), "--json"])
     assert (result.exit_code, json.loads(result.stdout)["clips"]) == (0, 0)
     assert "no video or picture was found in" in result.stderr
@@ -348,7 +351,7 @@ def test_commands_agree_on_a_store_that_nobody_named(
     assert isinstance(missing.exception, StoreError)
     assert str(missing.exception).endswith("make one with: eaglenet index PATH")
     blue = str(world / "videos" / "blue.mp4")
-    made = runner.invoke(app, ["index", blue, "--model", str(world / "model")])
+    made = runner.invoke(app, ["index", blue, "--model", str(world / "model"), *IN_THIS_PROCESS])
     store = str(tmp_path / "eaglenet" / "store")
     assert f"1 clip in {store}" in made.stdout
     found = runner.invoke(app, ["search", "a red car"])
@@ -389,7 +392,7 @@ def test_a_saved_photograph_never_replaces_another(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (64, 48), "red").save(tmp_path / "photos" / "me.png")
     arguments = ["index", str(tmp_path / "photos"), "--model", str(tmp_path / "model")]
-    told = runner.invoke(app, [*arguments, "--store", str(tmp_path / "store")])
+    told = runner.invoke(app, [*arguments, *IN_THIS_PROCESS, "--store", str(tmp_path / "store")])
     assert told.stdout.startswith("1 picture indexed")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "me.png").write_bytes(b"another")
