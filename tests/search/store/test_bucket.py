@@ -238,13 +238,19 @@ def test_the_local_copies_have_a_bound(
 ) -> None:
     index(videos, place)
     Engine.open(place, BagMethod())
+    size = copied_bytes(tmp_path)
     index(videos, f"{place}-other")
-    monkeypatch.setenv("EAGLENET_CACHE_BYTES", "5000")
+    monkeypatch.setenv("EAGLENET_CACHE_BYTES", str(size + 1000))
     Engine.open(f"{place}-other", BagMethod())
     assert len(list((tmp_path / "cache" / "stores").iterdir())) == 1
+    assert size - 1000 < copied_bytes(tmp_path) <= size + 1000
     monkeypatch.setenv("EAGLENET_CACHE_BYTES", "100")
     with pytest.raises(StoreError, match="set EAGLENET_CACHE_BYTES to more"):
         Engine.open(place, BagMethod())
+
+
+def copied_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in (folder / "cache" / "stores").glob("*/*"))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store.base import kind_of
 from eaglenet.search.store.durability import has_end
 from eaglenet.search.store.lance import LanceStore
+from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.tables import ClipRows, FileRow
+from eaglenet.search.upkeep import verify
 
 
 def add(store: Path, number: int) -> list[str]:
@@ -57,6 +60,44 @@ def test_a_write_that_got_lost_is_told_and_costs_only_what_was_not_reported(
     assert found(store) == {"/videos/0.mp4"}
     assert add(store, 1) == ["/videos/1.mp4"]
     assert found(store) == {"/videos/0.mp4", "/videos/1.mp4"}
+
+
+def test_what_a_killed_writer_left_is_gone_after_the_next_one(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    add(store, 0)
+    table = store / "clips.lance"
+    left = [table / "data" / ".tmpAbCdEf", table / "_versions" / "18446744073709551600.manifest#1"]
+    for path in left:
+        path.write_bytes(b"begun")
+    # Written to its end, but its version was not committed.
+    left.append(table / "data" / "orphan.lance")
+    shutil.copy(next((table / "data").glob("*.lance")), left[-1])
+    add(store, 1)
+    assert not left[0].exists()
+    assert not left[1].exists()
+    opened = StoreFolder.open(store)
+    with opened.hold():
+        opened.tables().optimize()
+    assert not left[2].exists()
+    assert found(store) == {"/videos/0.mp4", "/videos/1.mp4"}
+    assert verify(store).stored_clips == 4
+
+
+def test_of_a_bucket_nothing_is_removed_that_another_writer_may_be_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance removes such files once they are 7 days old."""
+    add(tmp_path / "store", 0)
+    tables = StoreFolder.open(tmp_path / "store").tables()
+    assert isinstance(tables, LanceStore)
+    monkeypatch.setattr(tables, "_is_remote", True)
+    data = tmp_path / "store" / "clips.lance" / "data"
+    shutil.copy(next(data.glob("*.lance")), data / "orphan.lance")
+    tables.optimize()
+    assert (data / "orphan.lance").exists()
+    monkeypatch.setattr(tables, "_is_remote", False)
+    tables.optimize()
+    assert not (data / "orphan.lance").exists()
 
 
 def test_all_files_of_a_table_have_their_ends(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ VERSIONS = "_versions"
 HINT = "latest_version_hint.json"
 ENDS = {".lance": b"LANC", ".manifest": b"LANC", ".arrow": b"ARROW1"}
 """The last bytes of a whole file, by its suffix."""
+BEGUN = re.compile(r"\.tmp.+|.+#[0-9]+")
+"""Names of files that Lance is still writing, ``.tmpAbCdEf`` or ``NAME.manifest#1``."""
 LARGEST = 2**64 - 1
 """A version's file is called by its distance from here, so that the newest comes first."""
 
@@ -135,6 +138,7 @@ def recover(
             shutil.rmtree(folder / name, ignore_errors=True)
         return
     for name in (*tables, *derived):
+        _remove_begun(folder / name)
         found = versions(folder / name)
         if marked is not None:
             torn = [number for number in found if number > marked.get(name, 0)]
@@ -165,6 +169,13 @@ def recover(
                 path.unlink()
         (folder / name / VERSIONS / HINT).unlink(missing_ok=True)
         sync(folder / name / VERSIONS)
+
+
+def _remove_begun(table: Path) -> None:
+    """Remove what Lance writes before it has a name: a writer was killed before the renaming."""
+    for path in list(table.rglob("*")):
+        if BEGUN.fullmatch(path.name) and path.is_file():
+            path.unlink()
 
 
 def _read_mark(folder: Path) -> dict[str, int] | None:

@@ -292,7 +292,11 @@ class LanceStore:
         self.sync()
         with self._errors():
             for table in tables:
-                table.optimize(cleanup_older_than=KEEP_VERSIONS)
+                # A folder's lock has one holder: files that no version reads were left by a writer
+                # that ended. One that lost its lease of a bucket may still be writing them.
+                table.optimize(
+                    cleanup_older_than=KEEP_VERSIONS, delete_unverified=not self._is_remote
+                )
         self.sync()
 
     def sync(self) -> None:
