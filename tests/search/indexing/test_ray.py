@@ -20,6 +20,7 @@ from small_videos import colour_video
 from synthetic_store import BagMethod
 
 from eaglenet.errors import UsageError
+from eaglenet.objects import ObjectFolder
 from eaglenet.search.indexing import cluster as ray_executor
 from eaglenet.search.indexing import commit
 from eaglenet.search.indexing.executor import Cluster
@@ -28,6 +29,8 @@ from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.upkeep import verify
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """Ray warns of things of its own."""
@@ -90,18 +93,20 @@ def _parent(pid: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[TwoNodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     """A cluster of two nodes on this machine."""
     pytest.importorskip("ray")
+    chosen = pytest.MonkeyPatch()
     before = os.environ.get("PYTHONPATH", "")
     # Workers import the model of these tests, and the eaglenet that is tested.
     here = Path(__file__).parents[1]
     source = Path(ray_executor.__file__).parents[3]
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(source), before])
+    chosen.setenv("PYTHONPATH", os.pathsep.join([str(here), str(source), before]))
+    chosen.setenv("EAGLENET_CACHE", str(tmp_path_factory.mktemp("cache")))
     cluster = TwoNodes()
     yield cluster
     cluster.close()
-    os.environ["PYTHONPATH"] = before
+    chosen.undo()
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +152,9 @@ def require_same(store: Path, expected: dict[Any, Any]) -> None:
     assert verify(store).clips == NUM_CLIPS
 
 
-def index_here(nodes: TwoNodes, videos: Path, store: Path, on_progress: Any = None) -> IndexReport:
+def index_here(
+    nodes: TwoNodes, videos: str | Path, store: Path, on_progress: Any = None
+) -> IndexReport:
     options = IndexOptions(
         splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(nodes.address)
     )
@@ -180,6 +187,32 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(
     assert (report.indexed, report.clips) == (NUM_FILES, NUM_CLIPS)
     assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
     require_same(tmp_path / "store", expected)
+
+
+@pytest.fixture
+def bucket(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Object storage that only this process is told of, after the cluster was started."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    from object_storage import start_storage
+
+    server, gate = start_storage()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", gate.url)
+    yield "s3://bucket/films"
+    gate.close()
+    server.stop()
+
+
+def test_workers_reach_the_storage_that_only_the_driver_was_told_of(
+    nodes: TwoNodes, bucket: str, videos: Path, tmp_path: Path
+) -> None:
+    ObjectFolder(bucket).write("0.mp4", (videos / "0.mp4").read_bytes())
+    report = index_here(nodes, bucket, tmp_path / "store")
+    assert report.problems == ()
+    assert (report.indexed, report.clips) == (1, NUM_CLIPS // NUM_FILES)
 
 
 def test_an_address_without_a_cluster_is_told(videos: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -45,6 +46,8 @@ FIRST_SHARD = 8
 FILES_AT_ONCE = 4
 WORKERS_OF_AN_INSPECTOR = 8
 """Looking at files waits for the disk: one such process feeds some that decode."""
+STORAGE = ("AWS_", "GOOGLE_", "AZURE_")
+"""How variables begin that say where object storage is and who asks there."""
 
 
 class RayExecutor:
@@ -64,7 +67,7 @@ class RayExecutor:
         ray, setting = self._ray, self.setting
         size = max(1, self._num_workers() // WORKERS_OF_AN_INSPECTOR)
         actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Inspector)
-        arguments = (setting.manifest.splitting, ray.put(known), setting.limits)
+        arguments = (_of_storage(), setting.manifest.splitting, ray.put(known), setting.limits)
         crew: Crew[Sequence[FoundFile], list[Inspected]] = Crew(
             _RayHands(ray, lambda: actor.remote(*arguments)), size
         )
@@ -83,7 +86,14 @@ class RayExecutor:
         method = setting.method
         if method.device.type != "cpu":
             method = copy.deepcopy(method).to("cpu")
-        arguments = (ray.put(method), setting.manifest, setting.limits, setting.precision, gpus > 0)
+        arguments = (
+            _of_storage(),
+            ray.put(method),
+            setting.manifest,
+            setting.limits,
+            setting.precision,
+            gpus > 0,
+        )
         actor = ray.remote(num_cpus=1, num_gpus=gpus)(_Encoder)
         size = self._num_workers()
         crew: Crew[list[ClipRequest], list[ClipOutcome]] = Crew(
@@ -203,10 +213,26 @@ def _shards(requests: Iterable[ClipRequest], first: int) -> Iterator[list[ClipRe
         yield shard
 
 
+def _of_storage() -> dict[str, str]:
+    """The driver's variables of object storage.
+
+    A cluster that was started before them does not know them. They go to a worker as an argument,
+    since Ray shows the environment of a run to all who see its dashboard.
+    """
+    return {name: value for name, value in os.environ.items() if name.startswith(STORAGE)}
+
+
 class _Inspector:
     """Runs on a worker: looks at files."""
 
-    def __init__(self, splitting: Splitting, known: frozenset[str], limits: Limits) -> None:
+    def __init__(
+        self,
+        storage: Mapping[str, str],
+        splitting: Splitting,
+        known: frozenset[str],
+        limits: Limits,
+    ) -> None:
+        os.environ.update(storage)
         work = partial(inspect, splitting=splitting, known=known)
         self._look = SteadyProcess(work, inspection_budget(limits))
 
@@ -221,8 +247,15 @@ class _Encoder:
     """Runs on a worker: decodes and encodes."""
 
     def __init__(
-        self, method: Method, manifest: Manifest, limits: Limits, precision: str, on_gpu: bool
+        self,
+        storage: Mapping[str, str],
+        method: Method,
+        manifest: Manifest,
+        limits: Limits,
+        precision: str,
+        on_gpu: bool,
     ) -> None:
+        os.environ.update(storage)
         torch.set_num_threads(1)
         method = method.to("cuda") if on_gpu else method
         self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
