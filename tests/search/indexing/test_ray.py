@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -215,7 +216,58 @@ def test_workers_reach_the_storage_that_only_the_driver_was_told_of(
     assert (report.indexed, report.clips) == (1, NUM_CLIPS // NUM_FILES)
 
 
-def test_an_address_without_a_cluster_is_told(videos: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address that takes no connection, as behind a firewall."""
+    monkeypatch.setattr(ray_executor, "ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        place = server.getsockname()
+        waiting = [socket.socket() for _ in range(4)]  # as many as wait there, and more
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(place)
+        yield f"127.0.0.1:{place[1]}"
+        for each in waiting:
+            each.close()
+
+
+@pytest.mark.parametrize("form", ["{0}", "ray://{0}", "auto", None])
+def test_an_address_without_a_cluster_is_told(
+    form: str | None, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself would try for minutes. Where none is given, that of the environment is tried."""
+    ray = pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked"))
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    where = form and form.format(address)
+    options = IndexOptions(executor="ray", cluster=Cluster(where))
+    told = rf"no Ray cluster at (ray://)?{address} \(Connection refused\); start one with"
+    with pytest.raises(UsageError, match=told):
+        index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+def test_an_address_that_does_not_answer_is_told_after_seconds(
+    silent: str, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked"))
+    options = IndexOptions(executor="ray", cluster=Cluster(silent))
+    with pytest.raises(UsageError, match=rf"no Ray cluster at {silent} \(timed out\)"):
+        index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+@pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:ray", "head:66000", "ray://"])
+def test_what_is_no_address_is_told(address: str, videos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    options = IndexOptions(executor="ray", cluster=Cluster(address))
+    told = f"no Ray cluster at {address} .this is not HOST:PORT.*--ray-address HOST:PORT"
+    with pytest.raises(UsageError, match=told):
+        index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+def test_less_than_no_gpu_is_told(videos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     options = IndexOptions(executor="ray", cluster=Cluster(gpus_per_worker=-1))
     with pytest.raises(UsageError, match="--gpus-per-worker must be 0 or more, not -1"):

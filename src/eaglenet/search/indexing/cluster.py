@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from eaglenet.errors import EagleNetError, UsageError
+from eaglenet.errors import EagleNetError, UsageError, cause_of
 from eaglenet.methods.base import Method
 from eaglenet.search.indexing.crew import Crew, LostWorkerError
 from eaglenet.search.indexing.decoding import (
@@ -46,6 +47,10 @@ FIRST_SHARD = 8
 FILES_AT_ONCE = 4
 WORKERS_OF_AN_INSPECTOR = 8
 """Looking at files waits for the disk: one such process feeds some that decode."""
+ANSWER_SECONDS = 5.0
+"""For a cluster to take a connection; Ray itself tries for minutes."""
+CLIENT_PORT = 10001
+"""Where Ray listens for ``ray://HOST``."""
 STORAGE = ("AWS_", "GOOGLE_", "AZURE_")
 """How variables begin that say where object storage is and who asks there."""
 
@@ -126,7 +131,11 @@ class RayExecutor:
         ray, address = self._ray, self.setting.cluster.address
         if ray.is_initialized():
             return
+        named = address
+        if address in (None, "auto"):
+            named = os.environ.get("RAY_ADDRESS") or address
         try:
+            _require_answer(named)
             with warnings.catch_warnings():
                 # Ray forks its own processes and replaces them at once: none reads a store before.
                 warnings.filterwarnings("ignore", message="lancedb fork support")
@@ -137,10 +146,11 @@ class RayExecutor:
                     include_dashboard=None if address else False,
                 )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            where = f"at {address}" if address else "on this machine"
+            where = f"at {named}" if named and named != "auto" else "on this machine"
+            reason = (cause_of(error) or type(error).__name__).splitlines()[0]
             raise UsageError(
-                f"no Ray cluster {where} ({str(error).splitlines()[0]}); start one with: ray start "
-                "--head, and give its address with --ray-address"
+                f"no Ray cluster {where} ({reason}); start one with: ray start --head, "
+                "and give its address with --ray-address HOST:PORT"
             ) from error
         self._started = True
 
@@ -190,6 +200,22 @@ class _RayHands:
 
     def end(self, worker: Any) -> None:
         self.ray.kill(worker)
+
+
+def _require_answer(address: str | None) -> None:
+    """Raise what a cluster of this address says to a connection: nobody is there, or no answer."""
+    if address in (None, "auto", "local"):
+        return  # Ray looks for it on this machine, or starts it.
+    scheme, _, place = str(address).rpartition("://")
+    if scheme not in ("", "ray"):
+        return  # Of a maker who has his own ways.
+    place = place.partition("?")[0]
+    if scheme and ":" not in place:
+        place = f"{place}:{CLIENT_PORT}"
+    host, _, port = place.rpartition(":")
+    if not (host and port.isdecimal() and int(port) < 2**16):
+        raise ValueError("this is not HOST:PORT")
+    socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
 
 
 def _failures(lost: Failed[list[ClipRequest]]) -> Iterator[ClipFailure]:
