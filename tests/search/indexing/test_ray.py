@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from small_videos import colour_video
 from synthetic_store import BagMethod
 
 from eaglenet.errors import UsageError
+from eaglenet.objects import ObjectFolder
 from eaglenet.search.indexing import cluster as ray_executor
 from eaglenet.search.indexing import commit
 from eaglenet.search.indexing.executor import Cluster
@@ -28,6 +30,8 @@ from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.upkeep import verify
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """Ray warns of things of its own."""
@@ -90,18 +94,20 @@ def _parent(pid: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[TwoNodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     """A cluster of two nodes on this machine."""
     pytest.importorskip("ray")
+    chosen = pytest.MonkeyPatch()
     before = os.environ.get("PYTHONPATH", "")
     # Workers import the model of these tests, and the eaglenet that is tested.
     here = Path(__file__).parents[1]
     source = Path(ray_executor.__file__).parents[3]
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(source), before])
+    chosen.setenv("PYTHONPATH", os.pathsep.join([str(here), str(source), before]))
+    chosen.setenv("EAGLENET_CACHE", str(tmp_path_factory.mktemp("cache")))
     cluster = TwoNodes()
     yield cluster
     cluster.close()
-    os.environ["PYTHONPATH"] = before
+    chosen.undo()
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +153,9 @@ def require_same(store: Path, expected: dict[Any, Any]) -> None:
     assert verify(store).clips == NUM_CLIPS
 
 
-def index_here(nodes: TwoNodes, videos: Path, store: Path, on_progress: Any = None) -> IndexReport:
+def index_here(
+    nodes: TwoNodes, videos: str | Path, store: Path, on_progress: Any = None
+) -> IndexReport:
     options = IndexOptions(
         splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(nodes.address)
     )
@@ -182,7 +190,84 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(
     require_same(tmp_path / "store", expected)
 
 
-def test_an_address_without_a_cluster_is_told(videos: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def bucket(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Object storage that only this process is told of, after the cluster was started."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    from object_storage import start_storage
+
+    server, gate = start_storage()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", gate.url)
+    yield "s3://bucket/films"
+    gate.close()
+    server.stop()
+
+
+def test_workers_reach_the_storage_that_only_the_driver_was_told_of(
+    nodes: TwoNodes, bucket: str, videos: Path, tmp_path: Path
+) -> None:
+    ObjectFolder(bucket).write("0.mp4", (videos / "0.mp4").read_bytes())
+    report = index_here(nodes, bucket, tmp_path / "store")
+    assert report.problems == ()
+    assert (report.indexed, report.clips) == (1, NUM_CLIPS // NUM_FILES)
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address that takes no connection, as behind a firewall."""
+    monkeypatch.setattr(ray_executor, "ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        place = server.getsockname()
+        waiting = [socket.socket() for _ in range(4)]  # as many as wait there, and more
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(place)
+        yield f"127.0.0.1:{place[1]}"
+        for each in waiting:
+            each.close()
+
+
+@pytest.mark.parametrize("form", ["{0}", "ray://{0}", "auto", None])
+def test_an_address_without_a_cluster_is_told(
+    form: str | None, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself would try for minutes. Where none is given, that of the environment is tried."""
+    ray = pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked"))
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    where = form and form.format(address)
+    options = IndexOptions(executor="ray", cluster=Cluster(where))
+    told = rf"no Ray cluster at (ray://)?{address} \(Connection refused\); start one with"
+    with pytest.raises(UsageError, match=told):
+        index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+def test_an_address_that_does_not_answer_is_told_after_seconds(
+    silent: str, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked"))
+    options = IndexOptions(executor="ray", cluster=Cluster(silent))
+    with pytest.raises(UsageError, match=rf"no Ray cluster at {silent} \(timed out\)"):
+        index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+@pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:ray", "head:66000", "ray://"])
+def test_what_is_no_address_is_told(address: str, videos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    options = IndexOptions(executor="ray", cluster=Cluster(address))
+    told = f"no Ray cluster at {address} .this is not HOST:PORT.*--ray-address HOST:PORT"
+    with pytest.raises(UsageError, match=told):
+        index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+def test_less_than_no_gpu_is_told(videos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     options = IndexOptions(executor="ray", cluster=Cluster(gpus_per_worker=-1))
     with pytest.raises(UsageError, match="--gpus-per-worker must be 0 or more, not -1"):

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import socket
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
 
 import torch
 
-from eaglenet.errors import EagleNetError, UsageError
+from eaglenet.errors import EagleNetError, UsageError, cause_of
 from eaglenet.methods.base import Method
 from eaglenet.search.indexing.crew import Crew, LostWorkerError
 from eaglenet.search.indexing.decoding import (
@@ -45,6 +47,12 @@ FIRST_SHARD = 8
 FILES_AT_ONCE = 4
 WORKERS_OF_AN_INSPECTOR = 8
 """Looking at files waits for the disk: one such process feeds some that decode."""
+ANSWER_SECONDS = 5.0
+"""For a cluster to take a connection; Ray itself tries for minutes."""
+CLIENT_PORT = 10001
+"""Where Ray listens for ``ray://HOST``."""
+STORAGE = ("AWS_", "GOOGLE_", "AZURE_")
+"""How variables begin that say where object storage is and who asks there."""
 
 
 class RayExecutor:
@@ -64,7 +72,7 @@ class RayExecutor:
         ray, setting = self._ray, self.setting
         size = max(1, self._num_workers() // WORKERS_OF_AN_INSPECTOR)
         actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Inspector)
-        arguments = (setting.manifest.splitting, ray.put(known), setting.limits)
+        arguments = (_of_storage(), setting.manifest.splitting, ray.put(known), setting.limits)
         crew: Crew[Sequence[FoundFile], list[Inspected]] = Crew(
             _RayHands(ray, lambda: actor.remote(*arguments)), size
         )
@@ -83,7 +91,14 @@ class RayExecutor:
         method = setting.method
         if method.device.type != "cpu":
             method = copy.deepcopy(method).to("cpu")
-        arguments = (ray.put(method), setting.manifest, setting.limits, setting.precision, gpus > 0)
+        arguments = (
+            _of_storage(),
+            ray.put(method),
+            setting.manifest,
+            setting.limits,
+            setting.precision,
+            gpus > 0,
+        )
         actor = ray.remote(num_cpus=1, num_gpus=gpus)(_Encoder)
         size = self._num_workers()
         crew: Crew[list[ClipRequest], list[ClipOutcome]] = Crew(
@@ -116,7 +131,11 @@ class RayExecutor:
         ray, address = self._ray, self.setting.cluster.address
         if ray.is_initialized():
             return
+        named = address
+        if address in (None, "auto"):
+            named = os.environ.get("RAY_ADDRESS") or address
         try:
+            _require_answer(named)
             with warnings.catch_warnings():
                 # Ray forks its own processes and replaces them at once: none reads a store before.
                 warnings.filterwarnings("ignore", message="lancedb fork support")
@@ -127,10 +146,11 @@ class RayExecutor:
                     include_dashboard=None if address else False,
                 )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            where = f"at {address}" if address else "on this machine"
+            where = f"at {named}" if named and named != "auto" else "on this machine"
+            reason = (cause_of(error) or type(error).__name__).splitlines()[0]
             raise UsageError(
-                f"no Ray cluster {where} ({str(error).splitlines()[0]}); start one with: ray start "
-                "--head, and give its address with --ray-address"
+                f"no Ray cluster {where} ({reason}); start one with: ray start --head, "
+                "and give its address with --ray-address HOST:PORT"
             ) from error
         self._started = True
 
@@ -182,6 +202,22 @@ class _RayHands:
         self.ray.kill(worker)
 
 
+def _require_answer(address: str | None) -> None:
+    """Raise what a cluster of this address says to a connection: nobody is there, or no answer."""
+    if address in (None, "auto", "local"):
+        return  # Ray looks for it on this machine, or starts it.
+    scheme, _, place = str(address).rpartition("://")
+    if scheme not in ("", "ray"):
+        return  # Of a maker who has his own ways.
+    place = place.partition("?")[0]
+    if scheme and ":" not in place:
+        place = f"{place}:{CLIENT_PORT}"
+    host, _, port = place.rpartition(":")
+    if not (host and port.isdecimal() and int(port) < 2**16):
+        raise ValueError("this is not HOST:PORT")
+    socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+
+
 def _failures(lost: Failed[list[ClipRequest]]) -> Iterator[ClipFailure]:
     for request in lost.request:
         for number in request.numbers:
@@ -203,10 +239,26 @@ def _shards(requests: Iterable[ClipRequest], first: int) -> Iterator[list[ClipRe
         yield shard
 
 
+def _of_storage() -> dict[str, str]:
+    """The driver's variables of object storage.
+
+    A cluster that was started before them does not know them. They go to a worker as an argument,
+    since Ray shows the environment of a run to all who see its dashboard.
+    """
+    return {name: value for name, value in os.environ.items() if name.startswith(STORAGE)}
+
+
 class _Inspector:
     """Runs on a worker: looks at files."""
 
-    def __init__(self, splitting: Splitting, known: frozenset[str], limits: Limits) -> None:
+    def __init__(
+        self,
+        storage: Mapping[str, str],
+        splitting: Splitting,
+        known: frozenset[str],
+        limits: Limits,
+    ) -> None:
+        os.environ.update(storage)
         work = partial(inspect, splitting=splitting, known=known)
         self._look = SteadyProcess(work, inspection_budget(limits))
 
@@ -221,8 +273,15 @@ class _Encoder:
     """Runs on a worker: decodes and encodes."""
 
     def __init__(
-        self, method: Method, manifest: Manifest, limits: Limits, precision: str, on_gpu: bool
+        self,
+        storage: Mapping[str, str],
+        method: Method,
+        manifest: Manifest,
+        limits: Limits,
+        precision: str,
+        on_gpu: bool,
     ) -> None:
+        os.environ.update(storage)
         torch.set_num_threads(1)
         method = method.to("cuda") if on_gpu else method
         self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
