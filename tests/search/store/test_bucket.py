@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -33,6 +36,7 @@ pytest.importorskip("obstore")
 pytest.importorskip("moto")
 pytestmark = pytest.mark.filterwarnings("ignore")
 NUM_CLIPS = 13
+KILLS = int(os.environ.get("EAGLENET_KILL_TRIALS", "10"))
 FAULTS = ("overloaded", "slow", "cut", "lost")
 
 
@@ -291,8 +295,9 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         open_store("s3://bucket/name")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
+)
 def test_readers_and_a_writer_at_once_with_faults_never_see_a_wrong_answer(
     seed: int, place: str, videos: Path, local: Path, storage: Gate,
     monkeypatch: pytest.MonkeyPatch,
@@ -301,6 +306,7 @@ def test_readers_and_a_writer_at_once_with_faults_never_see_a_wrong_answer(
     right = {
         hit.clip_id: hit for hit in Engine.open(local, BagMethod()).search("red", k=20, fold=False)
     }
+    before = sum(storage.seen[fault] for fault in FAULTS)
     storage.choose = at_random(seed, 0.05, FAULTS)
     done = threading.Event()
 
@@ -312,19 +318,66 @@ def test_readers_and_a_writer_at_once_with_faults_never_see_a_wrong_answer(
             except StoreError:
                 continue
 
+    def read() -> int:
+        """Hits, all of them right; none where the storage refused."""
+        try:
+            hits = Engine.open(place, BagMethod()).search("red", k=20, fold=False)
+        except StoreError:
+            return 0
+        for hit in hits:
+            expected = right[hit.clip_id]
+            assert (hit.score, hit.moment) == (expected.score, expected.moment)
+        return len(hits)
+
     writer = threading.Thread(target=write)
     writer.start()
     try:
         while writer.is_alive():
-            try:
-                hits = Engine.open(place, BagMethod()).search("red", k=20, fold=False)
-            except StoreError:
-                continue
-            for hit in hits:
-                expected = right[hit.clip_id]
-                assert (hit.score, hit.moment) == (expected.score, expected.moment)
+            read()
+        # Faults go on; a test in which every read was refused would say nothing.
+        assert any(read() == NUM_CLIPS for _ in range(20))
+        assert sum(storage.seen[fault] for fault in FAULTS) > before
     finally:
         done.set()
         writer.join()
     storage.choose = lambda method, path: None
     require_same(place, local)
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from synthetic_store import BagMethod
+from eaglenet.search.indexing import commit
+from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.store import lease
+from eaglenet.search.store.manifest import Splitting
+lease.LEASE_SECONDS, commit.COMMIT_CLIPS, commit.PAUSE = 1.5, 3, 0.0
+options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
+index_videos([sys.argv[2]], sys.argv[3], "bag", method=BagMethod(), options=options,
+             on_progress=lambda progress: print("told", flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_writers_killed_at_random_while_storage_fails_leave_every_row_once(
+    place: str, videos: Path, local: Path, storage: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(5)
+    for trial in range(KILLS):
+        storage.choose = at_random(trial, 0.05, FAULTS)
+        here = str(Path(__file__).parents[1])
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, here, str(videos), place], stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        for _ in range(chance.choice([0, 0, 1, 2])):
+            process.stdout.readline()
+        time.sleep(chance.uniform(0, 4.0))
+        process.kill()
+        process.communicate()
+    storage.choose = lambda method, path: None
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.5)
+    assert index(videos, place).clips == NUM_CLIPS
+    require_same(place, local)
+    assert verify(place).clips == NUM_CLIPS
