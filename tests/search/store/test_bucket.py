@@ -30,6 +30,7 @@ from eaglenet.search.store import bucket, lease, pieces
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.lease import held_lease
 from eaglenet.search.store.manifest import Splitting
+from eaglenet.search.store.words import WordRow
 from eaglenet.search.upkeep import repair, verify
 
 pytest.importorskip("obstore")
@@ -219,8 +220,14 @@ def test_a_writer_that_lost_its_lease_cannot_publish(
     with store.hold():
         tables = store.tables()
         store._lease._renewed = -1000.0  # type: ignore[attr-defined]
-        with pytest.raises(StoreError, match="another writer took it"):
-            tables.remove_files(["x"])
+        line = WordRow("x", "x", 0.0, 1.0, "speech", "", "a", "a")
+        for write in (
+            lambda: tables.remove_files(["x"]),
+            lambda: tables.set_path("x", "y"),
+            lambda: tables.words().add_lines([line]),
+        ):
+            with pytest.raises(StoreError, match="another writer took it"):
+                write()
 
 
 @pytest.mark.slow

@@ -89,8 +89,14 @@ class LanceStore:
 
     def words(self) -> LanceWords:
         if self._words is None:
-            self._words = LanceWords(self._database, self._errors)
+            self._words = LanceWords(self._database, self._errors, self._writing)
         return self._words
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._before_writing()
+        with self._errors():
+            yield
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -247,7 +253,7 @@ class LanceStore:
                 self._clips.delete(any_of("content", part))
 
     def set_path(self, content: str, path: str) -> None:
-        with self._errors():
+        with self._writing():
             self._clips.update(where=any_of("content", [content]), values={"path": path})
 
     def files(self) -> list[FileRow]:

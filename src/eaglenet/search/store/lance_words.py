@@ -22,12 +22,18 @@ LINE_COLUMNS = ("content", "source", "start", "end", "kind", "language", "words"
 class LanceWords:
     """The tables of one store, made when they are first written to.
 
-    ``errors`` turns what Lance says into errors about the store.
+    ``errors`` turns what Lance says into errors about the store; ``writing`` refuses besides where
+    this process is not the one writer any more.
     """
 
-    def __init__(self, database: Any, errors: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self,
+        database: Any,
+        errors: Callable[[], AbstractContextManager[None]],
+        writing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._database = database
-        self._errors = errors
+        self._errors, self._writing = errors, writing
         with errors():
             self._tables = {
                 name: database.open_table(name)
@@ -62,7 +68,7 @@ class LanceWords:
         import pyarrow as pa
 
         values = [{**vars(row), "check": row.check()} for row in rows]
-        with self._errors():
+        with self._writing():
             words = self._made(WORDS)
             words.add(pa.Table.from_pylist(values, schema=words.schema))
 
@@ -76,7 +82,7 @@ class LanceWords:
         import pyarrow as pa
 
         values = [{**vars(row), "key": row.key} for row in rows]
-        with self._errors():
+        with self._writing():
             sources = self._made(SOURCES)
             table = pa.Table.from_pylist(values, schema=sources.schema)
             merge = sources.merge_insert("key")
@@ -96,7 +102,7 @@ class LanceWords:
             return
         for start in range(0, len(values), MANY):
             condition = any_of(column, values[start : start + MANY])
-            with self._errors():
+            with self._writing():
                 self._tables[name].delete(f"{condition}{rest}")
 
     def _made(self, name: str) -> Any:
