@@ -22,6 +22,7 @@ from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
 
 @pytest.fixture(params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """So many threads of torch, and after the test as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
