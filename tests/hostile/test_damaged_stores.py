@@ -16,7 +16,7 @@ from synthetic_store import BagMethod, make_store
 
 from eaglenet.errors import EagleNetError, StoreError
 from eaglenet.search.engine import Engine
-from eaglenet.search.store import snapshot as snapshot_module
+from eaglenet.search.store import checked
 from eaglenet.search.store.base import open_store
 from eaglenet.search.upkeep import repair, verify
 
@@ -25,7 +25,7 @@ CASES = 120
 
 def answer(store: Path, bag: BagMethod) -> list[object]:
     """Everything that a search and its pictures show."""
-    snapshot_module._CHECKED.clear()
+    checked._files.clear()
     engine = Engine.open(store, bag)
     hits = engine.search("red car", k=20)
     pictures = [engine.thumbnail(hit.clip_id) for hit in hits]

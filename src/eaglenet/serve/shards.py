@@ -83,19 +83,26 @@ class Shard:
     def __init__(self, store: Store, part: tuple[int, int]) -> None:
         self.store = store
         self.part = part
-        self._lock = threading.Lock()
-        self._snapshots: list[Snapshot] = []
+        self._opening = threading.Lock()
+        self._snapshots: tuple[Snapshot, ...] = ()
 
     def snapshot(self, version: int | None = None) -> Snapshot:
-        """A version that is open, or the newest; a :class:`Problem` where it is another one."""
-        with self._lock:
-            for found in self._snapshots:
-                if found.version == version:
-                    return found
+        """A version that is open, or the newest; a :class:`Problem` where it is another one.
+
+        While a newer one is opened, questions about those that are open do not wait.
+        """
+        found = self._opened(version)
+        if found is not None:
+            return found
+        with self._opening:
+            found = self._opened(version)  # By another question, meanwhile.
+            if found is not None:
+                return found
             self.store = open_store(self.store.location)
             newest = self.store.snapshot()
+            newest.vectors_between(*newest.part(*self.part))
             kept = [found for found in self._snapshots if found.version != newest.version]
-            self._snapshots = [newest, *kept][:KEPT_VERSIONS]
+            self._snapshots = (newest, *kept)[:KEPT_VERSIONS]
             if version is not None and newest.version != version:
                 raise Problem(
                     409,
@@ -105,6 +112,9 @@ class Shard:
                     hint="ask again; the two see the store at different moments",
                 )
             return newest
+
+    def _opened(self, version: int | None) -> Snapshot | None:
+        return next((found for found in self._snapshots if found.version == version), None)
 
     def scan(self, asked: ScanRequest) -> ScanBody:
         """The best clips of this part."""
@@ -192,8 +202,7 @@ def create_shard_app(
     settings = settings or Settings()
     shard = Shard(store, part)
     # Reads and compares the vectors now, so that the first question is as fast as the next.
-    snapshot = shard.snapshot()
-    snapshot.vectors_between(*snapshot.part(*part))
+    shard.snapshot()
     app = FastAPI(title="eaglenet shard", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.shard = shard
     app.state.routes = list(router.routes)

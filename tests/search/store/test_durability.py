@@ -13,10 +13,11 @@ from eaglenet.errors import StoreError
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store.base import kind_of
-from eaglenet.search.store.durability import has_end
+from eaglenet.search.store.durability import ENDS, has_end
 from eaglenet.search.store.lance import LanceStore
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.tables import ClipRows, FileRow
+from eaglenet.search.store.words import WordRow
 from eaglenet.search.upkeep import verify
 
 
@@ -81,6 +82,52 @@ def test_what_a_killed_writer_left_is_gone_after_the_next_one(tmp_path: Path) ->
     assert not left[2].exists()
     assert found(store) == {"/videos/0.mp4", "/videos/1.mp4"}
     assert verify(store).stored_clips == 4
+
+
+def test_a_torn_file_that_no_version_reads_does_not_stop_the_next_writer(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    add(store, 0)
+    table = store / "clips.lance"
+    index = table / "_indices" / "aa4c8d3d-4f4d-4ffb-b841-b5d9e1ff9eab"
+    (table / "_deletions").mkdir(exist_ok=True)
+    index.mkdir(parents=True)
+    torn = [
+        table / "data" / "torn.lance",
+        table / "_deletions" / "0-2-17142918552654323374.arrow",
+        index / "metadata.lance",
+    ]
+    for path in torn:
+        path.write_bytes(b"torn")
+    assert add(store, 1) == ["/videos/1.mp4"]
+    assert not any(path.exists() for path in torn)
+    assert found(store) == {"/videos/0.mp4", "/videos/1.mp4"}
+    assert verify(store).stored_clips == 4
+
+
+def test_a_torn_file_that_a_version_reads_stays(tmp_path: Path) -> None:
+    """Of each kind that Lance writes: clips, rows that were deleted, an index over words."""
+    store = StoreFolder(tmp_path / "store", make_manifest(BagMethod()))
+    for number in range(2):
+        add(store.folder, number)
+    with store.hold():
+        tables = store.tables()
+        line = WordRow(content_of(0), "s", 0.0, 1.0, "speech", "en", "a walrus", "a walrus")
+        tables.words().add_lines([line])
+        bad = [FileRow(f"/videos/{name}.mp4", 1, 1, "", "failed") for name in "xy"]
+        tables.put_files(bad)
+        tables.remove_files([bad[0].path])
+        tables.sync()
+    files = [path for path in store.folder.glob("*.lance/**/*") if path.suffix in ENDS]
+    folders = {path.relative_to(store.folder).parts[1] for path in files}
+    assert folders >= {"data", "_deletions", "_indices", "_versions"}
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-4])
+        with store.hold():
+            pass
+        assert path.exists(), path
+        path.write_bytes(whole)
+    assert verify(store.folder).stored_clips == 4
 
 
 def test_of_a_bucket_nothing_is_removed_that_another_writer_may_be_writing(

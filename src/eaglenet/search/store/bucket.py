@@ -192,7 +192,7 @@ class StoreBucket:
             with cache.filled(published.current, published.files, published.small) as folder:
                 try:
                     snapshot = self._open(folder, published)
-                    snapshot.check_vectors()
+                    snapshot.check_new_vectors()
                     return snapshot
                 except StoreError:
                     if attempt == 2:

@@ -32,6 +32,12 @@ class LocalBytes:
         if hasattr(os, "posix_fadvise"):  # Reading ahead would bring what nobody asked for.
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Device and inode: no other file has them for as long as this one is held open."""
+        status = os.fstat(self._file.fileno())
+        return status.st_dev, status.st_ino
+
     def read_into(self, spans: Sequence[Span]) -> bool:
         handle = self._file.fileno()
         if len(spans) >= ANNOUNCED and hasattr(os, "posix_fadvise"):

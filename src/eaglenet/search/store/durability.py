@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def recover(
             # Made before there were marks: an empty file is no version.
             torn = [number for number, path in found.items() if path.stat().st_size == 0]
         if not torn:
+            _remove_unfinished(folder / name)
             continue
         if len(torn) == len(found) and name in derived:
             shutil.rmtree(folder / name)
@@ -163,10 +165,7 @@ def recover(
         )
         for number in torn:
             found[number].unlink()
-        # No version reads them any more, and none ever could.
-        for path in (folder / name).rglob("*"):
-            if path.is_file() and not has_end(path):
-                path.unlink()
+        _remove_unfinished(folder / name)
         (folder / name / VERSIONS / HINT).unlink(missing_ok=True)
         sync(folder / name / VERSIONS)
 
@@ -176,6 +175,47 @@ def _remove_begun(table: Path) -> None:
     for path in list(table.rglob("*")):
         if BEGUN.fullmatch(path.name) and path.is_file():
             path.unlink()
+
+
+def _remove_unfinished(table: Path) -> None:
+    """Remove files that were not written to their ends, where no version reads them.
+
+    One that is read was whole when its version was marked, and is damaged: it stays, to be told.
+    """
+    files = [path for path in table.rglob("*") if path.is_file() and not has_end(path)]
+    if not files:
+        return
+    found = versions(table)
+    contents = [path.read_bytes() for path in found.values()]
+    for path in set(files) - set(found.values()):
+        if not any(_in_manifest(path) in content for content in contents):
+            logger.info("%s was not written to its end and no version reads it; removed", path)
+            path.unlink()
+
+
+def _in_manifest(path: Path) -> bytes:
+    """How Lance's description of a version names a file that it reads.
+
+    By its name, but for deleted rows (``FRAGMENT-VERSION-ID.arrow``) by the number at the end, and
+    for the files of an index by the identity that their folder is called by.
+    """
+    number = path.stem.rpartition("-")[2]
+    if path.suffix == ".arrow" and number.isdigit():
+        return _varint(int(number))
+    try:
+        return uuid.UUID(path.parent.name).bytes
+    except ValueError:
+        return path.name.encode()
+
+
+def _varint(number: int) -> bytes:
+    """A number as protocol buffers write it.
+
+    >>> _varint(300).hex()
+    'ac02'
+    """
+    low, rest = number & 127, number >> 7
+    return bytes([low | 128]) + _varint(rest) if rest else bytes([low])
 
 
 def _read_mark(folder: Path) -> dict[str, int] | None:

@@ -34,6 +34,7 @@ from torch import Tensor
 from eaglenet import foreign
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search.store.byte_sources import ByteSource, LocalBytes
+from eaglenet.search.store.checked import checked_slots
 from eaglenet.search.store.checks import checks_of, damaged, file_check, unsealed
 from eaglenet.search.store.clip_ids import ClipIds
 from eaglenet.search.store.codes import Codes, load_codes
@@ -58,10 +59,6 @@ LEVEL = "level"
 """The column of what clips lose for being near to every sentence, where the store has a bank."""
 MAX_PART = 4 * 2**30
 """Bytes of a list of files or rows."""
-_CHECKED: dict[tuple[int, int], int] = {}
-"""Of files of vectors (by device and inode), which only grow: slots that were compared."""
-_CHECKED_PARTS: set[tuple[tuple[int, int], int, int]] = set()
-"""The same for parts: file, first slot, slot after the last."""
 
 
 class Snapshot:
@@ -132,8 +129,8 @@ class Snapshot:
             vectors = np.memmap(path, np.float32, "c", shape=(self.num_slots, self.dim))
         self._vectors = vectors
         self._vector_bytes = LocalBytes(path)
-        status = path.stat()
-        self._vectors_file = (status.st_dev, status.st_ino)
+        self._checked = checked_slots(self._vector_bytes.key)
+        self._checked_parts: set[tuple[int, int]] = set()
 
     def _part(self, current: dict[str, Any], part: str) -> bytes:
         content = foreign.read_bytes(self.folder / current[part], MAX_PART)
@@ -148,8 +145,7 @@ class Snapshot:
         Compared with their checksums when they are first used: that takes a moment for each
         100,000 clips, which opening a store should not.
         """
-        self.check_vectors(_CHECKED.get(self._vectors_file, 0))
-        _CHECKED[self._vectors_file] = self.num_slots
+        self.check_new_vectors()
         return torch.from_numpy(self._vectors)
 
     @property
@@ -187,10 +183,9 @@ class Snapshot:
         """``[slots, dim]`` of these slots alone, mapped; no other is read or compared."""
         if (first, end) == (0, self.num_slots):
             return self.vectors
-        key = (self._vectors_file, first, end)
-        if key not in _CHECKED_PARTS:
-            self.check_vectors(first, end)
-            _CHECKED_PARTS.add(key)
+        if (first, end) not in self._checked_parts:
+            self.check_new_vectors(first, end)
+            self._checked_parts.add((first, end))
         return torch.from_numpy(self._vectors[first:end])
 
     def vectors_of(self, rows: NDArray[np.int64]) -> Tensor:
@@ -211,13 +206,22 @@ class Snapshot:
             raise damaged(f"vectors-{self.generation}.f32", self.location)
         return torch.from_numpy(vectors)
 
-    def check_vectors(self, first: int = 0, end: int | None = None) -> None:
-        """Compare the vectors of all clips from slot ``first`` on, up to ``end``."""
-        slots, checks = self.columns["slot"], self.columns["vector_check"]
+    def check_vectors(self) -> None:
+        """Compare the vectors of all clips."""
+        self._check_rows(np.arange(len(self)))
+
+    def check_new_vectors(self, first: int = 0, end: int | None = None) -> None:
+        """Compare those between two slots that no snapshot of this process has compared yet."""
+        slots = self.columns["slot"]
         rows = np.flatnonzero((slots >= first) & (slots < (self.num_slots if end is None else end)))
-        found = checks_of(self._vectors[slot] for slot in slots[rows].tolist())
-        if not np.array_equal(found, checks[rows]):
+        self._check_rows(rows[self._checked.are_new(slots[rows])])
+
+    def _check_rows(self, rows: NDArray[np.int64]) -> None:
+        slots = self.columns["slot"][rows]
+        found = checks_of(self._vectors[slot] for slot in slots.tolist())
+        if not np.array_equal(found, self.columns["vector_check"][rows]):
             raise damaged(f"vectors-{self.generation}.f32", self.location)
+        self._checked.add(slots)
 
     def __len__(self) -> int:
         return len(self.columns["slot"])
