@@ -59,6 +59,15 @@ STORAGE = ("AWS_", "GOOGLE_", "AZURE_")
 """How variables begin that say where object storage is and who asks there."""
 
 
+def storage_variables() -> dict[str, str]:
+    """The driver's variables of object storage.
+
+    A cluster that was started before them does not know them. They go to a worker as an argument,
+    since Ray shows the environment of a run to all who see its dashboard.
+    """
+    return {name: value for name, value in os.environ.items() if name.startswith(STORAGE)}
+
+
 class RayExecutor:
     """Connects when there is work, and leaves the cluster as it was."""
 
@@ -79,7 +88,12 @@ class RayExecutor:
         ray, setting = self._ray, self.setting
         size = max(1, self._num_workers() // WORKERS_OF_AN_INSPECTOR)
         actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Inspector)
-        arguments = (_of_storage(), setting.manifest.splitting, ray.put(known), setting.limits)
+        arguments = (
+            storage_variables(),
+            setting.manifest.splitting,
+            ray.put(known),
+            setting.limits,
+        )
         crew: Crew[Sequence[FoundFile], list[Inspected]] = Crew(
             _RayHands(ray, lambda: actor.remote(*arguments)), size
         )
@@ -99,7 +113,7 @@ class RayExecutor:
         if method.device.type != "cpu":
             method = copy.deepcopy(method).to("cpu")
         arguments = (
-            _of_storage(),
+            storage_variables(),
             ray.put(method),
             setting.manifest,
             setting.limits,
@@ -276,15 +290,6 @@ def _shards(requests: Iterable[ClipRequest], first: int) -> Iterator[list[ClipRe
 def _takes_int8() -> bool:
     """Asked on a worker's machine."""
     return has_fast_int8("cpu") and int8_products.is_installed()
-
-
-def _of_storage() -> dict[str, str]:
-    """The driver's variables of object storage.
-
-    A cluster that was started before them does not know them. They go to a worker as an argument,
-    since Ray shows the environment of a run to all who see its dashboard.
-    """
-    return {name: value for name, value in os.environ.items() if name.startswith(STORAGE)}
 
 
 class _Inspector:
