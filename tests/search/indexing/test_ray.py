@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,18 @@ def test_an_address_that_does_not_answer_is_told_after_seconds(
     options = IndexOptions(executor="ray", cluster=Cluster(silent))
     with pytest.raises(UsageError, match=rf"no Ray cluster at {silent} \(timed out\)"):
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+def test_a_web_server_is_not_taken_for_a_cluster(nodes: TwoNodes) -> None:
+    """The address of the dashboard is easily given in the place of that of the cluster."""
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    with pytest.raises(ConnectionError, match="is not Ray's head"):
+        ray_executor._require_answer(f"127.0.0.1:{server.server_address[1]}")
+    thread.join()
+    server.server_close()
+    ray_executor._require_answer(nodes.address)
 
 
 @pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:ray", "head:66000", "ray://"])

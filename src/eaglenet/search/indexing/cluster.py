@@ -55,6 +55,9 @@ ASKED_SECONDS = 60.0
 """For all machines to say what they are fast in: a process is started on each."""
 CLIENT_PORT = 10001
 """Where Ray listens for ``ray://HOST``."""
+SETTINGS = b"\0\0\0\4" + bytes(5)
+"""The first frame of HTTP/2, which Ray speaks, from either side; its fourth byte says so."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
 STORAGE = ("AWS_", "GOOGLE_", "AZURE_")
 """How variables begin that say where object storage is and who asks there."""
 
@@ -263,7 +266,14 @@ def _require_answer(address: str | None) -> None:
     host, _, port = place.rpartition(":")
     if not (host and port.isdecimal() and int(port) < 2**16):
         raise ValueError("this is not HOST:PORT")
-    socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as connection:
+        try:
+            connection.sendall(GREETING)
+            answer = connection.recv(9)
+        except OSError:
+            return  # It may be busy: Ray will see.
+    if answer and answer[3:4] != SETTINGS[3:4] and not os.environ.get("RAY_USE_TLS"):
+        raise ConnectionError("what answers there is not Ray's head: is it the dashboard's port?")
 
 
 def _failures(lost: Failed[list[ClipRequest]]) -> Iterator[ClipFailure]:
