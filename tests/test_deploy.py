@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from typer.main import get_command
 
 from eaglenet.cli.main import app
@@ -163,3 +165,33 @@ def test_the_image_is_not_root_and_has_a_health_check() -> None:
     for names in re.findall(r"^COPY ((?!--from).*) \./?\S*$", lines, re.MULTILINE):
         for name in names.split():
             assert (DEPLOY.parent / name).exists(), name
+
+
+def test_the_image_has_what_jobs_and_ray_serve_need() -> None:
+    """A job goes through Ray's dashboard; KubeRay calls wget. The pins allow these extras."""
+    lines = (DEPLOY / "Dockerfile").read_text()
+    installed = [
+        Requirement(name) for name in re.findall(r"'([a-z]\S*)'", lines) if name.startswith("ray")
+    ]
+    assert [each.extras for each in installed] == [{"default", "serve"}]
+    assert re.search(r"apt-get install [^&]*\bwget\b", lines)
+    pytest.importorskip("ray")
+    pinned = dict(
+        line.split("==")
+        for line in (DEPLOY.parent / "constraints.txt").read_text().splitlines()
+        if re.fullmatch(r"[\w.-]+==[\w.+-]+", line)
+    )
+    assert metadata.version("ray") == pinned["ray"]
+    for text in metadata.requires("ray") or []:
+        wanted = Requirement(text)
+        needed = wanted.marker is None or any(
+            wanted.marker.evaluate({"extra": extra}) for extra in installed[0].extras
+        )
+        if needed and wanted.name in pinned:
+            assert pinned[wanted.name] in wanted.specifier, wanted
+
+
+def test_readers_are_told_who_writes_the_store() -> None:
+    """The image is not root, and a folder that is mounted keeps its owner."""
+    (user,) = re.findall(r"^USER (\d+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert f"chown {user}" in (DEPLOY / "README.md").read_text()

@@ -73,3 +73,26 @@ def test_the_simulation_gives_the_seconds_that_were_measured() -> None:
             start_seconds=values["start_seconds"][point["executor"]],
         )  # fmt: skip
         assert simulated(run) == pytest.approx(point["seconds"], rel=0.2), point
+
+
+def test_the_page_says_what_was_kept() -> None:
+    page = " ".join((BENCHMARKS.parent / "docs" / "scale.md").read_text().split())
+    found = measured("query")
+    shards = found["1000000"]["shards"]
+    assert f"Four shards at a million clips: {shards['four']['p50_ms']} ms" in page
+    assert f"against {shards['one']['p50_ms']} ms of one exact scan" in page
+    sizes = ("100000", "1000000", "10000000")
+    loads = [found[size]["load_average"]["before"][0] for size in sizes]
+    assert f"were {loads[0]}, {loads[1]} and {loads[2]} on its two cores" in page
+
+
+def test_the_page_says_how_fast_one_large_store_is_filled() -> None:
+    page = " ".join((BENCHMARKS.parent / "docs" / "scale.md").read_text().split())
+    low, *_, high = measured("commit")["sizes"]
+    slope = (high["whole_seconds"] - low["whole_seconds"]) / (high["rows"] - low["rows"]) * 1e6
+    first = low["whole_seconds"] - slope * low["rows"] / 1e6
+    assert f"c = {first:.2f} s + {slope:.2f} s a million rows" in page
+    changes = {"commit_seconds": first, "commit_seconds_a_million": slope}
+    run = archive(100_000, 512, 1, **changes)
+    assert f"it takes {rate_of(run):.0f} clips a second, whatever the cluster" in page
+    assert f"| the same, one store | 512 cores, 1 GPU | {predicted(run) / 3600:.0f} h |" in page

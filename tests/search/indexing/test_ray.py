@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,20 @@ import pytest
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
+from eaglenet import hardware
+from eaglenet.encoders import int8_products
 from eaglenet.errors import UsageError
 from eaglenet.objects import ObjectFolder
 from eaglenet.search.indexing import cluster as ray_executor
-from eaglenet.search.indexing import commit
-from eaglenet.search.indexing.executor import Cluster
+from eaglenet.search.indexing import commit, precision
+from eaglenet.search.indexing.cluster import RayExecutor
+from eaglenet.search.indexing.executor import Cluster, Setting
 from eaglenet.search.indexing.report import IndexProgress, IndexReport
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.upkeep import verify
+from small_model import save_small_model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
@@ -258,6 +263,18 @@ def test_an_address_that_does_not_answer_is_told_after_seconds(
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 
 
+def test_a_web_server_is_not_taken_for_a_cluster(nodes: TwoNodes) -> None:
+    """The address of the dashboard is easily given in the place of that of the cluster."""
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    with pytest.raises(ConnectionError, match="is not Ray's head"):
+        ray_executor._require_answer(f"127.0.0.1:{server.server_address[1]}")
+    thread.join()
+    server.server_close()
+    ray_executor._require_answer(nodes.address)
+
+
 @pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:ray", "head:66000", "ray://"])
 def test_what_is_no_address_is_told(address: str, videos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
@@ -265,6 +282,57 @@ def test_what_is_no_address_is_told(address: str, videos: Path, tmp_path: Path) 
     told = f"no Ray cluster at {address} .this is not HOST:PORT.*--ray-address HOST:PORT"
     with pytest.raises(UsageError, match=told):
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
+
+
+@pytest.mark.skipif(
+    hardware.choose_precision("cpu") != "int8" or not int8_products.is_installed(),
+    reason="this machine does not take int8 by itself",
+)
+def test_workers_encode_in_int8_where_this_machine_would(
+    nodes: TwoNodes, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An int8 model travels, and gives the vectors that it gives here."""
+    monkeypatch.setattr(precision, "MUCH_WORK", 1)
+    model, film = str(save_small_model(tmp_path / "model")), videos / "0.mp4"
+    found = {}
+    for name, changes in {
+        "ray": {"executor": "ray", "workers": 1, "cluster": Cluster(nodes.address)},
+        "here": {"workers": 0},
+        "fp32": {"workers": 0, "precision": "fp32"},
+    }.items():
+        options = IndexOptions(device="cpu", **changes)  # type: ignore[arg-type]
+        report = index_videos([film], tmp_path / name, model, options=options)
+        assert report.precision == ("fp32" if name == "fp32" else "int8")
+        found[name] = [row[0] for row in rows_of(tmp_path / name).values()]
+    assert np.array_equal(found["ray"], found["here"])
+    assert not np.array_equal(found["ray"], found["fp32"])
+
+
+def test_one_machine_that_is_not_fast_in_int8_decides_for_all(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    second = nodes.second.node_id
+
+    def is_first() -> bool:
+        return str(ray.get_runtime_context().get_node_id()) != second
+
+    monkeypatch.setattr(ray_executor, "_takes_int8", lambda: True)
+    try:
+        assert RayExecutor.takes_int8(Cluster(nodes.address))
+        monkeypatch.setattr(ray_executor, "_takes_int8", is_first)
+        assert not RayExecutor.takes_int8(Cluster(nodes.address))
+        assert not RayExecutor.takes_int8(Cluster(nodes.address, gpus_per_worker=1))
+    finally:
+        ray.shutdown()
+        RayExecutor._started = False
+
+
+def test_gpus_do_not_take_int8() -> None:
+    pytest.importorskip("ray")
+    setting = Setting(BagMethod(), None, (), precision="int8", cluster=Cluster(gpus_per_worker=1))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="int8 products are for CPUs"):
+        RayExecutor(setting)
 
 
 def test_less_than_no_gpu_is_told(videos: Path, tmp_path: Path) -> None:

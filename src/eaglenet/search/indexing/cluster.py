@@ -15,11 +15,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from eaglenet.encoders import int8_products
 from eaglenet.errors import EagleNetError, UsageError, cause_of
+from eaglenet.hardware import has_fast_int8
 from eaglenet.methods.base import Method
 from eaglenet.search.indexing.crew import Crew, LostWorkerError
 from eaglenet.search.indexing.decoding import (
@@ -30,7 +32,7 @@ from eaglenet.search.indexing.decoding import (
     spread,
 )
 from eaglenet.search.indexing.encoding import ClipEncoding
-from eaglenet.search.indexing.executor import ClipOutcome, Setting
+from eaglenet.search.indexing.executor import ClipOutcome, Cluster, Setting
 from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.inspection import Inspected, inspect, inspected, inspection_budget
 from eaglenet.search.store.manifest import Manifest, Splitting
@@ -49,30 +51,52 @@ WORKERS_OF_AN_INSPECTOR = 8
 """Looking at files waits for the disk: one such process feeds some that decode."""
 ANSWER_SECONDS = 5.0
 """For a cluster to take a connection; Ray itself tries for minutes."""
+ASKED_SECONDS = 60.0
+"""For all machines to say what they are fast in: a process is started on each."""
 CLIENT_PORT = 10001
 """Where Ray listens for ``ray://HOST``."""
+SETTINGS = b"\0\0\0\4" + bytes(5)
+"""The first frame of HTTP/2, which Ray speaks, from either side; its fourth byte says so."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
 STORAGE = ("AWS_", "GOOGLE_", "AZURE_")
 """How variables begin that say where object storage is and who asks there."""
+
+
+def storage_variables() -> dict[str, str]:
+    """The driver's variables of object storage.
+
+    A cluster that was started before them does not know them. They go to a worker as an argument,
+    since Ray shows the environment of a run to all who see its dashboard.
+    """
+    return {name: value for name, value in os.environ.items() if name.startswith(STORAGE)}
 
 
 class RayExecutor:
     """Connects when there is work, and leaves the cluster as it was."""
 
+    _started: ClassVar[bool] = False
+    """Whether the connection, of which a process has one, was made here."""
+
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self._ray = self.require()
-        self._started = False
-        if setting.cluster.gpus_per_worker < 0:
-            raise UsageError(
-                f"--gpus-per-worker must be 0 or more, not {setting.cluster.gpus_per_worker:g}"
-            )
+        gpus = setting.cluster.gpus_per_worker
+        if gpus < 0:
+            raise UsageError(f"--gpus-per-worker must be 0 or more, not {gpus:g}")
+        if gpus and setting.precision == "int8":
+            raise UsageError("int8 products are for CPUs; give bf16, or --gpus-per-worker 0")
 
     def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
-        self._connect()
+        self._connect(self.setting.cluster)
         ray, setting = self._ray, self.setting
         size = max(1, self._num_workers() // WORKERS_OF_AN_INSPECTOR)
         actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Inspector)
-        arguments = (_of_storage(), setting.manifest.splitting, ray.put(known), setting.limits)
+        arguments = (
+            storage_variables(),
+            setting.manifest.splitting,
+            ray.put(known),
+            setting.limits,
+        )
         crew: Crew[Sequence[FoundFile], list[Inspected]] = Crew(
             _RayHands(ray, lambda: actor.remote(*arguments)), size
         )
@@ -85,14 +109,14 @@ class RayExecutor:
                 yield from outcome.result
 
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
-        self._connect()
+        self._connect(self.setting.cluster)
         ray, setting = self._ray, self.setting
         gpus = setting.cluster.gpus_per_worker
         method = setting.method
         if method.device.type != "cpu":
             method = copy.deepcopy(method).to("cpu")
         arguments = (
-            _of_storage(),
+            storage_variables(),
             ray.put(method),
             setting.manifest,
             setting.limits,
@@ -112,9 +136,9 @@ class RayExecutor:
                     else:
                         yield from outcome.result
         finally:
-            if self._started:
+            if RayExecutor._started:
                 ray.shutdown()
-                self._started = False
+                RayExecutor._started = False
 
     @staticmethod
     def require() -> Any:
@@ -127,8 +151,35 @@ class RayExecutor:
             ) from error
         return ray
 
-    def _connect(self) -> None:
-        ray, address = self._ray, self.setting.cluster.address
+    @classmethod
+    def takes_int8(cls, cluster: Cluster) -> bool:
+        """Whether every machine of a cluster whose cores would encode is fast in int8.
+
+        One that is not might give other numbers too: on a CPU without an instruction for them,
+        sums of int8 products are cut off at 16 bits.
+        """
+        if cluster.gpus_per_worker:
+            return False
+        ray = cls.require()
+        cls._connect(cluster)
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
+
+        ask = ray.remote(num_cpus=0)(_takes_int8)
+        places = [
+            At(node["NodeID"], soft=False)
+            for node in ray.nodes()
+            if node["Alive"] and node["Resources"].get("CPU")
+        ]
+        calls = [ask.options(scheduling_strategy=place).remote() for place in places]
+        try:
+            return all(ray.get(calls, timeout=ASKED_SECONDS))
+        except ray.exceptions.RayError as error:
+            logger.info("a machine did not say what it is fast in: %s", error)
+            return False
+
+    @classmethod
+    def _connect(cls, cluster: Cluster) -> None:
+        ray, address = cls.require(), cluster.address
         if ray.is_initialized():
             return
         named = address
@@ -152,7 +203,7 @@ class RayExecutor:
                 f"no Ray cluster {where} ({reason}); start one with: ray start --head, "
                 "and give its address with --ray-address HOST:PORT"
             ) from error
-        self._started = True
+        RayExecutor._started = True
 
     def _num_workers(self) -> int:
         """As many as are asked for, or as the cluster has cores or parts of GPUs for now."""
@@ -215,7 +266,14 @@ def _require_answer(address: str | None) -> None:
     host, _, port = place.rpartition(":")
     if not (host and port.isdecimal() and int(port) < 2**16):
         raise ValueError("this is not HOST:PORT")
-    socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as connection:
+        try:
+            connection.sendall(GREETING)
+            answer = connection.recv(9)
+        except OSError:
+            return  # It may be busy: Ray will see.
+    if answer and answer[3:4] != SETTINGS[3:4] and not os.environ.get("RAY_USE_TLS"):
+        raise ConnectionError("what answers there is not Ray's head: is it the dashboard's port?")
 
 
 def _failures(lost: Failed[list[ClipRequest]]) -> Iterator[ClipFailure]:
@@ -239,13 +297,9 @@ def _shards(requests: Iterable[ClipRequest], first: int) -> Iterator[list[ClipRe
         yield shard
 
 
-def _of_storage() -> dict[str, str]:
-    """The driver's variables of object storage.
-
-    A cluster that was started before them does not know them. They go to a worker as an argument,
-    since Ray shows the environment of a run to all who see its dashboard.
-    """
-    return {name: value for name, value in os.environ.items() if name.startswith(STORAGE)}
+def _takes_int8() -> bool:
+    """Asked on a worker's machine."""
+    return has_fast_int8("cpu") and int8_products.is_installed()
 
 
 class _Inspector:

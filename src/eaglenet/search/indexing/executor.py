@@ -89,8 +89,22 @@ def find_executor(name: str) -> MakeExecutor:
     return entry
 
 
+def takes_int8(entry: MakeExecutor, cluster: Cluster) -> bool:
+    """Whether the machines that encode multiply int8 fast where this one does.
+
+    An entry that knows has a ``takes_int8(cluster)``.
+    """
+    ask = getattr(entry, "takes_int8", None)
+    return ask is not None and bool(ask(cluster))
+
+
 class LocalExecutor:
     """This machine: processes with limits look at files and decode, this process encodes."""
+
+    @staticmethod
+    def takes_int8(cluster: Cluster) -> bool:
+        """It is this machine that was asked."""
+        return True
 
     def __init__(self, setting: Setting) -> None:
         self.manifest = setting.manifest

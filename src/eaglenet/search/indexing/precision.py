@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from eaglenet.encoders import int8_products
 from eaglenet.encoders.base import TowerEncoder
@@ -20,12 +20,18 @@ MUCH_WORK = 2 * 2**20
 `small` save, or 20 of a ViT-B/16; 2 MiB are some ten seconds of a camera's film, more of others."""
 
 
-def in_precision(method: Method, wanted: str, files: Sequence[FoundFile]) -> tuple[Method, Chosen]:
+def in_precision(
+    method: Method,
+    wanted: str,
+    files: Sequence[FoundFile],
+    others_take_int8: Callable[[], bool] = lambda: True,
+) -> tuple[Method, Chosen]:
     """The model to encode these files with, and in what.
 
     ``auto``: bf16 where the machine multiplies it, else int8 where it does and that pays: much to
     encode, onnxruntime installed, frames of the model as good (a cosine of 0.999 and more with
-    those in fp32, tried on pictures now), else fp32.
+    those in fp32, tried on pictures now), else fp32. ``others_take_int8`` asks the machines that
+    encode in the place of this one, only where their answer decides.
     """
     precision = choose_precision(method.device, wanted)
     if precision != "int8":
@@ -33,6 +39,9 @@ def in_precision(method: Method, wanted: str, files: Sequence[FoundFile]) -> tup
     if wanted != AUTO:
         return in_int8(method), "int8"
     if sum(file.size for file in files) < MUCH_WORK or not int8_products.is_installed():
+        return method, "fp32"
+    if not others_take_int8():
+        logger.info("encoding in fp32: not all machines that encode are known to be fast in int8")
         return method, "fp32"
     try:
         return in_int8(method), "int8"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from eaglenet.search.indexing.executor import (
     Setting,
     find_executor,
     num_workers,
+    takes_int8,
 )
 from eaglenet.search.indexing.fetching import find_listed, find_objects, parents_of
 from eaglenet.search.indexing.files import FoundFile, find_videos
@@ -113,9 +115,8 @@ def index_videos(
         ledger, commit = Ledger(tables, tags or {}), Commit(opened, tables)
         run = IndexRun(ledger, commit, Tally(), words, on_progress)
         todo = run.todo(found, retry=options.retry)
-        # Other machines are not asked what they are fast in.
-        here = todo if options.executor == "local" else ()
-        method, precision = in_precision(method, options.precision, here)
+        others = partial(takes_int8, make_executor, options.cluster)
+        method, precision = in_precision(method, options.precision, todo, others)
         setting = Setting(
             method,
             opened.manifest,
