@@ -190,12 +190,12 @@ def test_sixty_four_frames_go_to_the_kernel() -> None:
 
 def test_half_precision_finds_the_same_first_video_where_it_is_clear() -> None:
     method = model(**RELEASED, dim=WIDE, num_heads=4)
-    text, video = texts(100, dim=WIDE), videos(30, dim=WIDE)
+    text, video = texts(40, dim=WIDE), videos(30, dim=WIDE)
     expected = score_all(method, text, video)
     half = score_all(method, text, video, precision="bf16")
     best = expected.topk(2, dim=1)
     is_clear = best.values[:, 0] - best.values[:, 1] > 3e-3
-    assert is_clear.sum() > 50
+    assert is_clear.sum() > 20
     assert torch.equal(half.argmax(dim=1)[is_clear], best.indices[is_clear, 0])
     assert largest_difference(half, expected) < 3e-3
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import random
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -54,8 +56,17 @@ def times_that_start_anew(path: Path) -> Path:
     return path
 
 
+@functools.cache
+def plain_content(suffix: str) -> bytes:
+    """Many tests begin with it, and its sound takes a second to encode."""
+    with tempfile.TemporaryDirectory() as folder:
+        film = write_numbered(Path(folder) / f"plain{suffix}", FRAMES, with_audio=True)
+        return film.read_bytes()
+
+
 def plain(path: Path) -> Path:
-    return write_numbered(path, FRAMES, with_audio=True)
+    path.write_bytes(plain_content(path.suffix))
+    return path
 
 
 def vp9(path: Path) -> Path:
