@@ -186,6 +186,19 @@ def test_a_new_3d_stem_changes_nothing_and_a_trained_one_sees_the_neighbours(
     assert torch.equal(again.encode_video(clips).frames, seen)
 
 
+@torch.no_grad()
+def test_a_frame_that_is_shown_again_has_its_own_neighbours_under_a_3d_stem() -> None:
+    method, clips = with_stem("3d"), small_clips(2, 4)
+    for weight in method.encoder.vision.temporal_stem.parameters():  # type: ignore[union-attr]
+        torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(1))
+    frames = clips.frames.clone()
+    frames[:, 2] = frames[:, 1]
+    seen = method.encode_video(Clips(frames, clips.mask, clips.seconds)).frames
+    expected = method.encoder.encode_frames(frames, clips.mask)[:, :, 0]  # type: ignore[union-attr]
+    assert torch.equal(seen, expected)
+    assert not torch.allclose(seen[:, 1], seen[:, 2])
+
+
 def test_the_3d_stem_has_clips_rate_and_is_not_frozen_with_embeddings() -> None:
     method = with_stem("3d")
     freeze_parameters(method, "embeddings")

@@ -219,7 +219,8 @@ class TowerEncoder(BaseEncoder):
     def _sees_time(self) -> bool:
         """Whether a frame's tokens depend on where in its video it is."""
         shifted = (getattr(block, "token_shift", False) for block in _blocks(self.vision))
-        return getattr(self.vision, "frame_embedding", None) is not None or any(shifted)
+        parts = (getattr(self.vision, name, None) for name in ("frame_embedding", "temporal_stem"))
+        return any(part is not None for part in parts) or any(shifted)
 
     def encode_frames(
         self,
