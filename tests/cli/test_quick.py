@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import eaglenet
 from eaglenet.cli import quick
 
 TOWERS = str(Path(__file__).parents[1] / "contract")
