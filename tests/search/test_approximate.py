@@ -125,6 +125,18 @@ def test_codes_that_were_added_are_read_and_changed_ones_refused(
         load_codes(path, 64, 999, check)
 
 
+def test_codes_of_another_file_with_the_same_inode_are_not_taken_for_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codes, "BLOCK", 50)
+    path, vectors = tmp_path / "codes", unit(300, 64)
+    load_codes(path, 64, 170, written(path, vectors[:170]))
+    # Written over in place, as a file is that got the inode of one that was removed.
+    check = written(path, vectors[100:])
+    found = load_codes(path, 64, 200, check)
+    assert (found.distances(vectors[3]) == load_fresh(path, 200).distances(vectors[3])).all()
+
+
 def load_fresh(path: Path, count: int) -> codes.Codes:
     codes._READ.clear()
     return load_codes(path, 64, count, zlib.crc32(path.read_bytes()))

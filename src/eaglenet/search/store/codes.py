@@ -212,6 +212,10 @@ def load_codes(path: Path, dim: int, num_slots: int, check: int) -> Codes:
             if len(rows) == BLOCK:
                 kept = _Read(tuple(blocks), running)
     if running != check or sum(block.shape[1] for block in blocks) != num_slots:
+        if known.blocks:
+            # What was read may be another file's, whose inode this one has now.
+            del _READ[key]
+            return load_codes(path, dim, num_slots, check)
         raise ValueError(f"{path.name} is not as it was written")
     _READ[key] = kept
     while len(_READ) > _KEPT_FILES:
