@@ -30,7 +30,7 @@ class Run:
     encode_seconds: float = 0.0
     """Core seconds a clip where the cores encode; 0 where GPUs do."""
     encoders: int = 0
-    """Threads that encode on the cores: of one process, or of a worker each on Ray."""
+    """Threads that encode on the cores: all of one machine's, or one of each worker on Ray."""
     gpus: int = 0
     encode_a_gpu: float = 1200.0
     """Clips a second."""

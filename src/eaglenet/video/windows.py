@@ -17,6 +17,7 @@ from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.frame_spec import FrameSpec
 from eaglenet.video import pixels, sampling
 from eaglenet.video.exact_picking import pick_exact
+from eaglenet.video.held_frames import HeldFrames
 from eaglenet.video.picking import (
     UntimedPacketError,
     decode_through,
@@ -25,8 +26,6 @@ from eaglenet.video.picking import (
 from eaglenet.video.pixels import Pixels
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eaglenet.video.source import VideoSource
 
 Window = tuple[float, float]
@@ -42,14 +41,13 @@ RUN_UP_SECONDS = 10
 
 
 @dataclass(frozen=True)
-class DecodedVideo:
+class DecodedVideo(HeldFrames):
     """Frames of one window, uint8 [frames, 3, size, size].
 
     ``mask`` tells which places hold a frame of the video, ``seconds`` when it is shown, counted as
-    players do from the file's start. These are tensors of the same memory as the arrays that are
-    held: a process that only decodes does not import torch. ``largest_error`` is the largest
-    distance in seconds from a moment asked for to the frame taken: 0 where frames are exact, more
-    with ``FrameSpec.fast`` or next to a damaged part.
+    players do from the file's start. ``largest_error`` is the largest distance in seconds from a
+    moment asked for to the frame taken: 0 where frames are exact, more with ``FrameSpec.fast`` or
+    next to a damaged part.
     """
 
     pixels: Pixels
@@ -59,25 +57,6 @@ class DecodedVideo:
     window: Window | None = None
     picture: Pixels | None = None
     """The whole of the middle frame, [3, height, width], where a size was asked for."""
-
-    @property
-    def frames(self) -> Tensor:
-        return as_tensor(self.pixels)
-
-    @property
-    def mask(self) -> Tensor:
-        return as_tensor(self.is_real)
-
-    @property
-    def seconds(self) -> Tensor:
-        return as_tensor(self.times)
-
-
-def as_tensor(array: NDArray[Any]) -> Tensor:
-    """A tensor of the same memory."""
-    import torch
-
-    return torch.from_numpy(array)
 
 
 class Picked(NamedTuple):

@@ -16,17 +16,15 @@ from eaglenet.search.indexing.clips import Window
 from eaglenet.search.indexing.fetching import local_path, version_now
 from eaglenet.search.indexing.files import CHANGED, FileVersion
 from eaglenet.video.decoding import decode_windows
+from eaglenet.video.held_frames import HeldFrames
 from eaglenet.video.kept import KEPT
 from eaglenet.video.limits import Limits
 from eaglenet.video.pictures import to_jpeg
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
-from eaglenet.video.windows import as_tensor
 
 if TYPE_CHECKING:
     # Not in a worker, which these imports would make slower to start and 150 MB larger.
-    from torch import Tensor
-
     from eaglenet.search.store.tables import ClipKey
 
 THUMBNAIL_SIZE = 160
@@ -51,7 +49,7 @@ class ClipRequest:
 
 
 @dataclass(frozen=True)
-class ClipFrames:
+class ClipFrames(HeldFrames):
     """A decoded clip."""
 
     key: ClipKey
@@ -62,18 +60,6 @@ class ClipFrames:
     is_real: NDArray[np.bool_]
     times: NDArray[np.float32]
     thumbnail: bytes
-
-    @property
-    def frames(self) -> Tensor:
-        return as_tensor(self.pixels)
-
-    @property
-    def mask(self) -> Tensor:
-        return as_tensor(self.is_real)
-
-    @property
-    def seconds(self) -> Tensor:
-        return as_tensor(self.times)
 
 
 @dataclass(frozen=True)
