@@ -105,7 +105,7 @@ def serve(
 
         urls = [url.strip() for url in shards.split(",") if url.strip()]
         scan = ShardScan(urls, opened.manifest.identity, token=token)
-        scan.wait_until_up(opened.snapshot(), opened.manifest.dim, STARTING_SECONDS)
+        scan.wait_until_up(opened.snapshot(), STARTING_SECONDS)
     engine = Engine(opened, model=model, device=device, scan=scan)
     what = f"{len(engine.snapshot)} clips"
     run(engine, settings, host=host, port=port, on_ready=ready)
