@@ -8,8 +8,8 @@ The command runs as a user runs it, in processes of its own, the start of Python
 included. Memory is that of all its processes together, shared pages counted once (Pss), looked at
 once a second. The film that is made repeats 48 s that move (25 frames a second, a keyframe
 every ten seconds, seven of ten frames B-frames as x264 has in films). Decoding and encoding alone
-are the processor seconds of one thread over a minute of the film, in a process of their own that is
-set up as the command is (int8 where it takes that): what the time goes into. How many packets a
+are the processor seconds of one thread over two minutes of the film, in a process of their own that
+is set up as the command is (int8 where it takes that): what the time goes into. How many packets a
 decoder may leave out undecoded is said with it. Processor seconds hardly depend on what else the
 machine does; seconds do.
 """
@@ -42,7 +42,7 @@ from eaglenet.video.decoding import probe, write_video
 
 PIECE = 48
 LOOK_SECONDS = 1.0
-ALONE_SECONDS = 64
+ALONE_SECONDS = 128
 GOAL_SECONDS, GOAL_BYTES = 300, 1.5 * 2**30
 """An hour of film in five minutes, in at most so much memory."""
 

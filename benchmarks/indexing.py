@@ -3,13 +3,14 @@
     python benchmarks/indexing.py                       # 240p, 720p and 1080p, 64 s each
     python benchmarks/indexing.py --seconds 32 --rounds 1 --cores 2
 
-Everyone looks at the same moments: 12 of each clip (10 s, 2 s of overlap). Ours encodes in the
-precision that `eaglenet index` takes on this machine; ``small`` has its own weights, ViT-B/32
-random ones on all sides. The plain loops decode every frame with PyAV or OpenCV, shrink the wanted
-ones, and encode them in fp32 with transformers or open_clip. Decoding and encoding apart are with
-one core; "whole" has all of ``--cores``: ours is `index` into a new store, thumbnails and syncing
-included, the model loaded before; theirs one after the other with as many threads as they take.
-Ours starts processes first, which takes seconds whatever the length: "both" is without that.
+Everyone looks at the same moments: 12 of each clip (10 s, 2 s of overlap), of which neighbouring
+clips share two; ours encodes those once. It encodes in the precision that `eaglenet index` takes on
+this machine; ``small`` has its own weights, ViT-B/32 random ones on all sides. The plain loops
+decode every frame with PyAV or OpenCV, shrink the wanted ones, and encode them in fp32 with
+transformers or open_clip. Decoding and encoding apart are with one core; "whole" has all of
+``--cores``: ours is `index` into a new store, thumbnails and syncing included, the model loaded
+before; theirs one after the other with as many threads as they take. Ours starts processes first,
+which takes seconds whatever the length: "both" is without that.
 """
 
 from __future__ import annotations
@@ -41,13 +42,19 @@ from eaglenet.search.indexing.encoding import BATCH_FRAMES
 from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.types import Clips
 from eaglenet.video.containers import pyav
+from eaglenet.video.sampling import shared_step
 from repeating import repeat_piece
 
 CLIP_SECONDS, OVERLAP, NUM_FRAMES, BATCH = 10.0, 2.0, 12, 48
 SIZES = {"240p": (320, 240), "720p": (1280, 720), "1080p": (1920, 1080)}
-PIECE = 8
-"""Seconds that are made; longer films repeat them."""
+PIECE = 32
+"""Seconds that are made; longer films repeat them. So many that a clip and the next never show the
+same twice, which would be encoded once."""
+WARMING = 8
+"""Seconds of a film that are looked at before time is taken."""
+STEP = shared_step(CLIP_SECONDS, OVERLAP, NUM_FRAMES)
 BEFORE = "PyAV + transformers, ViT-B/32"
 Frames = torch.Tensor
 
@@ -71,7 +78,7 @@ def ours(method: Method) -> Way:
         found = [
             clip.frames
             for request in split_request("film", str(path), windows, None, seconds)
-            for clip in decode_clips(request, spec).clips
+            for clip in decode_clips(request, spec, STEP).clips
             if isinstance(clip, ClipFrames)
         ]
         return torch.cat(found)
@@ -79,7 +86,10 @@ def ours(method: Method) -> Way:
     def encode(frames: Frames) -> None:
         with encoding_in(torch.device("cpu"), precision):
             for part in frames.split(BATCH_FRAMES):
-                twin.encoder.encode_frames(part[:, None])
+                pixels = part.unflatten(0, (-1, NUM_FRAMES))
+                shape = pixels.shape[:2]
+                clips = Clips(pixels, torch.ones(shape, dtype=torch.bool), torch.zeros(shape))
+                twin.encode_video(clips)
 
     def whole(path: Path, seconds: int, cores: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -93,11 +103,16 @@ def ours(method: Method) -> Way:
 
 def moments(seconds: int) -> list[int]:
     """Numbers of the frames that are looked at, clip after clip."""
-    return [
-        int((start + (end - start) * (2 * i + 1) / (2 * NUM_FRAMES)) * FPS)
-        for start, end in fixed_windows(seconds, CLIP_SECONDS, OVERLAP)
-        for i in range(NUM_FRAMES)
-    ]
+    found = []
+    for start, end in fixed_windows(seconds, CLIP_SECONDS, OVERLAP):
+        is_whole = end - start >= NUM_FRAMES * STEP
+        step = STEP if is_whole else (end - start) / NUM_FRAMES
+        middle = (start + end) / 2
+        found += [
+            int((middle + step * (i + 0.5 - NUM_FRAMES / 2)) * FPS + 1e-6)
+            for i in range(NUM_FRAMES)
+        ]
+    return found
 
 
 def stacked(kept: dict[int, Any], wanted: list[int]) -> Frames:
@@ -195,10 +210,11 @@ def make_film(
     name: str,
     seconds: int,
     *,
-    piece_seconds: int = PIECE,
+    piece_seconds: int = 0,
     make_piece: Callable[[Path, Film], None] = make_file,
 ) -> None:
-    """A piece of film, its packets repeated."""
+    """A piece of film, its packets repeated; ``piece_seconds`` 0: as many as is best."""
+    piece_seconds = piece_seconds or (PIECE if seconds >= 2 * PIECE else seconds)
     piece = path.with_name(f"piece-{path.name}")
     make_piece(piece, Film(name, piece_seconds, *SIZES[name], 2 * FPS))
     repeat_piece(piece, path, turns=seconds // piece_seconds, seconds=piece_seconds)
@@ -211,7 +227,7 @@ def measure(every: dict[str, Way], path: Path, seconds: int, options: Any) -> di
     for _ in range(options.rounds):
         for name, way in every.items():
             torch.set_num_threads(1)
-            way.encode(way.decode(path, PIECE, 1)[:2])  # memory and caches are warm after this
+            way.encode(way.decode(path, WARMING, 1)[:NUM_FRAMES])  # memory and caches are warm now
             marks = [time.perf_counter()]
             frames = way.decode(path, seconds, 1)
             marks.append(time.perf_counter())

@@ -13,6 +13,7 @@ from eaglenet.methods.base import Method
 from eaglenet.methods.folder import load
 from eaglenet.search.indexing.executor import Cluster
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.types import Clips
 from indexing import CLIP_SECONDS, OVERLAP, make_film, ours
 
 FILMS, SECONDS, ROUNDS = 3, 160, 2
@@ -64,9 +65,11 @@ def measure_workers(folder: Path) -> dict[str, Any]:
     frames = way.decode(films / "0.mp4", SECONDS, 1)
     decoding = time.process_time() - begun
     videos = frames.unflatten(0, (-1, method.frame_spec.num_frames))
+    shape = videos.shape[:2]
+    film = Clips(videos, torch.ones(shape, dtype=torch.bool), torch.zeros(shape))
     method.encoder.encode_frames(videos[:2])
     begun = time.process_time()
-    method.encoder.encode_frames(videos)
+    method.encode_video(film)
     encoding = time.process_time() - begun
     clips = len(frames) / method.frame_spec.num_frames
     context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)

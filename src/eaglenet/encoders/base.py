@@ -201,18 +201,22 @@ class TowerEncoder(BaseEncoder):
         mask: Bool[Tensor, "videos frames"],
         patches: bool,
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """:meth:`encode_frames`, but a frame that its video shows again and again costs one.
+        """:meth:`encode_frames`, but a frame that its video or the next shows again costs one.
 
-        Stills of a camera, pictures, the frames that fill up a short video.
+        Those that overlapping clips share, stills of a camera, pictures, the frames that fill up a
+        short video.
         """
-        fresh = None if torch.is_grad_enabled() or self._sees_time else _fresh(frames)
-        if fresh is None:
+        shown = None if torch.is_grad_enabled() or self._sees_time else _first_shown(frames)
+        if shown is None:
             return self.encode_frames(frames, mask, patches=patches)
+        fresh = shown == torch.arange(len(shown), device=shown.device)
         once = self.encode_frames(
-            frames[fresh][:, None], mask.to(fresh.device)[fresh][:, None], patches=patches
+            frames.flatten(0, 1)[fresh][:, None],
+            mask.to(fresh.device).flatten()[fresh][:, None],
+            patches=patches,
         )
-        # The frame that each one shows again: the last that was fresh, counted over all videos.
-        place = fresh.flatten().cumsum(dim=0).view(fresh.shape) - 1
+        # Where among those that are encoded the first showing of each frame is.
+        place = (fresh.cumsum(dim=0) - 1)[shown].view(frames.shape[:2])
         return once[:, 0][place.to(once.device)]
 
     @property
@@ -302,16 +306,29 @@ def _blocks(tower: nn.Module) -> list[nn.Module]:
     return list(blocks) if isinstance(blocks, nn.ModuleList) else []
 
 
-def _fresh(
+def _first_shown(
     frames: Shaped[Tensor, "videos frames 3 height width"],
-) -> Bool[Tensor, "videos frames"] | None:
-    """Which frames differ from the one before them in their video; None where all do."""
-    fresh = torch.ones(frames.shape[:2], dtype=torch.bool, device=frames.device)
+) -> Int[Tensor, "places"] | None:
+    """For each frame, all videos in a row, the place of the first of its pixels; None: all differ.
+
+    It is looked for in its own video and the one before, and from what is found there on.
+    """
+    flat = frames.flatten(0, 1)
     # The middle row tells nearly always, and reading all of a frame costs.
-    row = frames.shape[3] // 2
-    alike = (frames[:, 1:, :, row] == frames[:, :-1, :, row]).flatten(2).all(dim=2)
-    if not bool(alike.any()):
+    rows = flat[:, :, flat.shape[2] // 2].flatten(1)
+    kinds = torch.unique(rows, dim=0, return_inverse=True)[1].tolist()
+    latest: dict[int, int] = {}
+    pairs = []
+    for place, kind in enumerate(kinds):
+        before = latest.get(kind, -1)
+        if before >= 0 and before // frames.shape[1] >= place // frames.shape[1] - 1:
+            pairs.append((place, before))
+        latest[kind] = place
+    if not pairs:
         return None
-    later, before = frames[:, 1:][alike], frames[:, :-1][alike]
-    fresh[:, 1:][alike] = (later != before).flatten(1).any(dim=1)
-    return None if bool(fresh.all()) else fresh
+    later, earlier = torch.tensor(pairs, device=flat.device).unbind(1)
+    is_same = (flat[later] == flat[earlier]).flatten(1).all(dim=1).tolist()
+    first = list(range(len(flat)))
+    for (place, before), same in zip(pairs, is_same, strict=True):
+        first[place] = first[before] if same else place
+    return torch.tensor(first, device=flat.device) if any(is_same) else None

@@ -23,6 +23,7 @@ from eaglenet.frame_spec import FrameSpec
 from eaglenet.video import pictures, pixels, shots, stills, windows, writing
 from eaglenet.video.clip_sound import read_sound
 from eaglenet.video.containers import pyav
+from eaglenet.video.exact_picking import frame_at
 from eaglenet.video.picking import decode_through
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.suffixes import is_picture
@@ -88,19 +89,23 @@ def decode_windows(
     skip_damaged: bool = False,
     picture_size: int = 0,
     keep_open: bool = False,
+    step: float = 0.0,
 ) -> Iterator[DecodedVideo]:
     """Frames of many windows of one file in a single pass, in the order of their starts.
 
     Overlapping windows share decoded frames. A window of which too little can be decoded raises,
     or is left out with ``skip_damaged``; ``DecodedVideo.window`` says which window one is. With a
     ``picture_size`` each has the whole of its middle frame, its shorter side that long. With
-    ``keep_open`` a file without an index stays open for the next call (``kept``).
+    ``keep_open`` a file without an index stays open for the next call (``kept``). With a ``step``
+    the frames of a window that is long enough lie that many seconds apart, about its middle.
     """
     if is_picture(path):
         yield from stills.decode_still(path, spec, windows_of_file, picture_size)
         return
     with open_video(path, threads=threads, keep_open=keep_open) as source:
-        yield from windows.decode_windows(source, spec, windows_of_file, skip_damaged, picture_size)
+        yield from windows.decode_windows(
+            source, spec, windows_of_file, skip_damaged, picture_size, step
+        )
 
 
 def probe(path: str | Path) -> VideoInfo:
@@ -147,7 +152,7 @@ def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
     if is_picture(path):
         return pictures.to_jpeg(pictures.to_short_side(stills.read_still(path), size))
     with open_video(path, threads=1) as source:
-        return pictures.to_jpeg(source.picture(windows.frame_at(source, seconds), size))
+        return pictures.to_jpeg(source.picture(frame_at(source, seconds), size))
 
 
 def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:

@@ -11,9 +11,15 @@ import math
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
-from eaglenet.video.picking import PacketSource, UntimedPacketError
+from eaglenet.errors import VideoDecodeError
+from eaglenet.video.picking import PacketSource, UntimedPacketError, decode_through
+from eaglenet.video.sampling import BORDER_TOLERANCE
+
+if TYPE_CHECKING:
+    from eaglenet.video.source import VideoSource
 
 SEEK_GAP_SECONDS = 2
 """Reading on costs some microseconds a packet; nearer keyframes than this are read up to."""
@@ -214,3 +220,23 @@ def pick_exact(source: PacketSource, targets: Sequence[int]) -> Iterator[tuple[i
     for position, target in enumerate(targets):
         yield from picker.want(target, position)
     yield from picker.finish()
+
+
+def frame_at(source: VideoSource, seconds: float) -> Any:
+    """The frame on show at ``seconds``; the last one past the end."""
+    moment = max(Fraction(seconds), Fraction(0)) + BORDER_TOLERANCE
+    target = source.zero + int(moment / source.tick)
+    try:
+        for _, frame in pick_exact(source, [target]):
+            if frame is not None:
+                return frame
+    except UntimedPacketError:
+        pass
+    best = None
+    for time, frame in decode_through(source):
+        if best is not None and time > target:
+            break
+        best = frame
+    if best is None:
+        raise VideoDecodeError(source.path, "no frame could be decoded from it")
+    return best

@@ -26,6 +26,30 @@ def uniform_targets(start: Fraction, end: Fraction, num_frames: int, tick: Fract
     return [math.floor(start + (2 * i + 1) * step + tolerance) for i in range(num_frames)]
 
 
+def shared_step(clip_seconds: float, overlap: float, num_frames: int) -> float:
+    """Seconds between the frames of a clip for which overlapping clips look at the same ones.
+
+    Clips begin every h seconds. With n = ceil(h M / length) frames in that time the step h / n is
+    not longer than the length / M of M equal segments, and clip after clip the moments fall on one
+    grid: n frames are new in each, M - n those of the clip before. 0 where none would be shared.
+    """
+    hop = clip_seconds - overlap
+    fresh = math.ceil(hop * num_frames / clip_seconds - 1e-9)
+    return hop / fresh if fresh < num_frames else 0.0
+
+
+def stepped_targets(
+    start: Fraction, end: Fraction, num_frames: int, step: Fraction, tick: Fraction
+) -> list[int]:
+    """``num_frames`` moments ``step`` ticks apart about the middle of ``[start, end)``.
+
+    t_i = (start + end) / 2 + (2 i + 1 - M) step / 2
+    """
+    tolerance = min(BORDER_TOLERANCE / tick, Fraction(1, 2))
+    middle = (start + end) / 2 + tolerance
+    return [math.floor(middle + (2 * i + 1 - num_frames) * step / 2) for i in range(num_frames)]
+
+
 def evenly_spaced(count: int, num_frames: int) -> list[int]:
     """``num_frames`` positions out of ``count`` with both ends kept: an integer ``linspace``."""
     if num_frames == 1:

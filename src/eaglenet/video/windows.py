@@ -75,6 +75,7 @@ class WindowPlan:
     targets: list[int]
     places: list[int | None]
     mask: list[bool]
+    step: float = 0.0
     picked: dict[int, Picked] = field(default_factory=dict)
     is_damaged: bool = False
     open_targets: int = 0
@@ -86,12 +87,16 @@ def decode_windows(
     windows: Sequence[Window | None],
     skip_damaged: bool = False,
     picture_size: int = 0,
+    step: float = 0.0,
 ) -> Iterator[DecodedVideo]:
     """One pass over the file; a window is given as soon as it and those before it are complete.
 
     ``picture_size``: the shorter side of the whole middle frame of each; 0: none is made.
+    ``step``: seconds between the frames of windows that are long enough for it.
     """
-    plans = sorted((plan_window(source, spec, window) for window in windows), key=lambda p: p.start)
+    plans = sorted(
+        (plan_window(source, spec, window, step) for window in windows), key=lambda p: p.start
+    )
     order = sorted(
         (target, number, slot)
         for number, plan in enumerate(plans)
@@ -125,14 +130,16 @@ def decode_windows(
                 yield finished
 
 
-def plan_window(source: VideoSource, spec: FrameSpec, window: Window | None) -> WindowPlan:
+def plan_window(
+    source: VideoSource, spec: FrameSpec, window: Window | None, step: float = 0.0
+) -> WindowPlan:
     start, end = (Fraction(tick) for tick in source.span())
     if window is not None:
         start, end = clip(source, window)
     table = None
     if spec.sampling != "uniform" or spec.short != "repeat":
         table = source.table()
-    return _plan(source, spec, window, (start, end), table.times if table else None)
+    return _plan(source, spec, window, (start, end), table.times if table else None, step)
 
 
 def _plan(
@@ -141,6 +148,7 @@ def _plan(
     window: Window | None,
     span: tuple[Fraction, Fraction],
     times: Sequence[int] | None,
+    step: float,
 ) -> WindowPlan:
     """``times`` of the frames are needed where frames are counted, not only looked up."""
     start, end = span
@@ -157,10 +165,28 @@ def _plan(
             targets = sampling.per_second_targets(inside, source.zero, spec.num_frames, source.tick)
         elif len(inside) < spec.num_frames and spec.short != "repeat":
             targets = inside
+    if targets is None and window is not None and step:
+        targets = _stepped(source, spec, window, span, step)
     if targets is None:
         targets = sampling.uniform_targets(start, end, spec.num_frames, source.tick)
     places, mask = sampling.fill_up(len(targets), spec.num_frames, spec.short)
-    return WindowPlan(window, start, end, targets, places, mask)
+    return WindowPlan(window, start, end, targets, places, mask, step)
+
+
+def _stepped(
+    source: VideoSource,
+    spec: FrameSpec,
+    window: Window,
+    span: tuple[Fraction, Fraction],
+    step: float,
+) -> list[int] | None:
+    """Moments ``step`` seconds apart; None where the video shows less of the window than that."""
+    apart = Fraction(step) / source.tick
+    if span[1] - span[0] + sampling.BORDER_TOLERANCE / source.tick < spec.num_frames * apart:
+        return None
+    # As the window was asked for, not as the video's ends cut it: else its neighbour's differ.
+    first, last = (source.zero + Fraction(second) / source.tick for second in window)
+    return sampling.stepped_targets(first, last, spec.num_frames, apart, source.tick)
 
 
 def clip(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
@@ -268,7 +294,7 @@ def _repair(
             raise VideoDecodeError(
                 source.path, f"only {len(clean)} of {len(expected)} frames could be decoded"
             )
-        again = _plan(repaired, spec, plan.window, span, clean)
+        again = _plan(repaired, spec, plan.window, span, clean, plan.step)
         chosen = [clean[max(bisect_right(clean, t) - 1, 0)] for t in again.targets]
         exact = [expected[max(bisect_right(expected, t) - 1, 0)] for t in again.targets]
         pictures: dict[int, Picked] = {}
@@ -306,23 +332,3 @@ def _arrange(source: VideoSource, spec: FrameSpec, plan: WindowPlan, error: floa
         window=plan.window,
         picture=plan.picked[len(plan.targets) // 2].whole,
     )
-
-
-def frame_at(source: VideoSource, seconds: float) -> Any:
-    """The frame on show at ``seconds``; the last one past the end."""
-    moment = max(Fraction(seconds), Fraction(0)) + sampling.BORDER_TOLERANCE
-    target = source.zero + int(moment / source.tick)
-    try:
-        for _, frame in pick_exact(source, [target]):
-            if frame is not None:
-                return frame
-    except UntimedPacketError:
-        pass
-    best = None
-    for time, frame in decode_through(source):
-        if best is not None and time > target:
-            break
-        best = frame
-    if best is None:
-        raise VideoDecodeError(source.path, "no frame could be decoded from it")
-    return best

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from eaglenet.errors import UsageError
+from eaglenet.frame_spec import FrameSpec
 from eaglenet.search.store.splitting import Splitting
+from eaglenet.video.sampling import shared_step
 
 Window = tuple[float, float]
 
@@ -25,6 +28,14 @@ def check_splitting(splitting: Splitting) -> Splitting:
             f"not {splitting.overlap}"
         )
     return splitting
+
+
+def with_shared_frames(splitting: Splitting, spec: FrameSpec) -> Splitting:
+    """For a new store: overlapping clips look at the same frames, each of which is encoded once."""
+    step = 0.0
+    if spec.sampling == "uniform" and not spec.fast:
+        step = shared_step(splitting.clip_seconds, splitting.overlap, spec.num_frames)
+    return dataclasses.replace(splitting, frame_step=step)
 
 
 def fixed_windows(

@@ -339,7 +339,7 @@ class _Encoder:
         torch.set_num_threads(1)
         method = method.to("cuda") if on_gpu else method
         self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
-        work = partial(decode_clips, spec=manifest.frame_spec)
+        work = partial(decode_clips, spec=manifest.frame_spec, step=manifest.splitting.frame_step)
         self._decode = SteadyProcess(work, decoding_budget(limits))
 
     def ready(self) -> bool:

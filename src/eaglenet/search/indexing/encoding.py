@@ -49,8 +49,8 @@ class ClipEncoding:
 
     def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure | Damage]:
         """Rows, failures and damage as they come; clips of one file may be spread over batches."""
-        spec = self.manifest.frame_spec
-        return self.encode(decode_ahead(requests, spec, self.workers, self.limits))
+        spec, step = self.manifest.frame_spec, self.manifest.splitting.frame_step
+        return self.encode(decode_ahead(requests, spec, self.workers, self.limits, step))
 
     def encode(
         self, decoded: Iterable[ClipFrames | ClipFailure | Damage]

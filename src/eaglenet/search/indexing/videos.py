@@ -14,7 +14,7 @@ from eaglenet.methods.base import Method
 from eaglenet.objects import absolute, is_object
 from eaglenet.progress import Progress
 from eaglenet.search.hubness import bank_for, read_sentences, set_bank
-from eaglenet.search.indexing.clips import check_splitting
+from eaglenet.search.indexing.clips import check_splitting, with_shared_frames
 from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.indexing.executor import (
@@ -103,7 +103,8 @@ def index_videos(
     choose_precision(method.device, options.precision)
     spec = dataclasses.replace(method.frame_spec, fast=options.fast)
     all_roots = [*roots, *parents_of(files)]
-    wanted = describe(method, model, spec, options.splitting, all_roots, prepare=options.prepare)
+    splitting = with_shared_frames(options.splitting, spec)
+    wanted = describe(method, model, spec, splitting, all_roots, prepare=options.prepare)
     bank = bank_for(options.hubness, method, model)
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()

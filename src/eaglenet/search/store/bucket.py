@@ -118,10 +118,7 @@ class StoreBucket:
             if cls.exists(location):
                 stored = cls.open(location).manifest
                 stored.require_same(wanted, folder.url)
-                roots = tuple(dict.fromkeys([*stored.roots, *wanted.roots]))
-                manifest = dataclasses.replace(
-                    wanted, roots=roots, layout=stored.layout, hubness=stored.hubness
-                )
+                manifest = stored.extended_by(wanted)
             store = cls(folder, manifest, lease)
             lease.require()
             folder.write(MANIFEST, manifest.to_bytes())

@@ -98,10 +98,7 @@ class StoreFolder:
         if cls.exists(folder):
             stored = cls.open(folder).manifest
             stored.require_same(wanted, str(folder))
-            roots = tuple(dict.fromkeys([*stored.roots, *wanted.roots]))
-            changed = dataclasses.replace(
-                wanted, roots=roots, layout=stored.layout, hubness=stored.hubness
-            )
+            changed = stored.extended_by(wanted)
             store = cls(folder, changed)
             if changed == stored:
                 return store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from eaglenet import foreign
@@ -15,7 +15,9 @@ from eaglenet.search.store.splitting import Splitting as Splitting
 from eaglenet.settings import from_plain
 from eaglenet.types import FrameSpec
 
-FORMAT = 1
+FORMAT = 2
+"""1: without a step between frames, as all stores were made before there was one."""
+FRAME_STEP = "frame_step"
 CHECK = "check"
 MAX_DIM = 65_536
 
@@ -48,7 +50,8 @@ class Manifest:
         ):
             for key, value in asdict(mine).items():
                 new = asdict(theirs)[key]
-                if new != value:
+                # A store keeps its own: frames of a clip a little apart from those are as good.
+                if new != value and key != FRAME_STEP:
                     found.append(f"{title} {key} {value} (now {new})")
         return found
 
@@ -61,16 +64,27 @@ class Manifest:
                 "settings of the store, or give another --store for the new ones"
             )
 
+    def extended_by(self, other: Manifest) -> Manifest:
+        """What this one becomes when clips as of ``other`` are added: the store's own ways stay."""
+        roots = tuple(dict.fromkeys([*self.roots, *other.roots]))
+        return replace(
+            other, roots=roots, splitting=self.splitting, layout=self.layout, hubness=self.hubness
+        )
+
     def to_bytes(self) -> bytes:
         """What :meth:`from_bytes` reads."""
+        splitting = asdict(self.splitting)
+        has_step = bool(splitting[FRAME_STEP])
+        if not has_step:
+            del splitting[FRAME_STEP]
         content = {
-            "format": FORMAT,
+            "format": FORMAT if has_step else 1,
             "model": self.model,
             "identity": self.identity,
             "method": self.method,
             "dim": self.dim,
             "frame_spec": asdict(self.frame_spec),
-            "splitting": asdict(self.splitting),
+            "splitting": splitting,
             "layout": self.layout.to_json(),
             "roots": list(self.roots),
         }
@@ -102,13 +116,17 @@ class Manifest:
             bank = content.get("hubness")
             if not isinstance(content["dim"], int) or not 1 <= content["dim"] <= MAX_DIM:
                 raise ValueError(f"dim is {content['dim']!r:.60}")
+            spec = from_plain(FrameSpec, content["frame_spec"], where="frame_spec")
+            splitting = from_plain(Splitting, content["splitting"], where="splitting")
+            if not 0 <= splitting.frame_step * spec.num_frames <= splitting.clip_seconds + 1e-6:
+                raise ValueError(f"{FRAME_STEP} is {splitting.frame_step!r:.60}")
             return cls(
                 model=texts[0],
                 identity=texts[1],
                 method=texts[2],
                 dim=content["dim"],
-                frame_spec=from_plain(FrameSpec, content["frame_spec"], where="frame_spec"),
-                splitting=from_plain(Splitting, content["splitting"], where="splitting"),
+                frame_spec=spec,
+                splitting=splitting,
                 layout=FeatureLayout.from_json(content["layout"]),
                 roots=tuple(roots),
                 hubness=None if bank is None else from_plain(HubNote, bank, where="hubness"),

@@ -1,0 +1,114 @@
+"""Stores of before and of now: each keeps its own way to take frames of overlapping clips."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from index_cases import run
+from small_videos import colour_video
+from synthetic_store import BagMethod, make_manifest
+
+from eaglenet.errors import StoreError
+from eaglenet.search.engine import Engine
+from eaglenet.search.indexing import videos as indexing
+from eaglenet.search.indexing.clips import with_shared_frames
+from eaglenet.search.indexing.run import IndexOptions
+from eaglenet.search.rebuilding import settings_like
+from eaglenet.search.store.base import open_store
+from eaglenet.search.store.manifest import Manifest, Splitting
+from eaglenet.types import FrameSpec
+
+HALF = Splitting(clip_seconds=6.0, overlap=3.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A film of 12 s, so three whole clips: 0 to 6, 3 to 9, 6 to 12."""
+    (tmp_path / "videos").mkdir()
+    colour_video(tmp_path / "videos" / "film.mp4", ["red", "green", "blue", "red"])
+    return tmp_path / "videos"
+
+
+@pytest.fixture
+def as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Stores are made as before frames were shared, until this is undone."""
+    monkeypatch.setattr(indexing, "with_shared_frames", lambda splitting, spec: splitting)
+    return monkeypatch
+
+
+def seconds_of(store: Path, bag: BagMethod) -> dict[tuple[str, float], list[float]]:
+    """When the frames of each clip are shown, by the file and the start of the clip."""
+    engine = Engine.open(store, bag)
+    view = engine._now()
+    hits = engine.search("red", k=100, fold=False)
+    found = {}
+    for hit in hits:
+        row = view.snapshot.row(hit.clip_id)
+        seconds = engine._finder(view).stored(row).seconds[0].tolist()
+        found[Path(hit.path).name, view.snapshot.span(row)[0]] = seconds
+    return found
+
+
+def format_of(store: Path) -> int:
+    return int(json.loads((store / "manifest.json").read_text())["format"])
+
+
+def test_a_new_store_shares_frames_and_says_so(folder: Path, bag: BagMethod) -> None:
+    run(folder, bag, splitting=HALF)
+    store = folder.parent / "store"
+    splitting = open_store(store).manifest.splitting
+    assert splitting == with_shared_frames(HALF, bag.frame_spec)
+    assert splitting.frame_step == 1.0  # five frames, three of them new in each clip
+    assert format_of(store) == 2
+    found = seconds_of(store, bag)
+    assert found["film.mp4", 0.0] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert found["film.mp4", 3.0] == [4.0, 5.0, 6.0, 7.0, 8.0]
+    run(folder, bag, splitting=HALF)  # is the same store to the next run
+    assert open_store(store).manifest.splitting == splitting
+
+
+def test_a_store_of_before_is_extended_in_its_own_way(
+    folder: Path, bag: BagMethod, as_before: pytest.MonkeyPatch
+) -> None:
+    run(folder, bag, splitting=HALF)
+    store = folder.parent / "store"
+    before, text = seconds_of(store, bag), (store / "manifest.json").read_bytes()
+    assert format_of(store) == 1
+    assert b"frame_step" not in text
+    as_before.undo()
+    colour_video(folder / "more.mp4", ["blue", "blue", "green"])
+    report = run(folder, bag, splitting=HALF)
+    assert (report.indexed, report.unchanged) == (1, 1)
+    assert (store / "manifest.json").read_bytes() == text
+    found = seconds_of(store, bag)
+    assert before.items() <= found.items()
+    assert found["film.mp4", 0.0] == found["more.mp4", 0.0] == [0.5, 1.75, 3.0, 4.0, 5.25]
+
+
+def test_a_store_like_one_of_before_is_a_new_one(
+    folder: Path, bag: BagMethod, as_before: pytest.MonkeyPatch
+) -> None:
+    run(folder, bag, splitting=HALF)
+    as_before.undo()
+    _, options = settings_like(folder.parent / "store", IndexOptions(workers=0))
+    assert dataclasses.replace(options.splitting, frame_step=0.0) == HALF
+    run(folder, bag, folder.parent / "other", splitting=options.splitting)
+    assert open_store(folder.parent / "other").manifest.splitting.frame_step == 1.0
+
+
+@pytest.mark.parametrize(
+    "spec", [FrameSpec(3, sampling="per_second"), FrameSpec(3, fast=True), FrameSpec(1)]
+)
+def test_frames_that_are_taken_in_other_ways_stay_as_they_are(spec: FrameSpec) -> None:
+    assert with_shared_frames(HALF, spec).frame_step == 0
+
+
+@pytest.mark.parametrize("step", [-1.0, 1.3, float("nan"), float("inf")])
+def test_a_step_that_cannot_be_is_refused(step: float, bag: BagMethod) -> None:
+    splitting = dataclasses.replace(HALF, frame_step=step)
+    content = make_manifest(bag, splitting=splitting).to_bytes()
+    with pytest.raises(StoreError, match="damaged"):
+        Manifest.from_bytes(content, "manifest.json")
