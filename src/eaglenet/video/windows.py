@@ -91,6 +91,9 @@ def decode_windows(
 ) -> Iterator[DecodedVideo]:
     """One pass over the file; a window is given as soon as it and those before it are complete.
 
+    A window's frames are those of the file and the window alone: as soon as the pass has met
+    damage, each window is looked at by itself, for what fails in decoding one frame is told of
+    others that happen to be decoded with it, and reading on may find other times than seeking.
     ``picture_size``: the shorter side of the whole middle frame of each; 0: none is made.
     ``step``: seconds between the frames of windows that are long enough for it.
     """
@@ -122,12 +125,31 @@ def decode_windows(
         else:
             plan.picked[slot] = picked
         while next_plan < len(plans) and plans[next_plan].open_targets == 0:
+            complete = plans[next_plan]
+            if len(plans) > 1 and (complete.is_damaged or source.errors or source.is_miscounted):
+                complete = _picked_alone(source, spec, complete, picture_size)
             # The pass goes on after this window, so a damaged one is repaired on its own.
-            finished = _finish(source, spec, plans[next_plan], skip_damaged, picture_size)
+            finished = _finish(source, spec, complete, skip_damaged, picture_size)
             plans[next_plan].picked = {}
             next_plan += 1
             if finished is not None:
                 yield finished
+
+
+def _picked_alone(
+    source: VideoSource, spec: FrameSpec, plan: WindowPlan, picture_size: int
+) -> WindowPlan:
+    """The same window as if nothing else had been asked for."""
+    with contextlib.closing(source.reopened(source.threads)) as own:
+        alone = plan_window(own, spec, plan.window, plan.step)
+        for slot, frame, picked in _pick(own, spec, alone.targets):
+            if picked is None:
+                alone.is_damaged = True
+                continue
+            if picture_size and slot == len(alone.targets) // 2:
+                picked = picked._replace(whole=own.picture(frame, picture_size))
+            alone.picked[slot] = picked
+    return alone
 
 
 def plan_window(
