@@ -56,7 +56,7 @@ def find_hub_folder(name: str) -> Path:
         if constants.HF_HUB_OFFLINE:
             raise _not_found(name, locations, "offline mode is on") from error
     require_licence(identifier)
-    knock(constants.ENDPOINT, name)
+    knock(constants.ENDPOINT, identifier)
     require_licence(identifier, _page(lambda: fetch("README.md", is_local=False)))
     try:
         return _fetch_files(lambda file: fetch(file, is_local=False), identifier)
@@ -93,10 +93,14 @@ def knock(endpoint: str, name: str) -> None:
     """Ask the hub for a sign of life, with a short patience.
 
     The library tries again and again, file by file: minutes pass before it says that nobody is
-    there. Any answer, a refusal too, is a sign of life.
+    there. Any answer, a refusal too, is a sign of life; it is asked for a file as the library does,
+    because what serves a hub's front page may answer when nothing behind it does.
     """
+    address = f"{endpoint}/{name}/resolve/main/config.json"
     try:
-        with urllib.request.urlopen(endpoint, timeout=PATIENCE):
+        with urllib.request.urlopen(
+            urllib.request.Request(address, method="HEAD"), timeout=PATIENCE
+        ):
             return
     except urllib.error.HTTPError:
         return
