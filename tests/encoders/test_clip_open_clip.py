@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from clip_oracle import randomised
-from timm_oracle import import_oracle
 from tokenizer_files import write_tokenizer, xlm_file
 
 import eaglenet
@@ -20,6 +19,7 @@ from eaglenet.encoders.json_tokenizer import JsonTokenizer
 from eaglenet.encoders.loading import load_pretrained
 from eaglenet.errors import CheckpointError
 from eaglenet.types import Clips
+from timm_oracle import import_oracle
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
 TOKENIZER = ClipTokenizer.from_words(["red ball"])

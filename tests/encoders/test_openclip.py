@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from timm_oracle import import_oracle
 
 import eaglenet
 from eaglenet.encoders import int8_products
@@ -20,6 +19,7 @@ from eaglenet.encoders.openclip.family import OpenClipTokenizer
 from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.methods import METHODS
 from eaglenet.types import Clips
+from timm_oracle import import_oracle
 
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
 VISION = {"image_size": 24, "patch_size": 8, "width": 20, "head_width": 10, "layers": 2}

@@ -11,8 +11,8 @@ import torch
 
 from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import DecodedVideo, decode_windows
+from eaglenet.video.planning import Window
 from eaglenet.video.source import open_video
-from eaglenet.video.windows import Window
 
 SPEC = FrameSpec(num_frames=5, size=64)
 FRAMES = 25 * 48

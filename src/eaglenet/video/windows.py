@@ -1,21 +1,21 @@
-"""Frames of one or many windows of an opened video: plan the moments, pick, arrange, repair."""
+"""Frames of one or many windows of an opened video: pick what is planned, arrange, repair."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.errors import VideoDecodeError
 from eaglenet.frame_spec import FrameSpec
-from eaglenet.video import pixels, sampling
+from eaglenet.video import pixels
 from eaglenet.video.exact_picking import pick_exact
 from eaglenet.video.held_frames import HeldFrames
 from eaglenet.video.picking import (
@@ -24,11 +24,10 @@ from eaglenet.video.picking import (
     pick_keyframes,
 )
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.planning import Picked, Window, WindowPlan, plan_of, plan_window, shown_within
 
 if TYPE_CHECKING:
     from eaglenet.video.source import VideoSource
-
-Window = tuple[float, float]
 
 ENOUGH_CLEAN = 0.5
 """Share of a damaged window's frames that must decode for them to stand for the window."""
@@ -57,28 +56,6 @@ class DecodedVideo(HeldFrames):
     window: Window | None = None
     picture: Pixels | None = None
     """The whole of the middle frame, [3, height, width], where a size was asked for."""
-
-
-class Picked(NamedTuple):
-    time: int
-    picture: Pixels
-    whole: Pixels | None = None
-
-
-@dataclass
-class WindowPlan:
-    """What one window needs: a frame for each target, and where the frames then go."""
-
-    window: Window | None
-    start: Fraction
-    end: Fraction
-    targets: list[int]
-    places: list[int | None]
-    mask: list[bool]
-    step: float = 0.0
-    picked: dict[int, Picked] = field(default_factory=dict)
-    is_damaged: bool = False
-    open_targets: int = 0
 
 
 def decode_windows(
@@ -152,93 +129,6 @@ def _picked_alone(
     return alone
 
 
-def plan_window(
-    source: VideoSource, spec: FrameSpec, window: Window | None, step: float = 0.0
-) -> WindowPlan:
-    start, end = (Fraction(tick) for tick in source.span())
-    if window is not None:
-        start, end = clip(source, window)
-    table = None
-    if spec.sampling != "uniform" or spec.short != "repeat":
-        table = source.table()
-    return _plan(source, spec, window, (start, end), table.times if table else None, step)
-
-
-def _plan(
-    source: VideoSource,
-    spec: FrameSpec,
-    window: Window | None,
-    span: tuple[Fraction, Fraction],
-    times: Sequence[int] | None,
-    step: float,
-) -> WindowPlan:
-    """``times`` of the frames are needed where frames are counted, not only looked up."""
-    start, end = span
-    targets = None
-    if times is not None:
-        inside = list(times) if window is None else _shown_within(source, times, start, end)
-        if spec.sampling == "whole_rate":
-            first = 0 if window is None else bisect_left(times, inside[0])
-            seconds = None if window is None else int(window[1]) - int(window[0])
-            targets = sampling.whole_rate_targets(
-                times[first:], source.rate, spec.num_frames, seconds
-            )
-        elif spec.sampling == "per_second":
-            targets = sampling.per_second_targets(inside, source.zero, spec.num_frames, source.tick)
-        elif len(inside) < spec.num_frames and spec.short != "repeat":
-            targets = inside
-    if targets is None and window is not None and step:
-        targets = _stepped(source, spec, window, span, step)
-    if targets is None:
-        targets = sampling.uniform_targets(start, end, spec.num_frames, source.tick)
-    places, mask = sampling.fill_up(len(targets), spec.num_frames, spec.short)
-    return WindowPlan(window, start, end, targets, places, mask, step)
-
-
-def _stepped(
-    source: VideoSource,
-    spec: FrameSpec,
-    window: Window,
-    span: tuple[Fraction, Fraction],
-    step: float,
-) -> list[int] | None:
-    """Moments ``step`` seconds apart; None where the video shows less of the window than that."""
-    apart = Fraction(step) / source.tick
-    if span[1] - span[0] + sampling.BORDER_TOLERANCE / source.tick < spec.num_frames * apart:
-        return None
-    # As the window was asked for, not as the video's ends cut it: else its neighbour's differ.
-    first, last = (source.zero + Fraction(second) / source.tick for second in window)
-    return sampling.stepped_targets(first, last, spec.num_frames, apart, source.tick)
-
-
-def clip(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
-    """Ticks of a window, cut at the ends of the video."""
-    start, end = source.span()
-    if not window[0] < window[1]:
-        raise UsageError(
-            f"window {window}: the start must lie before the end (seconds from the file's start)"
-        )
-    first = source.zero + Fraction(window[0]) / source.tick
-    last = source.zero + Fraction(window[1]) / source.tick
-    if first >= end or last <= start:
-        raise VideoDecodeError(
-            source.path,
-            f"the window {window[0]:g}-{window[1]:g} s lies outside the video "
-            f"({source.seconds(start):.2f}-{source.seconds(end):.2f} s)",
-        )
-    return max(first, Fraction(start)), min(last, Fraction(end))
-
-
-def _shown_within(
-    source: VideoSource, times: Sequence[int], start: Fraction, end: Fraction
-) -> list[int]:
-    """The frame on show at ``start`` and all that follow before ``end``."""
-    tolerance = sampling.BORDER_TOLERANCE / source.tick
-    first = max(bisect_right(times, start + tolerance) - 1, 0)
-    last = bisect_left(times, end - tolerance)
-    return list(times[first : max(last, first + 1)])
-
-
 def _pick(
     source: VideoSource, spec: FrameSpec, targets: Sequence[int]
 ) -> Iterator[tuple[int, Any, Picked | None]]:
@@ -299,7 +189,7 @@ def _repair(
         table = repaired.table()
         whole = (Fraction(table.times[0]), Fraction(table.end))
         span = whole if plan.window is None else (plan.start, min(plan.end, whole[1]))
-        expected = table.times if plan.window is None else _shown_within(source, table.times, *span)
+        expected = table.times if plan.window is None else shown_within(source, table.times, *span)
         # Streams that refresh gradually need a run-up; some have no other start than the first.
         one_second = math.ceil(1 / source.tick)
         near = int(plan.start) - RUN_UP_SECONDS * one_second
@@ -316,7 +206,7 @@ def _repair(
             raise VideoDecodeError(
                 source.path, f"only {len(clean)} of {len(expected)} frames could be decoded"
             )
-        again = _plan(repaired, spec, plan.window, span, clean, plan.step)
+        again = plan_of(repaired, spec, plan.window, span, clean, plan.step)
         chosen = [clean[max(bisect_right(clean, t) - 1, 0)] for t in again.targets]
         exact = [expected[max(bisect_right(expected, t) - 1, 0)] for t in again.targets]
         pictures: dict[int, Picked] = {}
