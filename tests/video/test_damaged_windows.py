@@ -12,7 +12,7 @@ from videos import write_numbered
 
 from eaglenet.video.decoding import DecodedVideo, decode_windows, probe
 from eaglenet.video.kept import KEPT
-from eaglenet.video.windows import Window
+from eaglenet.video.planning import Window
 
 FRAMES = 25 * 8
 WINDOWS = [(start / 2, start / 2 + 2.0) for start in range(0, 14, 3)]

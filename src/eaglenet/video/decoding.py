@@ -20,13 +20,14 @@ from typing import Any
 
 from eaglenet.errors import UsageError, VideoDecodeError
 from eaglenet.frame_spec import FrameSpec
-from eaglenet.video import pictures, pixels, shots, stills, windows, writing
+from eaglenet.video import pictures, pixels, planning, shots, stills, windows, writing
 from eaglenet.video.clip_sound import read_sound
 from eaglenet.video.containers import pyav
 from eaglenet.video.picking import decode_through
+from eaglenet.video.planning import Window
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.suffixes import is_picture
-from eaglenet.video.windows import DecodedVideo, Window
+from eaglenet.video.windows import DecodedVideo
 
 __all__ = [
     "DecodedVideo",
@@ -186,7 +187,7 @@ def write_video(
 def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
     """Cut ``[start, end)`` seconds with their sound into an MP4 that plays from its first frame."""
     with open_video(source) as opened:
-        first, last = windows.clip(opened, (start, end))
+        first, last = planning.clip(opened, (start, end))
         sound = read_sound(opened, first, last)
         options = {"movflags": "+faststart"}
         try:
