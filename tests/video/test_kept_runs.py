@@ -72,7 +72,7 @@ def test_pieces_that_go_on_equal_those_from_the_start(
     mixed = random.Random(1).sample(WINDOWS, len(WINDOWS))
     apart = [(start, start + 1.5) for start in range(0, 48, 2)]
     for orders in ([OVERLAPPING], [WINDOWS, WINDOWS[::-1], mixed], [apart, apart[::3]]):
-        expected = in_pieces(path, keep_open=False, windows=orders[0])
+        expected = in_pieces(path, keep_open=False, windows=orders[0], at_once=len(orders[0]))
         assert len(expected) > 3
         for windows in orders:
             asked = {window: expected[window] for window in windows if window in expected}

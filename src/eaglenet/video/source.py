@@ -44,6 +44,8 @@ class VideoSource(OpenedVideo):
         super().__init__(path, threads=threads, keep_open=keep_open)
         self._table: PacketTable | None = None
         self._span: tuple[int, int] | None = None
+        self.is_decoded_through = False
+        """Whether all frames were found by decoding from the start, as only that tells times."""
         self._is_listed = self._lists_most()
         self._listed = self._listed_keyframes()
         # A whole index of an AVI knows better than reading, which passes over what it cannot read.

@@ -103,7 +103,7 @@ def decode_windows(
             plan.picked[slot] = picked
         while next_plan < len(plans) and plans[next_plan].open_targets == 0:
             complete = plans[next_plan]
-            if len(plans) > 1 and (complete.is_damaged or source.errors or source.is_miscounted):
+            if len(plans) > 1 and _may_differ_alone(source, complete):
                 complete = _picked_alone(source, spec, complete, picture_size)
             # The pass goes on after this window, so a damaged one is repaired on its own.
             finished = _finish(source, spec, complete, skip_damaged, picture_size)
@@ -111,6 +111,13 @@ def decode_windows(
             next_plan += 1
             if finished is not None:
                 yield finished
+
+
+def _may_differ_alone(source: VideoSource, plan: WindowPlan) -> bool:
+    """Whether a window of several could be another one by itself; decoded from the start, none."""
+    if source.is_decoded_through:
+        return False
+    return plan.is_damaged or source.errors > 0 or source.is_miscounted
 
 
 def _picked_alone(
@@ -157,6 +164,7 @@ def _frames(
             yield position, frame
     except UntimedPacketError:
         positions, rest = list(pending), list(pending.values())
+        source.is_decoded_through = len(rest) == len(targets)
         if not rest:
             return
         with source.decoded_run(rest[0]) as run:
