@@ -18,7 +18,9 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.hubness import bank_of_sentences, set_bank
 from eaglenet.search.store import codes, near_codes
 from eaglenet.search.store.base import open_store
+from eaglenet.search.store.codes import code_bytes
 from eaglenet.serve import shards_front
+from eaglenet.serve.shard_messages import NEAR_PATH, packed, unpacked_near
 from eaglenet.serve.shards import create_shard_app
 from eaglenet.serve.shards_front import RemoteShard, ShardScan
 from eaglenet.types import Hit
@@ -192,3 +194,44 @@ def test_a_shard_reads_the_codes_of_its_part_and_what_is_added(
     assert [block.shape[1] for block in more.blocks] == [448, 448]
     whole = newer.codes.distances(np.ones(24, np.float32))
     assert (more.distances(np.ones(24, np.float32)) == whole[600:1200]).all()
+
+
+def test_questions_and_answers_that_are_not_of_this_store_are_refused(
+    few_candidates: None, bag: BagMethod, tmp_path: Path
+) -> None:
+    store, _ = make_store(tmp_path, bag, num_files=20, clips_each=60)
+    snapshot, size = store.snapshot(), code_bytes(24)
+    client = TestClient(create_shard_app(store, (1, 2)), base_url="http://localhost")
+    body = {
+        "identity": store.manifest.identity,
+        "version": snapshot.version,
+        "part": 1,
+        "parts": 2,
+        "dim": 24,
+        "count": 40,
+        "codes": packed(np.zeros(size), "u1"),
+    }
+    answer = client.post(NEAR_PATH, json=body)
+    assert answer.status_code == 200
+    for change, status in (
+        ({"codes": packed(np.zeros(size + 1), "u1")}, 422),
+        ({"codes": packed(np.zeros(65 * size), "u1")}, 422),
+        ({"codes": "not base64"}, 422),
+        ({"count": 0}, 422),
+        ({"identity": "another"}, 409),
+        ({"part": 2}, 409),
+    ):
+        assert client.post(NEAR_PATH, json={**body, **change}).status_code == status, change
+    (near,) = answer.json()["lists"]
+    is_half = near["halves"] is not None
+    assert len(unpacked_near(near, 1200, is_half).slots) >= 40
+    for wrong in (
+        {"rows": packed(np.full(40, 1200), "<i8")},
+        {"rows": packed(np.full(40, -1), "<i8")},
+        {"distances": packed(np.zeros(39), "<u2")},
+    ):
+        with pytest.raises(ValueError, match="not of this store"):
+            unpacked_near({**near, **wrong}, 1200, is_half)
+    if not is_half:
+        with pytest.raises(TypeError):
+            unpacked_near(near, 1200, True)

@@ -68,6 +68,7 @@ def serve(
     token = read_token(token_file)
     settings = Settings(
         token=token,
+        session=os.environ.get("EAGLENET_SESSION") or None,
         local=is_local_host(host),
         search_rate=rate,
         timeout=timeout,

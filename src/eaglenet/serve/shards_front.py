@@ -64,7 +64,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Asked(Generic[Answer]):
+class ShardQuestion(Generic[Answer]):
     """A question to all shards, and how the answer to each of its queries is read."""
 
     path: str
@@ -98,7 +98,7 @@ class RemoteShard:
         self.last_failure = -RECENTLY
         self.reason = ""
 
-    def answer(self, asked: Asked[Answer]) -> list[Answer]:
+    def answer(self, asked: ShardQuestion[Answer]) -> list[Answer]:
         """What it has for each query; notes whether it answers."""
         begun = time.monotonic()
         try:
@@ -218,7 +218,7 @@ class ShardScan:
             results += [merged([lists[place] for lists in found], k) for place in range(len(chunk))]
         return results
 
-    def _answers(self, asked: Asked[Answer], num_queries: int) -> list[list[Answer]]:
+    def _answers(self, asked: ShardQuestion[Answer], num_queries: int) -> list[list[Answer]]:
         """What each shard that answers has for each query."""
         futures = {
             self._threads.submit(shard.answer, asked): shard
@@ -243,7 +243,7 @@ class ShardScan:
         k: int,
         filters: Filters | None = None,
         shares: Sequence[float] | None = None,
-    ) -> Asked[Shortlist]:
+    ) -> ShardQuestion[Shortlist]:
         """For the best clips of each part."""
         body = {
             **self._body(snapshot, filters),
@@ -251,7 +251,7 @@ class ShardScan:
             "vectors": packed(queries.numpy(), "<f4"),
             **({} if shares is None else {"shares": list(shares)}),
         }
-        return Asked(SCAN_PATH, body, lambda each: unpacked_shortlist(each, len(snapshot)))
+        return ShardQuestion(SCAN_PATH, body, lambda each: unpacked_shortlist(each, len(snapshot)))
 
     def _coded(
         self,
@@ -259,11 +259,13 @@ class ShardScan:
         codes: NDArray[np.uint8],
         count: int,
         filters: Filters | None = None,
-    ) -> Asked[Near]:
+    ) -> ShardQuestion[Near]:
         """For the nearest codes of each part."""
         body = {**self._body(snapshot, filters), "count": count, "codes": packed(codes, "u1")}
         is_half = is_halved(snapshot.num_slots, code_bytes(snapshot.dim) // 8)
-        return Asked(NEAR_PATH, body, lambda each: unpacked_near(each, len(snapshot), is_half))
+        return ShardQuestion(
+            NEAR_PATH, body, lambda each: unpacked_near(each, len(snapshot), is_half)
+        )
 
     def _body(self, snapshot: Snapshot, filters: Filters | None) -> dict[str, Any]:
         return {
@@ -273,7 +275,7 @@ class ShardScan:
             "filters": dataclasses.asdict(filters) if filters else {},
         }
 
-    def _small(self, snapshot: Snapshot) -> Asked[Any]:
+    def _small(self, snapshot: Snapshot) -> ShardQuestion[Any]:
         """A question that shows whether a shard answers."""
         if is_scanned(snapshot):
             return self._exact(snapshot, torch.zeros(1, snapshot.dim), 1)
