@@ -57,25 +57,23 @@ class Int8Linear(nn.Module):
         rest = weight.index_fill(1, apart, 0.0)
         scales = rest.abs().amax(dim=1).clamp(min=1e-12) / 127
         whole = (rest / scales[:, None]).round()
-        beside = torch.cat([(scales * whole.sum(dim=1))[None], weight[:, apart].T])
         bias = torch.zeros(len(weight)) if layer.bias is None else layer.bias.detach().float()
+        beside = torch.cat([bias[None], (scales * whole.sum(dim=1))[None], weight[:, apart].T])
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scales", scales)
         self.register_buffer("apart", apart)
         self.register_buffer("beside", beside.contiguous())
-        self.register_buffer("bias", bias)
         self._session = _product_with(self.whole, self.scales)
 
     whole: Tensor
     scales: Tensor
     apart: Tensor
     beside: Tensor
-    bias: Tensor
 
     @property
     def weight(self) -> Float[Tensor, "outputs inputs"]:
         """For code that multiplies by a part of the weights itself."""
-        return (self.whole * self.scales[:, None]).index_copy(1, self.apart, self.beside[1:].T)
+        return (self.whole * self.scales[:, None]).index_copy(1, self.apart, self.beside[2:].T)
 
     def forward(self, values: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         rows = values.flatten(0, -2)
@@ -85,9 +83,10 @@ class Int8Linear(nn.Module):
         steps = (high - low).clamp_(min=1e-12) / 255
         # Half a step more and cut off by the session: rounded, in one pass less.
         numbers = rows.sub_(low - steps / 2).mul_(steps.reciprocal())
-        result = torch.addmm(self.bias, torch.cat([low, large], dim=1), self.beside)
-        result.addcmul_(self._multiply(numbers), steps)
-        return result.view(*values.shape[:-1], len(self.bias))
+        # All else is added to the products in place, by one narrow product.
+        result = self._multiply(numbers).mul_(steps)
+        result.addmm_(torch.cat([torch.ones_like(low), low, large], dim=1), self.beside)
+        return result.view(*values.shape[:-1], len(self.scales))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
