@@ -66,7 +66,7 @@ def test_a_model_whose_words_do_not_fit_its_pictures_is_told_of(
     kept = weight.detach().clone()
     try:
         weight.data.neg_()
-        with pytest.raises(CheckpointError, match="nearer to the other.*install the package"):
+        with pytest.raises(CheckpointError, match=r"nearer to the other.*install the package"):
             check_sight(small, "small")
         check_sight(small, "somebody/model")
         assert "nearer to the other" in caplog.text
