@@ -251,7 +251,8 @@ class FrontPageAlone(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-    do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def log_message(self, *arguments: object) -> None:
         """Nothing."""
