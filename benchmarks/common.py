@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -124,3 +125,8 @@ def save_result(name: str, payload: dict[str, Any], folder: Path | None = None) 
     path = folder / f"{name}-{kind}.json"
     write_json(path, {"environment": where, **payload})
     return path
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    values = 1000 * np.asarray(seconds)
+    return {f"p{share}_ms": round(float(np.percentile(values, share)), 1) for share in (50, 99)}

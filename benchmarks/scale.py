@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py all                           # each part in turn; an hour, 23 GB
     python benchmarks/scale.py query --clips 100000          # and 1000000, 10000000 (23 GB of disk)
+    python benchmarks/scale.py shards --clips 1000000        # the same store in four parts
     python benchmarks/scale.py commit                        # at 1, 2 and 5 million rows (4 GB)
     python benchmarks/scale.py workers                       # local processes and Ray
     python benchmarks/scale.py query --clips 10000000 --folder DIR --build     # builds and ends
@@ -41,7 +42,7 @@ import torch
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import RESULTS, environment
+from common import RESULTS, environment, percentiles
 from eaglenet.files import write_json
 from eaglenet.search.approximate import coded_shortlists, is_scanned, way_of
 from eaglenet.search.indexing.commit import COMMIT_CLIPS, Commit
@@ -53,10 +54,16 @@ from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
 from eaglenet.types import FrameSpec, VideoFeatures
-from scale_shards import timed_shards
+from scale_shards import measure_shards
 
 CLUSTERS, CLIPS_A_FILE, QUERIES, WARM, PARTS, SHORTLIST = 2000, 1000, 60, 5, 4, 100
 SIZES = (100_000, 1_000_000, 10_000_000)
+PARTS_OF_ALL = [
+    *(["query", "--clips", str(size)] for size in SIZES),
+    ["shards", "--clips", "1000000"],
+    ["commit"],
+    ["workers"],
+]
 STEP = 500_000
 """Clips that are published at a time."""
 FEATURES = VideoFeatures(torch.zeros(1, 1, 8), torch.ones(1, 1, dtype=torch.bool))
@@ -159,13 +166,6 @@ def measure_query(num_clips: int, folder: Path) -> dict[str, Any]:
         "memory_mb": {name: after[name] - before[name] for name in after},
         "bytes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
-    one, several, is_same = timed_shards(snapshot, queries[:20], PARTS, SHORTLIST)
-    result["shards"] = {
-        "parts": PARTS,
-        "one": percentiles(one[WARM:]),
-        "four": percentiles(several[WARM:]),
-        "are_bit_identical": is_same,
-    }
     return result
 
 
@@ -252,11 +252,6 @@ def commit_once(
     timed("whole", waiting.write)()
 
 
-def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    values = 1000 * np.asarray(seconds)
-    return {f"p{share}_ms": round(float(np.percentile(values, share)), 1) for share in (50, 99)}
-
-
 def memory() -> dict[str, int]:
     """Of this process now, in MB: its own, and pages of mapped files."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -285,7 +280,7 @@ def keep(part: str, key: str | None, result: Any, load_before: tuple[float, ...]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["all", "query", "commit", "workers"])
+    parser.add_argument("part", choices=["all", "query", "shards", "commit", "workers"])
     parser.add_argument("--clips", type=int, default=100_000)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 2_000_000, 5_000_000])
     parser.add_argument("--folder", type=Path, help="keep the synthetic store here, use it again")
@@ -293,7 +288,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.part == "all":
         # In processes of their own: what one leaves in memory is not counted for the next.
-        for part in [*(["query", "--clips", str(size)] for size in SIZES), ["commit"], ["workers"]]:
+        for part in PARTS_OF_ALL:
             subprocess.run([sys.executable, __file__, *part], check=True)
         return
     torch.set_num_threads(os.cpu_count() or 1)
@@ -306,6 +301,12 @@ def main() -> None:
         if arguments.part == "query":
             result = measure_query(arguments.clips, folder)
             keep("query", str(arguments.clips), result, load)
+        elif arguments.part == "shards":
+            build(folder, arguments.clips)
+            layout = FeatureLayout.of(FEATURES)
+            queries = torch.from_numpy(SyntheticTables(0, layout).vectors(QUERIES, 2**60))
+            result = measure_shards(opened(folder, layout), queries, PARTS, SHORTLIST, WARM)
+            keep("shards", str(arguments.clips), result, load)
         elif arguments.part == "commit":
             result = {"sizes": measure_commit(folder, arguments.rows)}
             keep("commit", None, result, load)

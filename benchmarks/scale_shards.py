@@ -1,19 +1,21 @@
-"""The parts of a store, asked one after the other as shards are; used by ``scale.py query``."""
+"""The parts of a store, asked one after the other as shards are: ``scale.py shards``."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+from common import percentiles
 from eaglenet.search.approximate import (
     best_candidates,
     coded_shortlists,
     is_scanned,
     near_in_part,
     num_candidates,
+    way_of,
 )
 from eaglenet.search.shortlist import Shortlist, exact_shortlists, merged
 from eaglenet.search.store.codes import codes_of
@@ -21,13 +23,18 @@ from eaglenet.search.store.near_codes import Near, nearest_of
 from eaglenet.search.store.snapshot import Snapshot
 
 Part = Shortlist | Near
+Taken = tuple[float, float]
 Result = TypeVar("Result")
 
 
-def timed_shards(
-    snapshot: Snapshot, queries: torch.Tensor, parts: int, k: int
-) -> tuple[list[float], list[float], bool]:
-    """Seconds of the whole, of the slowest part and what the front does, and if hits are equal."""
+def measure_shards(
+    snapshot: Snapshot, queries: torch.Tensor, parts: int, k: int, warm: int
+) -> dict[str, Any]:
+    """One machine, and the slowest of several parts with what the front does after it.
+
+    Processor times are those of a single part and of the front. ``warm``: first queries that are
+    not counted.
+    """
     is_exact = is_scanned(snapshot)
     count = num_candidates(snapshot, k)
 
@@ -48,21 +55,35 @@ def timed_shards(
         rows = nearest_of(near, count, snapshot.num_slots)
         return best_candidates(snapshot, rows, query, k)
 
-    one, several, is_same = [], [], True
+    one, asked, merging, is_same = [], [], [], True
     for query in queries:
-        seconds, expected = timed(lambda query=query: whole(query))
-        one.append(seconds)
-        asked = [timed(lambda q=query, n=number: part(q, n)) for number in range(1, parts + 1)]
-        pieces = [piece for _, piece in asked]
-        seconds, together = timed(lambda q=query, found=pieces: front(q, found))
-        several.append(max(taken for taken, _ in asked) + seconds)
+        expected = timed(lambda query=query: whole(query), one)
+        taken: list[Taken] = []
+        numbers = range(1, parts + 1)
+        pieces = [timed(lambda q=query, n=number: part(q, n), taken) for number in numbers]
+        asked.append(max(taken))
+        together = timed(lambda q=query, found=pieces: front(q, found), merging)
         is_same &= together.cosines.tobytes() == expected.cosines.tobytes()
         is_same &= together.rows.tolist() == expected.rows.tolist()
-    return one, several, is_same
+    several = [slowest[0] + after[0] for slowest, after in zip(asked, merging, strict=True)]
+    processor = {"one": one, "part": asked, "front": merging}
+    return {
+        "clips": len(snapshot),
+        "searched_by": way_of(snapshot),
+        "parts": parts,
+        "one": percentiles([wall for wall, _ in one[warm:]]),
+        "parts_and_front": percentiles(several[warm:]),
+        "processor_p50_ms": {
+            name: percentiles([used for _, used in times[warm:]])["p50_ms"]
+            for name, times in processor.items()
+        },
+        "are_bit_identical": is_same,
+    }
 
 
-def timed(function: Callable[[], Result]) -> tuple[float, Result]:
-    """What a function takes and gives."""
-    begun = time.perf_counter()
+def timed(function: Callable[[], Result], times: list[Taken]) -> Result:
+    """What a function gives; notes the seconds it took, and those of all processors."""
+    begun, used = time.perf_counter(), time.process_time()
     result = function()
-    return time.perf_counter() - begun, result
+    times.append((time.perf_counter() - begun, time.process_time() - used))
+    return result

@@ -78,9 +78,15 @@ def test_the_simulation_gives_the_seconds_that_were_measured() -> None:
 def test_the_page_says_what_was_kept() -> None:
     page = " ".join((BENCHMARKS.parent / "docs" / "scale.md").read_text().split())
     found = measured("query")
-    shards = found["1000000"]["shards"]
-    assert f"Four shards at a million clips: {shards['four']['p50_ms']} ms" in page
-    assert f"against {shards['one']['p50_ms']} ms of one exact scan" in page
+    shards = measured("shards")["1000000"]
+    used = shards["processor_p50_ms"]
+    assert f"{used['part']} ms of processor time in each shard and {used['front']} ms" in page
+    assert f"against {used['one']} ms on one machine" in page
+    wall, one = shards["parts_and_front"]["p50_ms"], shards["one"]["p50_ms"]
+    assert f"wall time was {wall} ms" in page
+    assert f"against {one} ms, on a machine" in page
+    assert f"(load {shards['load_average']['before'][0]} on its two cores)" in page
+    assert shards["are_bit_identical"]
     sizes = ("100000", "1000000", "10000000")
     loads = [found[size]["load_average"]["before"][0] for size in sizes]
     assert f"were {loads[0]}, {loads[1]} and {loads[2]} on its two cores" in page
