@@ -39,10 +39,10 @@ docs: $(STAMP) ## build the documentation with its Python reference into dist/si
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: check docs browser ## checks, then the default tests (offline, CPU); pictures of the page in out/pictures
-	EAGLENET_KEEP_PICTURES=out/pictures $(BIN)/pytest -n 2
+	EAGLENET_KEEP_PICTURES=out/pictures $(BIN)/pytest -n 2 --dist worksteal
 
 test-all: check browser ## the slow tests too
-	$(BIN)/pytest -n 2 -m "not gpu and not download"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not gpu and not download"
 
 test-hostile: $(STAMP) ## the campaign against it: every fuzzer for SECONDS each, every cut and fault
 	EAGLENET_HOSTILE_SECONDS=$(SECONDS) $(BIN)/pytest tests/hostile tests/serve/test_hostile_requests.py tests/serve/test_memory.py -m "not gpu and not download"

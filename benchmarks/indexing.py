@@ -180,7 +180,7 @@ def transformers_model() -> Callable[[Frames], Any]:
 
 def open_clip_model() -> Callable[[Frames], Any]:
     # Building a model needs nothing of torchvision, which open_clip imports all the same.
-    sys.path.append(str(Path(__file__).parent.parent / "tests" / "encoders"))
+    sys.path.append(str(Path(__file__).parent.parent / "tests"))
     from timm_oracle import import_oracle
 
     model = import_oracle("open_clip").create_model("ViT-B-32-quickgelu").eval()

@@ -13,7 +13,7 @@ same size around them; coordinate i of both has variance ~ 1/i, about as feature
 and sentences have. Queries are drawn likewise and are not in the store. A query is the shortlist
 of 100 clips and the reading of their records; what encoding the sentence and ranking 100 clips
 take does not grow with the store (``benchmarks/search.py``). Recall is against all cosines.
-Shards: a quarter of the vectors scanned exactly, the slowest of the four and the merging.
+Shards: a quarter of the vectors or codes scanned, the slowest of the four and what the front does.
 
 Commit: 256 clips of one file into a store whose real tables and snapshot hold so many rows already
 (vectors of 64 numbers: a commit reads no old vector).
@@ -45,7 +45,7 @@ from common import RESULTS, environment
 from eaglenet.files import write_json
 from eaglenet.search.approximate import coded_shortlists, is_scanned, way_of
 from eaglenet.search.indexing.commit import COMMIT_CLIPS, Commit
-from eaglenet.search.shortlist import exact_shortlists, merged
+from eaglenet.search.shortlist import exact_shortlists
 from eaglenet.search.store import publishing
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.local import SNAPSHOT, StoreFolder
@@ -53,6 +53,7 @@ from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
 from eaglenet.types import FrameSpec, VideoFeatures
+from scale_shards import timed_shards
 
 CLUSTERS, CLIPS_A_FILE, QUERIES, WARM, PARTS, SHORTLIST = 2000, 1000, 60, 5, 4, 100
 SIZES = (100_000, 1_000_000, 10_000_000)
@@ -158,8 +159,13 @@ def measure_query(num_clips: int, folder: Path) -> dict[str, Any]:
         "memory_mb": {name: after[name] - before[name] for name in after},
         "bytes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
     }
-    if num_clips <= 1_000_000:
-        result["shards"] = measure_shards(snapshot, queries[:20])
+    one, several, is_same = timed_shards(snapshot, queries[:20], PARTS, SHORTLIST)
+    result["shards"] = {
+        "parts": PARTS,
+        "one": percentiles(one[WARM:]),
+        "four": percentiles(several[WARM:]),
+        "are_bit_identical": is_same,
+    }
     return result
 
 
@@ -176,32 +182,6 @@ def recall(snapshot: Snapshot, queries: torch.Tensor, found: list[NDArray[np.int
         rows = torch.cat([rows, places + first], dim=1).gather(1, order)
     pairs = zip(rows.tolist(), found, strict=True)
     return round(float(np.mean([len({*ours} & {*truth}) / SHORTLIST for truth, ours in pairs])), 4)
-
-
-def measure_shards(snapshot: Snapshot, queries: torch.Tensor) -> dict[str, Any]:
-    """Exact scans of all vectors, and of four parts one after the other."""
-    whole, parts, is_same = [], [], True
-    for query in queries:
-        begun = time.perf_counter()
-        expected = exact_shortlists(snapshot, query[None], SHORTLIST)[0]
-        whole.append(time.perf_counter() - begun)
-        pieces, slowest = [], 0.0
-        for number in range(1, PARTS + 1):
-            begun = time.perf_counter()
-            part = (number, PARTS)
-            pieces.append(exact_shortlists(snapshot, query[None], SHORTLIST, None, part)[0])
-            slowest = max(slowest, time.perf_counter() - begun)
-        begun = time.perf_counter()
-        together = merged(pieces, SHORTLIST)
-        parts.append(slowest + time.perf_counter() - begun)
-        is_same &= together.cosines.tobytes() == expected.cosines.tobytes()
-        is_same &= bool((together.rows == expected.rows).all())
-    return {
-        "parts": PARTS,
-        "one": percentiles(whole[WARM:]),
-        "four": percentiles(parts[WARM:]),
-        "are_bit_identical": is_same,
-    }
 
 
 def measure_commit(folder: Path, sizes: Sequence[int]) -> list[dict[str, Any]]:

@@ -3,12 +3,14 @@
     EAGLENET_STORE=/mnt/store EAGLENET_TOKEN=... serve run deploy.ray_serve:application
 
 ``EAGLENET_SHARDS=URL,URL`` makes every copy a front of shards. Needs ``ray[serve]``. The variables
-are read where this is run, with those of object storage: copies on a cluster do not know them.
+are read where this is run, with those of object storage: copies on a cluster do not know them. Any
+copy may get the next request of a page, so all give the same cookie for the token.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 
 from ray import serve
 from starlette.types import ASGIApp
@@ -25,6 +27,7 @@ def application(arguments: dict[str, str]) -> serve.Application:
     shards = arguments.get("shards") or os.environ.get("EAGLENET_SHARDS", "")
     urls = [url for url in shards.split(",") if url]
     storage = storage_variables()
+    session = os.environ.get("EAGLENET_SESSION") or secrets.token_urlsafe(32)
     if not token:
         raise UsageError("EAGLENET_TOKEN is not set; set it to a long random text")
 
@@ -41,7 +44,7 @@ def application(arguments: dict[str, str]) -> serve.Application:
         scan = ShardScan(urls, opened.manifest.identity, token=token) if urls else None
         engine = Engine(opened, scan=scan)
         engine.warm_up()
-        return create_app(engine, Settings(token=token, local=False))
+        return create_app(engine, Settings(token=token, session=session, local=False))
 
     @serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 1})
     @serve.ingress(make_app)

@@ -56,7 +56,8 @@ def save_openai_clip(folder: Path, patch: int = 32) -> Path:
 def write_film(path: Path, *, seconds: float, size: tuple[int, int], rate: Fraction) -> Path:
     """H.264 with sound: a colour that changes every four seconds, with a bar that comes and stays.
 
-    Frames after that are the same as the one before and cost a model nothing.
+    It comes in a quarter of a second: frames after that are the same as the one before and cost a
+    model nothing.
     """
     colours = [(200, 40, 40), (40, 160, 60), (40, 60, 200), (220, 200, 60)]
     width, height = size
@@ -68,8 +69,8 @@ def write_film(path: Path, *, seconds: float, size: tuple[int, int], rate: Fract
         for number in range(round(seconds * rate)):
             pixels = np.empty((height, width, 3), np.uint8)
             pixels[:] = colours[int(number / rate) // 4 % len(colours)]
-            moved = min(number % (4 * rate), rate)
-            pixels[:, int(moved) * 3 % width :][:, :8] = 255
+            moved = min(number % (4 * rate), rate / 4)
+            pixels[:, int(moved) * 12 % width :][:, :8] = 255
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             container.mux(video.encode(frame))
         container.mux(video.encode(None))

@@ -22,6 +22,8 @@ _WORDS = {
     bool: "true or false",
     str: "text",
 }
+_HINTS: dict[Any, dict[str, Any]] = {}
+_CHOICES: dict[Any, dict[str, list[Any]]] = {}
 
 
 def to_plain(value: Any) -> Any:
@@ -42,7 +44,7 @@ def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings
     if not isinstance(plain, Mapping):
         where = where or kind.__name__
         raise ConfigError(f"{where}: expected a table of settings, got {plain!r:.200}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     names = [spec.name for spec in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in plain:
         if name not in names:
@@ -77,7 +79,7 @@ def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
         inner = ", ".join(spec.name for spec in dataclasses.fields(current))
         raise ConfigError(f"{full} is a group; set one of its fields: {inner}")
     else:
-        changed = _parse(typing.get_type_hints(type(settings))[name], text, full)
+        changed = _parse(_hints(type(settings))[name], text, full)
     return dataclasses.replace(settings, **{name: changed})
 
 
@@ -117,11 +119,29 @@ def read_options(
 
 def check_choices(settings: Any) -> None:
     """Refuse a dataclass with a value that its field's ``Literal`` does not list."""
-    for name, hint in typing.get_type_hints(type(settings)).items():
-        choices = [entry for option in _options(hint) for entry in _listed(option)]
+    for name, choices in _choices(type(settings)).items():
         value = getattr(settings, name)
-        if any(get_origin(option) is Literal for option in _options(hint)) and value not in choices:
-            raise ConfigError(f"{name} is {value!r}; expected {_describe(hint)}")
+        if value not in choices:
+            expected = _describe(_hints(type(settings))[name])
+            raise ConfigError(f"{name} is {value!r}; expected {expected}")
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields; Python would compile each of them anew when asked."""
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
+
+
+def _choices(kind: Any) -> dict[str, list[Any]]:
+    """What may stand in the fields that list their values."""
+    if kind not in _CHOICES:
+        _CHOICES[kind] = {
+            name: [entry for option in _options(hint) for entry in _listed(option)]
+            for name, hint in _hints(kind).items()
+            if any(get_origin(option) is Literal for option in _options(hint))
+        }
+    return _CHOICES[kind]
 
 
 def _listed(option: Any) -> tuple[Any, ...]:

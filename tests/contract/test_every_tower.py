@@ -25,6 +25,8 @@ from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.compact.config import CompactConfig, CompactTextConfig, CompactVisionConfig
 from eaglenet.encoders.compact.encoder import CompactEncoder
 from eaglenet.encoders.config import TextConfig
+from eaglenet.encoders.openclip.config import OpenClipConfig
+from eaglenet.encoders.openclip.encoder import OpenClipEncoder
 from eaglenet.encoders.perception.config import PerceptionConfig, PerceptionVisionConfig
 from eaglenet.encoders.perception.encoder import PerceptionEncoder
 from eaglenet.encoders.siglip.config import SiglipConfig, SiglipTextConfig, SiglipVisionConfig
@@ -32,6 +34,7 @@ from eaglenet.encoders.siglip.encoder import SiglipEncoder
 from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS, Method, folder
 from eaglenet.types import Encoder
+from timm_oracle import import_oracle
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 FRAMES_AND_SENTENCES = ("clip4clip", "xpool", "tmass", "video_colbert", "drl", "eaglenet")
@@ -57,9 +60,23 @@ def make_tower(family: str) -> TowerEncoder:
             CompactTextConfig(100, 40, 12, 2, 2, 20),
         )
         return CompactEncoder(config, seed=1)
+    if family == "openclip":
+        return make_openclip()
     text = TextConfig(100, 40, DIM, 2, 2, 64, activation="gelu")
     vision = PerceptionVisionConfig(32, 8, 24, 2, 2, 48, pooling_heads=3)
     return PerceptionEncoder(PerceptionConfig(DIM, vision, text), seed=1)
+
+
+def make_openclip() -> OpenClipEncoder:
+    """A model of open_clip's own class: whole frames and sentences, and nothing else."""
+    package = import_oracle("open_clip")
+    vision = {"image_size": 32, "patch_size": 8, "width": 24, "head_width": 12, "layers": 2}
+    text = {"context_length": 40, "vocab_size": 100, "width": DIM, "heads": 2, "layers": 2}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = package.model.CLIP(DIM, vision, text)
+    half = (0.5, 0.5, 0.5)
+    return OpenClipEncoder(OpenClipConfig("tiny", DIM, 32, 40, half, half), model=model)
 
 
 def build(name: str, encoder: Encoder) -> Method:
@@ -79,11 +96,22 @@ def refuses(name: str, family: str) -> str:
 
 
 REFUSING = [name for name in METHODS if refuses(name, "siglip")]
-every_family = pytest.mark.parametrize("family", ["siglip", "perception", "compact"])
-running = pytest.mark.parametrize("name", [name for name in METHODS if name not in REFUSING])
+OURS = ("siglip", "perception", "compact")
+every_family = pytest.mark.parametrize("family", [*OURS, "openclip"])
+of_ours = pytest.mark.parametrize("family", OURS)
+running = pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        (name, family)
+        for family in (*OURS, "openclip")
+        for name in METHODS
+        if name not in REFUSING and not (family == "openclip" and name in OVER_VIDEOS)
+    ],
+)
+"""Methods over videos need an image tower of ours (tests/encoders/test_openclip.py)."""
 
 
-@every_family
+@of_ours
 def test_a_seed_makes_the_same_towers_whatever_was_drawn_before(family: str) -> None:
     first = make_tower(family).state_dict()
     torch.rand(7)
@@ -91,7 +119,6 @@ def test_a_seed_makes_the_same_towers_whatever_was_drawn_before(family: str) -> 
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
-@every_family
 @running
 @torch.no_grad()
 def test_scores_depend_on_the_pair_alone(name: str, family: str) -> None:
@@ -108,7 +135,6 @@ def test_scores_depend_on_the_pair_alone(name: str, family: str) -> None:
     torch.testing.assert_close(method.score(wider, longer), scores, **CLOSE)
 
 
-@every_family
 @running
 def test_training_reaches_every_weight_of_both_towers(name: str, family: str) -> None:
     method = build(name, make_tower(family)).train()
@@ -122,7 +148,7 @@ def test_training_reaches_every_weight_of_both_towers(name: str, family: str) ->
         assert set(asleep) <= UNREAD
 
 
-@every_family
+@of_ours
 @pytest.mark.parametrize("name", ["eaglenet", *OVER_VIDEOS])
 @torch.no_grad()
 def test_a_saved_model_names_its_family_and_loads_with_the_same_scores(
@@ -150,7 +176,7 @@ def test_methods_inside_clips_tower_refuse_others_by_name(family: str) -> None:
         assert ENCODERS[family].title in message or "which towers do not make" in message
 
 
-@every_family
+@of_ours
 def test_gradients_can_be_recomputed_and_compiled_towers_keep_their_names(family: str) -> None:
     """Recomputed blocks give the same gradients; what compiles is the towers, in place."""
     plain, saving = make_tower(family).train(), make_tower(family).train()

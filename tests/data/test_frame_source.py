@@ -153,3 +153,24 @@ def test_methods_that_read_words_get_those_of_the_towers(folder: Path, tmp_path:
     assert text.words_mask is not None
     given = text.words[0][text.words_mask[0]]
     assert torch.allclose(given, words.words[0][words.words_mask[0]], atol=2e-3, rtol=2e-3)
+
+
+def test_methods_are_compared_on_it_and_the_report_draws_the_table(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Started again, it finds everything done."""
+    words = ["compare", "clip4clip", "drl", "--dataset", "frames", "--seeds", "1"]
+    words += ["--root", str(folder), "--output", str(tmp_path / "out"), "--device", "cpu"]
+    words += [part for setting in SMALL for part in ("--set", setting)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    table = (tmp_path / "out" / "compare.md").read_text()
+    for column in ("t2v R@1", "t2v MnR", "v2t R@10", "train s", "scoring s", "head params"):
+        assert f"| {column} |" in table
+    for row in ("clip4clip", "drl"):
+        assert f"\n| {row} |" in table
+        assert row in (tmp_path / "out" / "report" / "report.html").read_text()
+    finished = tmp_path / "out" / "clip4clip" / "seed-0" / "result.json"
+    before = finished.stat().st_mtime_ns
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert finished.stat().st_mtime_ns == before

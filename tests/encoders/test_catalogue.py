@@ -20,7 +20,7 @@ from eaglenet.errors import ModelNotFoundError, UsageError
 METACLIP = "facebook/metaclip-2-worldwide-huge-quickgelu"
 
 
-@pytest.mark.parametrize("name", [name for name, card in CARDS.items() if shape_of(card)])
+@pytest.mark.parametrize("name", list(CARDS))
 def test_a_card_says_what_the_shape_of_its_model_says(name: str) -> None:
     card = CARDS[name]
     with torch.device("meta"):
@@ -46,6 +46,51 @@ def test_a_licence_against_commercial_use_has_to_be_accepted(
     require_licence("somebody/unknown")
     monkeypatch.setenv(ACCEPTED, "CC-BY-NC-4.0")
     require_licence(METACLIP)
+
+
+@pytest.mark.parametrize("licence", ["cc-by-nc-4.0", "apple-amlr"])
+def test_a_model_without_a_card_is_asked_for_by_the_licence_of_its_page(
+    licence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """MetaCLIP's smaller models, for example: the README is fetched first, and nothing else."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    from eaglenet.encoders import hub_cache
+
+    asked = []
+    (tmp_path / "README.md").write_text(
+        f"---\nlicense: {licence}\ntags:\n- vision\n---\n# A model\n"
+    )
+
+    def download(identifier: str, file: str, *, local_files_only: bool, **_: Any) -> str:
+        if local_files_only or file != "README.md":
+            raise FileNotFoundError(file)
+        asked.append(file)
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_cache, "knock", lambda endpoint, name: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.delenv(ACCEPTED, raising=False)
+    with pytest.raises(UsageError, match=f"{licence}, which forbids commercial use"):
+        find_hub_folder("facebook/metaclip-2-worldwide-b32")
+    assert asked == ["README.md"]
+    monkeypatch.setenv(ACCEPTED, licence.upper())
+    with pytest.raises(ModelNotFoundError, match="the hub answered"):
+        find_hub_folder("facebook/metaclip-2-worldwide-b32")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "",
+        "# No head\nlicense: cc-by-nc-4.0\n",
+        "---\nlicense: apache-2.0\n---\nnot for research only\nlicense: cc-by-nc-4.0",
+    ],
+)
+def test_other_licences_are_not_asked_for(page: str) -> None:
+    require_licence("somebody/unknown", page)
 
 
 def test_nothing_is_downloaded_before_the_licence_is_accepted(
@@ -95,7 +140,8 @@ def test_the_command_lists_models_and_refuses_unknown_ones() -> None:
     runner = CliRunner()
     listed = runner.invoke(app, ["models"])
     assert listed.exit_code == 0
-    for part in ("best", "PE-Core-L-14-336", "Apache-2.0", "50.3", "no commercial use"):
+    source = "PE-Core-L-14-336: Bolya et"
+    for part in ("best", source, "Apache-2.0", "50.3", "arXiv:2504.13181", "no commercial use"):
         assert part in listed.output
     wide = runner.invoke(app, ["models", "--wide"]).output
     for part in ("multilingual", "facebook/metaclip-2-worldwide-huge-quickgelu", "CC-BY-NC-4.0 *"):

@@ -119,26 +119,35 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(
     [
         ["open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"],
         ["PE-Core-B16-224.pt"],
+        [
+            "config.json",
+            "model.safetensors",
+            "open_clip_config.json",
+            "open_clip_model.safetensors",
+        ],
     ],
 )
 def test_other_layouts_of_the_hub_are_found(
     files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """open_clip's folders, and Meta's one file that is named like its repository."""
+    """open_clip's folders, also with timm's image tower beside, and Meta's one file."""
     import huggingface_hub
     from huggingface_hub import constants
 
     for file in files:
-        (tmp_path / file).write_text("{}")
+        (tmp_path / file).write_text('{"architecture": "vit_base_patch32_clip_224"}')
+    asked = []
 
     def download(
         identifier: Any, file: Any, *, revision: Any, local_files_only: Any, tqdm_class: Any
     ) -> Any:
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
+        asked.append(file)
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub_cache_module, "knock", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("facebook/PE-Core-B16-224") == tmp_path
+    assert "model.safetensors" not in asked

@@ -18,7 +18,8 @@ from eaglenet.encoders.weight_names import from_openai, openai_config
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 from openai_class import CONTEXT, OpenaiClip, OpenaiShape, save_archive
 
-GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY = 3, 8, 128, 64, 40, 90
+WORDS = ClipTokenizer.from_words(["red ball"])
+GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY = 3, 8, 128, 64, 40, WORDS.vocabulary_size
 SHAPE = OpenaiShape(GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, 2, 3, mlp=3)
 
 
@@ -83,13 +84,12 @@ def test_a_plain_state_dict_gives_the_same_encoder(
 def test_the_vocabulary_is_taken_from_beside_the_file_or_from_where_it_is_told(
     archive: Path, tmp_path: Path
 ) -> None:
-    words = ClipTokenizer.from_words(["red ball"])
-    words.save(tmp_path)
+    WORDS.save(tmp_path)
     _, tokenizer = load_clip(archive, tokenizer=tmp_path)
-    assert tokenizer.vocabulary_size == words.vocabulary_size
+    assert tokenizer.vocabulary_size == WORDS.vocabulary_size
     copy = tmp_path / archive.name
     copy.write_bytes(archive.read_bytes())
-    assert load_clip(copy)[1].vocabulary_size == words.vocabulary_size
+    assert load_clip(copy)[1].vocabulary_size == WORDS.vocabulary_size
 
 
 def test_a_file_without_any_vocabulary_says_where_it_looked(

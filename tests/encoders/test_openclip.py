@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from timm_oracle import import_oracle
 
 import eaglenet
 from eaglenet.encoders import int8_products
@@ -20,6 +19,7 @@ from eaglenet.encoders.openclip.family import OpenClipTokenizer
 from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.methods import METHODS
 from eaglenet.types import Clips
+from timm_oracle import import_oracle
 
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
 VISION = {"image_size": 24, "patch_size": 8, "width": 20, "head_width": 10, "layers": 2}
@@ -119,6 +119,27 @@ def test_a_wrong_name_is_answered_with_right_ones(
 ) -> None:
     with pytest.raises((UsageError, ModelNotFoundError), match=message):
         load_pretrained(name)
+
+
+def test_weights_against_commercial_use_are_asked_for_before_they_are_downloaded(
+    named: tuple[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    from eaglenet.encoders import hub_cache
+
+    (tmp_path / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
+
+    def download(identifier: str, file: str) -> str:
+        assert (identifier, file) == ("timm/vit_base_patch32_clip_224.metaclip_400m", "README.md")
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_cache, "knock", lambda endpoint, name: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(UsageError, match=r"cc-by-nc-4\.0, which forbids commercial use"):
+        load_pretrained("openclip:ViT-B-32-quickgelu/metaclip_400m")
 
 
 def test_without_the_package_the_command_to_install_it_is_said(

@@ -8,7 +8,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +26,7 @@ from golden_checkpoint import GOLDEN_NAMES, golden_weights
 from real_size import clip_tokenizer, save_hub_clip, save_openai_clip, write_films
 from stand_in_hub import COMMIT, serve_hub
 
-MODELS = ("small", "hub-b32", "hub-b16", "openai-b32")
+MODELS = ("small", "hub-b32", "hub-b16", "openai-b32", "openai-b16")
 
 
 def command(*arguments: str | Path, code: int = 0) -> str:
@@ -45,9 +48,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "small":
         return "small"
-    if request.param == "openai-b32":
-        return str(save_openai_clip(folder / "openai"))
-    return str(save_hub_clip(folder / "clip", patch=int(request.param[-2:])))
+    patch = int(request.param[-2:])
+    if request.param.startswith("openai"):
+        return str(save_openai_clip(folder / "openai", patch))
+    return str(save_hub_clip(folder / "clip", patch))
 
 
 @pytest.fixture(scope="module")
@@ -164,28 +168,66 @@ def test_a_converted_checkpoint_indexes_and_searches(films: Path, tmp_path: Path
     assert {Path(hit["path"]).name for hit in hits} == {"wide film.mp4", "tall.mp4"}
 
 
-def run_index(films: Path, store: Path, hub: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """`eaglenet index --model somebody/clip` in a process of its own."""
+def environment_of(hub: str, home: Path) -> dict[str, str]:
+    """Of a process that asks this hub and no other, and keeps what it downloads in ``home``."""
     environment = {
         name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
     } | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     environment.pop("HF_HUB_OFFLINE", None)
-    words = ["index", films, "--store", store, "--model", "somebody/clip", "--workers", "0"]
+    return environment
+
+
+def run_index(
+    films: Path, store: Path, hub: str, home: Path, model: str = "somebody/clip"
+) -> subprocess.CompletedProcess[str]:
+    """`eaglenet index --model NAME` in a process of its own."""
+    words = ["index", films, "--store", store, "--model", model, "--workers", "0"]
     return subprocess.run(
         [sys.executable, "-m", "eaglenet", *map(str, words)],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
+        env=environment_of(hub, home), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
-def test_a_name_is_downloaded_told_and_searched(films: Path, tmp_path: Path) -> None:
-    folder = save_hub_clip(tmp_path / "served", patch=32)
-    with serve_hub(folder, "somebody/clip") as hub:
-        done = run_index(films, tmp_path / "store", hub, tmp_path / "home")
+def test_a_name_is_downloaded_told_and_searched(
+    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an alias; the store names the model and its revision, and needs no hub any more."""
+    from huggingface_hub import constants
+
+    folder, home = save_hub_clip(tmp_path / "served", patch=32), tmp_path / "home"
+    with serve_hub(folder, "openai/clip-vit-base-patch32") as hub:
+        done = run_index(films, tmp_path / "store", hub, home, "fast")
     assert done.returncode == 0, done.stderr
     assert "downloading model.safetensors:" in done.stderr
     assert "MB/s" in done.stderr
     manifest = (tmp_path / "store" / "manifest.json").read_text()
-    assert f"somebody/clip@{COMMIT}" in manifest
+    assert f"openai/clip-vit-base-patch32@{COMMIT}" in manifest
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    found = json.loads(command("search", "a red one", "--store", tmp_path / "store", "--json"))
+    assert {Path(hit["path"]).name for hit in found["hits"]} == {"wide film.mp4", "tall.mp4"}
+
+
+def test_a_terminal_shows_name_size_and_speed_of_a_download(tmp_path: Path) -> None:
+    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
+    folder = save_hub_clip(tmp_path / "served", patch=32)
+    master, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    with serve_hub(folder, "somebody/clip") as hub:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "eaglenet", "models", "--download", "somebody/clip"],
+            env=environment_of(hub, tmp_path / "home"), stderr=terminal, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(terminal)
+        shown = b""
+        with suppress(OSError):  # the end of a terminal whose process is gone
+            while part := os.read(master, 65536):
+                shown += part
+        assert process.wait(timeout=60) == 0
+    os.close(master)
+    line = next(line for line in shown.decode().split("\r") if "model.safetensors: 100%" in line)
+    size = (folder / "model.safetensors").stat().st_size
+    assert f"{size / 1e6:.1f}M" in line
+    assert "B/s" in line
 
 
 def test_a_hub_that_refuses_is_reported_at_once(films: Path, tmp_path: Path) -> None:
@@ -200,16 +242,42 @@ def test_a_hub_that_refuses_is_reported_at_once(films: Path, tmp_path: Path) -> 
     assert time.monotonic() - begun < 30  # 10 s on an idle machine; most of it is imports
 
 
+class FrontPageAlone(BaseHTTPRequestHandler):
+    """A hub of which the first page answers and nothing behind it."""
+
+    def do_GET(self) -> None:
+        if self.path not in ("", "/"):
+            time.sleep(120)
+        self.send_response(200)
+        self.end_headers()
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
 @pytest.mark.slow
-def test_a_hub_that_never_answers_is_reported(films: Path, tmp_path: Path) -> None:
-    with socket.socket() as silent:
+@pytest.mark.parametrize("has_front_page", [False, True])
+def test_a_hub_that_never_answers_is_reported(
+    has_front_page: bool, films: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as silent, ExitStack() as stack:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        begun = time.monotonic()
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        if has_front_page:
+            server = ThreadingHTTPServer(("127.0.0.1", 0), FrontPageAlone)
+            server.daemon_threads, server.block_on_close = True, False
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+            address = f"http://127.0.0.1:{server.server_address[1]}"
+        begun = time.monotonic()
         done = run_index(films, tmp_path / "store", address, tmp_path / "home")
     assert "no answer in 15 s" in done.stderr
-    assert time.monotonic() - begun < 45
+    assert "--model small" in done.stderr
+    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import av
 import numpy as np
 import pytest
 from campaign import CORPUS, count, keep, limits, numbers
+from hostile_work import SPEC, SPLITTING, look_and_decode, never_ends, takes_memory
 from mutations import mutate_bytes
 from synthetic_store import BagMethod
 
@@ -26,24 +27,17 @@ from eaglenet.search.indexing import inspection
 from eaglenet.search.indexing.clips import windows_of
 from eaglenet.search.indexing.decoding import (
     ClipFailure,
-    ClipFrames,
     decode_ahead,
-    decode_clips,
     split_request,
 )
 from eaglenet.search.indexing.files import FoundFile, version_of
 from eaglenet.search.indexing.inspection import inspect
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.search.store.manifest import Splitting
-from eaglenet.types import FrameSpec
 from eaglenet.video import packet_table
 from eaglenet.video.decoding import decode, probe, write_video
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
 from eaglenet.video.suffixes import may_be_video
-
-SPEC = FrameSpec(num_frames=3, size=16)
-SPLITTING = Splitting(3.0, 1.0)
 
 
 def small_video(path: Path, frames: int = 50, size: tuple[int, int] = (24, 32)) -> Path:
@@ -157,18 +151,6 @@ def test_a_file_of_too_many_packets_is_refused(
     probe(small_video(tmp_path / "short.mkv", 30))
 
 
-def never_ends(request: int) -> int:
-    while request == 1:
-        time.sleep(0.05)
-    return request
-
-
-def takes_memory(request: int) -> int:
-    if request == 1:
-        return len(bytearray(1_500_000_000))
-    return request
-
-
 def budget(seconds: float, memory: int) -> Budget[int]:
     def owner(request: int) -> Hashable:
         return request % 3
@@ -267,18 +249,6 @@ KINDS = {
 }
 
 
-def look_and_decode(path: str) -> tuple[str, int]:
-    """Everything that an index run does with a file: the problem it met, and clips."""
-    status = os.stat(path)
-    found = inspect(FoundFile(path, status.st_size, status.st_mtime_ns), SPLITTING, frozenset())
-    windows = dict(enumerate(found.windows))
-    clips = 0
-    for request in split_request(found.content, path, windows, found.version, found.duration):
-        decoded = decode_clips(request, SPEC)
-        clips += sum(isinstance(one, ClipFrames) for one in decoded.clips)
-    return found.problem, clips
-
-
 def damaged_videos(folder: Path) -> Iterator[str]:
     """Files of the corpus, then mutations of real small files."""
     tried = 0
@@ -331,7 +301,7 @@ def test_no_worker_outlives_its_parent(tmp_path: Path) -> None:
     script = (
         "import sys, time\n"
         "from eaglenet.video.pool import map_ahead\n"
-        "from test_videos import tell_and_sleep\n"
+        "from hostile_work import tell_and_sleep\n"
         "if __name__ == '__main__':\n"
         "    list(map_ahead(tell_and_sleep, [sys.argv[1]], workers=1))\n"
     )
@@ -355,8 +325,3 @@ def test_no_worker_outlives_its_parent(tmp_path: Path) -> None:
             break
         time.sleep(0.05)
     assert time.monotonic() < until, "the worker is still there"
-
-
-def tell_and_sleep(place: str) -> None:
-    Path(place).write_text(str(os.getpid()))
-    time.sleep(600)

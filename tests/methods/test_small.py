@@ -27,7 +27,7 @@ def small() -> Method:
 
 def test_it_is_the_default_and_fits_the_package() -> None:
     assert DEFAULT_MODEL == "small"
-    files = [path for path in (PACKAGED / "small").iterdir() if path.is_file()]
+    files = [path for path in (PACKAGED / "small").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
 
 
@@ -56,6 +56,22 @@ def test_a_model_that_sees_nothing_is_refused(small: Method, tmp_path: Path) -> 
     finally:
         weight.data.copy_(kept)
     check_sight(small, "small")
+
+
+def test_a_model_whose_words_do_not_fit_its_pictures_is_told_of(
+    small: Method, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with the tokenizer of another model, or weights that were never trained."""
+    weight = small.encoder.text.projection.weight  # type: ignore[attr-defined]
+    kept = weight.detach().clone()
+    try:
+        weight.data.neg_()
+        with pytest.raises(CheckpointError, match=r"nearer to the other.*install the package"):
+            check_sight(small, "small")
+        check_sight(small, "somebody/model")
+        assert "nearer to the other" in caplog.text
+    finally:
+        weight.data.copy_(kept)
 
 
 def test_loading_it_does_not_wait_for_the_compiler() -> None:

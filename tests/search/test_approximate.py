@@ -18,7 +18,7 @@ from eaglenet.search.approximate import coded_shortlists
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.shortlist import exact_shortlists
-from eaglenet.search.store import codes
+from eaglenet.search.store import codes, near_codes
 from eaglenet.search.store.checks import sealed, unsealed
 from eaglenet.search.store.codes import code_bytes, codes_of, load_codes, num_bits, turning
 from eaglenet.search.upkeep import recall, repair, verify
@@ -87,10 +87,10 @@ def test_of_many_codes_the_second_half_is_looked_at_where_the_first_is_near(
     loaded = load_codes(tmp_path / "codes", 256, 3333, check)
     wanted = np.random.default_rng(2).random(3333) < 0.1
     plain = [loaded.nearest(query, 200), loaded.nearest(query, 20, wanted)]
-    monkeypatch.setattr(codes, "MANY", 1)
-    monkeypatch.setattr(codes, "ONE_IN", 1)
+    monkeypatch.setattr(near_codes, "MANY", 1)
+    monkeypatch.setattr(near_codes, "ONE_IN", 1)
     assert loaded.nearest(query, 3333).tolist() == list(range(3333))
-    monkeypatch.setattr(codes, "ONE_IN", 20)
+    monkeypatch.setattr(near_codes, "ONE_IN", 20)
     halved = [loaded.nearest(query, 200), loaded.nearest(query, 20, wanted)]
     assert np.isin(near, halved[0]).all()
     assert loaded.nearest(query, 20).tolist() == sorted(near.tolist())

@@ -67,6 +67,29 @@ def test_the_same_files_are_indexed_with_another_model_and_the_stores_swap(
     assert engine.manifest.model == str(model)
 
 
+def test_a_store_that_lacks_files_is_not_swapped_in_and_goes_on_later(
+    old: Path, tmp_path: Path
+) -> None:
+    """A part of the folders, or a disk that is away, must not take the place of all."""
+    videos, new = tmp_path / "videos", tmp_path / "new"
+    colour_video(videos / "two.mp4", ["green", "blue"])
+    run("index", str(videos), "--store", str(old), "--clip-seconds", "3", "--overlap", "0",
+        "--workers", "0")  # fmt: skip
+    before = eaglenet.open(old).manifest.identity
+    words = ["--store", str(new), "--like", str(old), "--swap", "--workers", "0"]
+    words += ["--model", str(other_model(tmp_path / "other"))]
+    away = tmp_path / "away.mp4"
+    (videos / "two.mp4").rename(away)
+    with pytest.raises(StoreError, match=r"not swapped.*lacks 1 of the 2 files.*two\.mp4"):
+        CliRunner().invoke(app, ["index", *words], catch_exceptions=False)
+    assert eaglenet.open(old).manifest.identity == before
+    away.rename(videos / "two.mp4")
+    told = run("index", *words)
+    assert "1 video indexed" in told
+    assert "1 unchanged" in told
+    assert eaglenet.open(old).manifest.identity != before
+
+
 def test_mistakes_are_named(old: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     for arguments, message in (

@@ -81,6 +81,11 @@ def test_copies_know_the_store_and_the_token_of_the_driver(
         assert client.get("/api/search", **question).status_code == 401
         allowed = {"Authorization": f"Bearer {TOKEN}"}
         assert client.get("/api/search", **question, headers=allowed).status_code == 200
+        client.post("/login", data={"token": TOKEN}, follow_redirects=False)
+        cookies = dict(client.cookies)
+    # Any copy may get the next request of a page.
+    with TestClient(cloudpickle.loads(sent)(), cookies=cookies) as other:
+        assert other.get("/api/search", **question).status_code == 200
 
 
 def test_arguments_of_the_run_stand_before_variables(

@@ -197,6 +197,10 @@ def test_the_command_refuses_to_be_open_to_the_network(
     result = CliRunner().invoke(app, command)
     assert isinstance(result.exception, UsageError)
     assert "EAGLENET_TOKEN" in str(result.exception)
+    monkeypatch.setenv("EAGLENET_SESSION", "guessed")
+    result = CliRunner().invoke(app, command[:3])
+    assert isinstance(result.exception, UsageError)
+    assert "EAGLENET_SESSION must be 32 or more" in str(result.exception)
 
 
 def test_elsewhere_paths_begin_at_the_indexed_folder(engine: Engine) -> None:
@@ -275,6 +279,25 @@ def test_who_is_logged_in_stays_so_while_someone_beside_them_guesses(guarded: Te
 
 def test_a_cookie_cannot_be_computed_from_the_token() -> None:
     assert TokenCheck(TOKEN).session != TokenCheck(TOKEN).session
+
+
+def test_copies_of_a_service_take_each_others_cookies_where_they_share_a_secret(
+    engine: Engine,
+) -> None:
+    """Behind one address, any copy may get the next request of a page."""
+    session = "random-bits-that-all-copies-share-0123456789"
+    shared, alone = Settings(token=TOKEN, session=session), Settings(token=TOKEN)
+    for settings, status in ((shared, 200), (alone, 401)):
+        first, second = (
+            TestClient(create_app(engine, settings), base_url="http://localhost") for _ in range(2)
+        )
+        given = first.post("/login", data={"token": TOKEN}, follow_redirects=False)
+        assert first.get("/api/info").status_code == 200
+        headers = {"cookie": f"{COOKIE}={given.cookies[COOKIE]}"}
+        assert second.get("/api/info", headers=headers).status_code == status
+    for text in ("short", "a" * 31, "with a space in it, and long enough for all"):
+        with pytest.raises(UsageError, match="EAGLENET_SESSION must be 32 or more"):
+            Settings(token=TOKEN, session=text)
 
 
 def test_no_token_is_taken_from_an_address(guarded: TestClient) -> None:

@@ -27,7 +27,8 @@ from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.server import run_app
 from eaglenet.serve.service_settings import Settings
-from eaglenet.serve.shards import ScanRequest, Shard, create_shard_app, parse_part
+from eaglenet.serve.shard_messages import ScanRequest
+from eaglenet.serve.shards import Shard, create_shard_app, parse_part
 from eaglenet.serve.shards_front import RemoteShard, ShardScan
 
 PARTS = 3
@@ -168,7 +169,7 @@ def test_shards_of_a_store_with_a_bank_take_the_same_levels_off(
     shards = [Shard(store, (number, PARTS)) for number in range(1, PARTS + 1)]
     asked: list[Any] = []
 
-    def ask(self: RemoteShard, body: dict[str, Any]) -> Any:
+    def ask(self: RemoteShard, path: str, body: dict[str, Any]) -> Any:
         asked.append(body)
         request = ScanRequest(**json.loads(json.dumps(body)))
         return shards[self.part[0] - 1].scan(request).model_dump()
@@ -243,7 +244,7 @@ def test_wrong_parts_tokens_and_stores_are_refused(
         (addresses, identity, "wrong-token", "a token is needed"),
     ):
         other = ShardScan(urls, name, token=token)
-        other.wait_until_up(snapshot, snapshot.dim, seconds=0.0)
+        other.wait_until_up(snapshot, seconds=0.0)
         assert any(reason in shard.reason for shard in other.shards), reason
         other.close()
 

@@ -11,8 +11,8 @@ import torch
 
 from eaglenet.types import FrameSpec
 from eaglenet.video.decoding import DecodedVideo, decode_windows
+from eaglenet.video.planning import Window
 from eaglenet.video.source import open_video
-from eaglenet.video.windows import Window
 
 SPEC = FrameSpec(num_frames=5, size=64)
 FRAMES = 25 * 48
@@ -31,19 +31,19 @@ def damaged(film: Path, target: Path) -> Path:
 
 
 def in_pieces(
-    path: Path, *, keep_open: bool, windows: Sequence[Window] = WINDOWS
+    path: Path, *, keep_open: bool, windows: Sequence[Window] = WINDOWS, at_once: int = 2
 ) -> dict[Window | None, DecodedVideo]:
-    """Two windows at a time, as workers get them."""
+    """A few windows at a time, as workers get them."""
     with open_video(path) as opened:
         end = opened.seconds(opened.span()[1])
     inside = [window for window in windows if window[0] < end]
     return {
         video.window: video
-        for start in range(0, len(inside), 2)
+        for start in range(0, len(inside), at_once)
         for video in decode_windows(
             path,
             SPEC,
-            inside[start : start + 2],
+            inside[start : start + at_once],
             threads=1,
             skip_damaged=True,
             picture_size=24,

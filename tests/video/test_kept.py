@@ -21,9 +21,9 @@ from videos import read_numbers, write_numbered
 from eaglenet.video import source as sources
 from eaglenet.video.decoding import thumbnail, write_video
 from eaglenet.video.kept import KEPT
+from eaglenet.video.planning import shown_within
 from eaglenet.video.sampling import BORDER_TOLERANCE
 from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.windows import _shown_within
 from eaglenet.video.worker import next_request
 
 
@@ -236,4 +236,4 @@ def test_the_frames_of_a_window_are_all_that_are_shown_in_it(tmp_path: Path) -> 
             tolerance = BORDER_TOLERANCE / opened.tick
             first = max(sum(time <= start + tolerance for time in times) - 1, 0)
             wanted = [time for time in times[first:] if time < end - tolerance] or [times[first]]
-            assert _shown_within(opened, times, start, end) == wanted
+            assert shown_within(opened, times, start, end) == wanted

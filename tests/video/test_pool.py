@@ -16,35 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pool_work import SPEC, die_on_poison, end_at_once, unsendable, wait_for_a_kill
 from videos import read_numbers, write_numbered
 
 from eaglenet.errors import EagleNetError
-from eaglenet.types import FrameSpec
-from eaglenet.video.decoding import DecodedVideo, decode
-from eaglenet.video.many import DecodeRequest, decode_many, decode_request
+from eaglenet.video.decoding import decode
+from eaglenet.video.many import DecodeRequest, decode_many
 from eaglenet.video.pool import Done, Failed, map_ahead
-
-SPEC = FrameSpec(num_frames=5, size=64)
-
-
-def die_on_poison(request: DecodeRequest) -> DecodedVideo:
-    """As a crash in a codec: nothing can be caught."""
-    if "poison" in request.video_id:
-        os._exit(11)
-    return decode_request(request, SPEC)
-
-
-def wait_for_a_kill(request: DecodeRequest) -> DecodedVideo:
-    """The first attempt leaves its process number and hangs; the second decodes."""
-    note = Path(request.path).with_suffix(".pid")
-    if request.video_id == "killed" and not note.exists():
-        note.write_text(str(os.getpid()))
-        time.sleep(60)
-    return decode_request(request, SPEC)
-
-
-def end_at_once(request: DecodeRequest) -> DecodedVideo:
-    raise SystemExit(3)
 
 
 @pytest.fixture(scope="module")
@@ -198,11 +176,6 @@ def test_requests_and_results_are_any_objects_and_tensors_arrive_as_they_were() 
         assert np.array_equal(outcome.result["array"], expected["array"])
         assert outcome.result["words"] == expected["words"]
         outcome.result["large"] += 1  # Not a view of memory that may not be written to.
-
-
-def unsendable(request: int) -> object:
-    """A result that cannot leave its process, and one that can."""
-    return (lambda: None) if request == 0 else request
 
 
 def test_a_result_that_cannot_be_sent_is_a_failure_of_its_request_alone() -> None:

@@ -139,7 +139,12 @@ def index(
     from eaglenet.search.indexing.files import read_tags
     from eaglenet.search.indexing.videos import IndexOptions, check_request, index_videos
     from eaglenet.search.models import DEFAULT_MODEL, takes_default
-    from eaglenet.search.rebuilding import check_apart, settings_like, swap_stores
+    from eaglenet.search.rebuilding import (
+        check_apart,
+        check_complete,
+        settings_like,
+        swap_stores,
+    )
     from eaglenet.search.store.manifest import Splitting
     from eaglenet.video.limits import Limits
 
@@ -202,6 +207,7 @@ def index(
         for name in report.unused_tags:
             print(one_line(f"  {name}"), file=sys.stderr)
     if swap and like is not None:
+        check_complete(store, like, [problem.path for problem in report.problems])
         swap_stores(store, like)
         print(f"{like} is now the new store; the previous one is in {store}", file=sys.stderr)
     if report.problems:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import textwrap
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,11 @@ def models(
         _print_wide(rows, measure)
     else:
         _print(rows, measure)
-    print("\nR@1: published text-to-video recall on MSR-VTT, zero-shot; sources: --json.")
+    print("\nR@1: published text-to-video recall on MSR-VTT, zero-shot; -: not published.")
+    for source in dict.fromkeys(row["source"] for row in rows if row["source"]):
+        whose = ", ".join(row["name"].split("/")[-1] for row in rows if row["source"] == source)
+        for line in textwrap.wrap(f"{whose}: {source}", 78, subsequent_indent="  "):
+            print(f"  {line}")
     if any(not row["is_commercial"] for row in rows):
         print("* no commercial use; downloading it needs --accept-licence.")
 

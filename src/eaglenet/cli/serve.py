@@ -68,6 +68,7 @@ def serve(
     token = read_token(token_file)
     settings = Settings(
         token=token,
+        session=os.environ.get("EAGLENET_SESSION") or None,
         local=is_local_host(host),
         search_rate=rate,
         timeout=timeout,
@@ -105,7 +106,7 @@ def serve(
 
         urls = [url.strip() for url in shards.split(",") if url.strip()]
         scan = ShardScan(urls, opened.manifest.identity, token=token)
-        scan.wait_until_up(opened.snapshot(), opened.manifest.dim, STARTING_SECONDS)
+        scan.wait_until_up(opened.snapshot(), STARTING_SECONDS)
     engine = Engine(opened, model=model, device=device, scan=scan)
     what = f"{len(engine.snapshot)} clips"
     run(engine, settings, host=host, port=port, on_ready=ready)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,13 +118,36 @@ HUB_IDS = {
 """Short names: OpenAI's own, and the aliases."""
 
 
-def require_licence(identifier: str) -> None:
-    """Refuse to download a model whose licence forbids commercial use until it is accepted."""
+FORBIDS_COMMERCE = re.compile(r"\bnc\b|non-?commercial|research|amlr", re.IGNORECASE)
+"""Names of licences that the hub's pages give: CC-BY-NC-4.0, Apple's AMLR and their like."""
+LICENCE_LINE = re.compile(r"^license(?:_name)?:[ \t]*[\"']?([\w.+-]+)", re.MULTILINE)
+
+
+def require_licence(identifier: str, page: str = "") -> None:
+    """Refuse to download a model whose licence forbids commercial use until it is accepted.
+
+    ``page``: the README of a model without a card here, whose head names its licence.
+    """
     card = CARDS.get(identifier)
-    if card is None or card.is_commercial or os.environ.get(ACCEPTED) == card.licence:
+    if card is not None:
+        licence = "" if card.is_commercial else card.licence
+        size = f" ({card.bytes_on_disk / 1e9:.1f} GB)"
+    else:
+        licence, size = _forbidding(page), ""
+    if not licence or os.environ.get(ACCEPTED, "").lower() == licence.lower():
         return
     raise UsageError(
-        f"{identifier} ({card.bytes_on_disk / 1e9:.1f} GB) is licensed {card.licence}, which "
+        f"{identifier}{size} is licensed {licence}, which "
         "forbids commercial use. If that suits you, download it with `eaglenet models --download "
-        f"{identifier} --accept-licence {card.licence}`, or set {ACCEPTED}={card.licence}"
+        f"{identifier} --accept-licence {licence}`, or set {ACCEPTED}={licence}"
     )
+
+
+def _forbidding(page: str) -> str:
+    """The licence that forbids commercial use in the head of a README; "" where none does.
+
+    >>> _forbidding("---\\nlicense: cc-by-nc-4.0\\n---\\n# A model")
+    'cc-by-nc-4.0'
+    """
+    head = page.split("\n---", 1)[0] if page.startswith("---") else ""
+    return next((name for name in LICENCE_LINE.findall(head) if FORBIDS_COMMERCE.search(name)), "")

@@ -21,6 +21,9 @@ def download_progress() -> type[Any]:
             self._told = -SECONDS_BETWEEN_LINES
             self._begun = time.monotonic()
             options["disable"] = False
+            # The library shows a long address where it has no short name, and of a line of 80
+            # columns nothing is left for the speed.
+            options["desc"] = str(options.get("desc") or "").rstrip(": ").rsplit("/", 1)[-1]
             super().__init__(*arguments, **options)
 
         def display(self, *arguments: Any, **options: Any) -> Any:
@@ -32,10 +35,8 @@ def download_progress() -> type[Any]:
                 self._told = now
                 speed = self.n / max(now - self._begun, 1e-3) / 1e6
                 size = "?" if self.total is None else f"{self.total / 1e6:.1f}"
-                # The library shows a long address where it has no short name.
-                name = str(self.desc).rstrip(": ").rsplit("/", 1)[-1]
                 done = f"{self.n / 1e6:.1f} of {size} MB, {speed:.1f} MB/s"
-                sys.stderr.write(f"downloading {name}: {done}\n")
+                sys.stderr.write(f"downloading {self.desc.rstrip(': ')}: {done}\n")
             return True
 
     return Told

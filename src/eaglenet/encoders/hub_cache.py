@@ -24,6 +24,8 @@ from eaglenet.errors import ModelNotFoundError
 
 PATIENCE = 15
 """Seconds that a hub may take to say anything at all."""
+TIMM = "architecture"
+"""What a ``config.json`` of timm has and none of transformers; open_clip's files lie beside it."""
 VOCABULARIES = (("tokenizer.json",), ("spiece.model",), ("vocab.json", "merges.txt"))
 
 
@@ -54,7 +56,8 @@ def find_hub_folder(name: str) -> Path:
         if constants.HF_HUB_OFFLINE:
             raise _not_found(name, locations, "offline mode is on") from error
     require_licence(identifier)
-    knock(constants.ENDPOINT, name)
+    knock(constants.ENDPOINT, identifier)
+    require_licence(identifier, _page(lambda: fetch("README.md", is_local=False)))
     try:
         return _fetch_files(lambda file: fetch(file, is_local=False), identifier)
     except Exception as error:  # network, authorisation, no such model: each with its own class
@@ -63,14 +66,41 @@ def find_hub_folder(name: str) -> Path:
         raise _not_found(name, locations, cause) from error
 
 
+def _page(fetch: Callable[[], Path]) -> str:
+    """The README of a model, whose head names its licence; "" where it has none."""
+    try:
+        return foreign.read_bytes(fetch(), foreign.MAX_CONFIG).decode(errors="replace")
+    except Exception:  # no such file, or none that can be read: the weights say what is wrong
+        return ""
+
+
+def require_licence_on_hub(identifier: str) -> None:
+    """Ask for the licence of a model that another library is about to download from the hub."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    for file in OPEN_CLIP_WEIGHTS:
+        if huggingface_hub.try_to_load_from_cache(identifier, file) is not None:
+            return
+    if not constants.HF_HUB_OFFLINE:
+        knock(constants.ENDPOINT, identifier)
+        with _quiet_hub():
+            page = _page(lambda: Path(huggingface_hub.hf_hub_download(identifier, "README.md")))
+        require_licence(identifier, page)
+
+
 def knock(endpoint: str, name: str) -> None:
     """Ask the hub for a sign of life, with a short patience.
 
     The library tries again and again, file by file: minutes pass before it says that nobody is
-    there. Any answer, a refusal too, is a sign of life.
+    there. Any answer, a refusal too, is a sign of life; it is asked for a file as the library does,
+    because what serves a hub's front page may answer when nothing behind it does.
     """
+    address = f"{endpoint}/{name}/resolve/main/config.json"
     try:
-        with urllib.request.urlopen(endpoint, timeout=PATIENCE):
+        with urllib.request.urlopen(
+            urllib.request.Request(address, method="HEAD"), timeout=PATIENCE
+        ):
             return
     except urllib.error.HTTPError:
         return
@@ -138,7 +168,10 @@ def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
     Three layouts: transformers', open_clip's, and Meta's one file named like the repository.
     """
     try:
-        folder = fetch("config.json").parent
+        config = fetch("config.json")
+        folder = config.parent
+        if TIMM in foreign.read_object(config, foreign.MAX_VOCABULARY):
+            raise FileNotFoundError("config.json is of timm's image tower alone")
         weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
     except Exception as error:  # not in transformers' layout, or not there at all
         try:

@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.clip_open_clip import is_open_clip, read_open_clip
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
 from eaglenet.encoders.hub_cache import find_hub_folder
 from eaglenet.encoders.hub_config import (
@@ -28,7 +29,7 @@ from eaglenet.encoders.model_files import (
 )
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.weight_names import from_hub, to_hub
-from eaglenet.errors import ConfigError, ModelNotFoundError
+from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.types import Tokenizer
 
 
@@ -41,19 +42,41 @@ def load_clip(
     """A trained encoder in eval mode, and the tokenizer that belongs to it.
 
     Args:
-        name_or_folder: a folder with config.json and model.safetensors, an OpenAI ``.pt`` file, a
-            hub id such as ``openai/clip-vit-base-patch32``, or OpenAI's name, such as ``ViT-B/32``.
+        name_or_folder: a folder of transformers (config.json, model.safetensors) or of open_clip
+            (open_clip_config.json), an OpenAI ``.pt`` file, a hub id such as
+            ``openai/clip-vit-base-patch32``, or OpenAI's name, such as ``ViT-B/32``.
         tokenizer: a folder or BPE table to take the vocabulary from, where the model has none.
     """
     path = Path(name_or_folder).expanduser()
+    if path.is_file() and is_open_clip(path.parent):
+        path = path.parent  # its weights alone do not tell which activation they are for
     if path.is_file():
         encoder = load_openai_clip(path, dtype=dtype)
-        return encoder, _read_tokenizer(tokenizer) if tokenizer else _openai_tokenizer(path)
+        words = _read_tokenizer(tokenizer) if tokenizer else _openai_tokenizer(path)
+        return encoder, _fitting(words, encoder, path)
     folder = path if path.is_dir() else find_hub_folder(str(name_or_folder))
-    encoder = read_clip_folder(folder, dtype=dtype)
-    if model_type(folder) == METACLIP_2:
-        return encoder, read_xlm_tokenizer(Path(tokenizer or folder), encoder.context_length)
-    return encoder, _read_tokenizer(tokenizer or folder)
+    kind = model_type(folder)
+    if kind not in ("clip", METACLIP_2) and is_open_clip(folder):
+        encoder = read_open_clip(folder, dtype=dtype)
+        if encoder.config.text.end_token is None:
+            return encoder, _fitting(clip_tokenizer_for(folder, tokenizer), encoder, folder)
+    else:
+        encoder = read_clip_folder(folder, dtype=dtype)
+        if kind != METACLIP_2:
+            return encoder, _read_tokenizer(tokenizer or folder)
+    return encoder, read_xlm_tokenizer(Path(tokenizer or folder), encoder.context_length)
+
+
+def _fitting(tokenizer: ClipTokenizer, encoder: ClipEncoder, location: Path) -> ClipTokenizer:
+    """Refuse a vocabulary that is not the one of the weights: every sentence would be nonsense."""
+    rows = encoder.config.text.vocabulary_size
+    if tokenizer.vocabulary_size != rows:
+        raise CheckpointError(
+            f"{location}: weights for {rows:,} word pieces, but CLIP's vocabulary has "
+            f"{tokenizer.vocabulary_size:,}; give the folder of the model as it is on the hub, "
+            "with its tokenizer.json (MetaCLIP 2: facebook/metaclip-2-...)"
+        )
+    return tokenizer
 
 
 def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eaglenet.encoders.catalogue import HUB_IDS, ModelCard
 from eaglenet.encoders.compact.config import CompactConfig, CompactTextConfig
-from eaglenet.encoders.config import CLIP_SHAPES
+from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.perception.config import PERCEPTION_SHAPES
 from eaglenet.encoders.siglip.config import SIGLIP_SHAPES
 from eaglenet.types import PlainConfig
@@ -12,6 +12,11 @@ from eaglenet.types import PlainConfig
 SHAPES: dict[str, PlainConfig] = {
     "small": CompactConfig(text=CompactTextConfig(vocabulary_size=27_626)),
     **{HUB_IDS[name]: config for name, config in CLIP_SHAPES.items()},
+    "facebook/metaclip-2-worldwide-huge-quickgelu": ClipConfig(
+        dim=1024,
+        vision=VisionConfig(patch_size=14, width=1280, layers=32, heads=16, mlp_width=5120),
+        text=TextConfig(901_629, width=1024, layers=24, heads=16, mlp_width=4096, end_token=2),
+    ),
     **SIGLIP_SHAPES,
     **{f"timm/{name}": config for name, config in PERCEPTION_SHAPES.items()},
 }

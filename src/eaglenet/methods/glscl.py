@@ -81,9 +81,10 @@ class GLSCL(Method):
         self.loss = SoftmaxLoss()
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """Sentences and, where the input has any, words."""
-        has_words = isinstance(texts, Tokens) or texts.words is not None
-        return self.encoder.encode_text(texts, words=has_words)
+        """Sentences and, where the towers or the features have any, words."""
+        if isinstance(texts, Tokens):
+            return self.encoder.encode_text(texts, words=self.encoder.abilities.words)
+        return self.encoder.encode_text(texts, words=texts.words is not None)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)

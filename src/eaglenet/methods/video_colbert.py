@@ -71,11 +71,11 @@ class VideoColBERT(Method):
         )
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """Sentences and, where the input has any, words; queries are expanded by pads."""
+        """Sentences and, where towers or features have any, words; pads expand queries."""
         if isinstance(texts, TextFeatures):
             return self.encoder.encode_text(texts, words=texts.words is not None)
-        if not self.num_query_tokens:
-            return self.encoder.encode_text(texts, words=True)
+        if not self.num_query_tokens or not self.encoder.abilities.words:
+            return self.encoder.encode_text(texts, words=self.encoder.abilities.words)
         lengths = texts.mask.sum(dim=1).clamp(min=self.num_query_tokens)
         # As wide as the ids, not as the longest text of this batch: batches are joined later.
         missing = max(self.num_query_tokens - texts.ids.shape[1], 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ from eaglenet.search.shortlist import (
     levels_taken,
 )
 from eaglenet.search.store.base import Store
+from eaglenet.search.store.near_codes import Near
 from eaglenet.search.store.snapshot import Snapshot
 
 CANDIDATES = 2048
@@ -47,7 +48,7 @@ class Scan(Protocol):
         filters: Filters | None,
         shares: Sequence[float] | None = None,
     ) -> list[Shortlist]:
-        """As :func:`exact_shortlists`, of the parts of the store that can be reached."""
+        """Those of this machine, to the bit, of the parts of the store that can be reached."""
         ...
 
 
@@ -61,6 +62,11 @@ def way_of(snapshot: Snapshot) -> str:
     return "exact scan" if is_scanned(snapshot) else "codes"
 
 
+def num_candidates(snapshot: Snapshot, k: int) -> int:
+    """How many of the nearest codes are looked at for the k best clips."""
+    return max(CANDIDATES + snapshot.num_slots // ONE_IN, WIDER * k)
+
+
 @torch.no_grad()
 def coded_shortlists(
     snapshot: Snapshot,
@@ -72,21 +78,63 @@ def coded_shortlists(
     """The k best allowed clips of each query among those with the nearest codes.
 
     Cosines are exact, and equal to those of :func:`exact_shortlists` to the bit; what may be
-    missing are clips whose codes are far although their vectors are near. Levels are taken off the
-    candidates, not off the distances of codes.
+    missing are clips whose codes are far although their vectors are near.
     """
-    wanted: NDArray[np.bool_] | None = None
-    if allowed is not None or not snapshot.is_dense:
-        slots = snapshot.columns["slot"]
-        wanted = np.zeros(snapshot.num_slots, bool)
-        wanted[slots if allowed is None else slots[allowed]] = True
-    count = max(CANDIDATES + snapshot.num_slots // ONE_IN, WIDER * k)
+    wanted = _wanted(snapshot, (0, snapshot.num_slots), allowed)
+    count = num_candidates(snapshot, k)
     results = []
     for number, query in enumerate(queries.to("cpu", torch.float32)):
         rows = snapshot.rows_at(snapshot.codes.nearest(query.numpy(), count, wanted))
-        taken = levels_taken(snapshot, rows, shares[number] if shares else 0.0)
-        results.append(best_of(snapshot.vectors_of(rows), rows, query, k, taken))
+        share = shares[number] if shares else 0.0
+        results.append(best_candidates(snapshot, rows, query, k, share))
     return results
+
+
+def best_candidates(
+    snapshot: Snapshot,
+    rows: NDArray[np.int64],
+    query: Float[Tensor, "dim"],
+    k: int,
+    share: float = 0.0,
+) -> Shortlist:
+    """The k best of the rows with the nearest codes.
+
+    Levels are taken off here, not off the distances of codes.
+    """
+    taken = levels_taken(snapshot, rows, share)
+    return best_of(snapshot.vectors_of(rows), rows, query, k, taken)
+
+
+def near_in_part(
+    snapshot: Snapshot,
+    codes: NDArray[np.uint8],
+    count: int,
+    part: tuple[int, int],
+    allowed: NDArray[np.bool_] | None = None,
+) -> list[Near]:
+    """Of each code, the allowed rows of a part that may be among the ``count`` nearest of all.
+
+    ``part`` as in :func:`exact_shortlists`. Those of all parts together, in ``nearest_of``, give
+    the candidates of the whole store, to the last one.
+    """
+    first, end = snapshot.part(*part)
+    stretch, wanted = snapshot.codes_between(first, end), _wanted(snapshot, (first, end), allowed)
+    found = [stretch.near(code, count, wanted).thinned(count) for code in codes]
+    return [replace(near, slots=snapshot.rows_at(near.slots)) for near in found]
+
+
+def _wanted(
+    snapshot: Snapshot, stretch: tuple[int, int], allowed: NDArray[np.bool_] | None
+) -> NDArray[np.bool_] | None:
+    """Which slots of a stretch hold a clip that may be found; None: all do."""
+    if allowed is None and snapshot.is_dense:
+        return None
+    first, end = stretch
+    slots = snapshot.columns["slot"]
+    low, high = np.searchsorted(slots, [first, end])
+    wanted = np.zeros(end - first, bool)
+    wanted[slots[low:high] - first] = True if allowed is None else allowed[low:high]
+    return wanted
 
 
 def shortlists_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from eaglenet.search.store.base import Store, kind_of
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.types import Clips, FrameSpec
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "small"
 """The model of the real world that comes with the package: it needs no network."""
@@ -112,7 +115,8 @@ def check_sight(method: Method, name: str) -> None:
     """Refuse a model that gives every picture, or every sentence, one and the same vector.
 
     Weights that are all zeros, or did not load, would fill a store with clips that no query can
-    tell apart.
+    tell apart. A sentence about one of the pictures has to be nearer to it: a model of the package
+    that fails this is damaged; of any other it is said, as people try untrained weights too.
     """
     size = method.frame_spec.size
     shades = torch.linspace(0, 255, size)
@@ -127,7 +131,7 @@ def check_sight(method: Method, name: str) -> None:
         videos = method.coarse_vectors(method.encode_video(clips.to(method.device)))
         texts = videos
         if method.tokenizer is not None:
-            tokens = method.tokenizer(["a red car on a road", "two dogs play with a ball"])
+            tokens = method.tokenizer(["an orange background", "a blue background"])
             texts = method.coarse_vectors(method.encode_text(tokens.to(method.device)))
     for title, vectors in (("pictures", videos), ("sentences", texts)):
         if not bool(torch.isfinite(vectors).all()):
@@ -139,6 +143,18 @@ def check_sight(method: Method, name: str) -> None:
                 f"{name}: two different {title} get the same vector, so nothing could be found "
                 "with it; its weights did not load or were never trained. Nothing was written"
             )
+    if method.tokenizer is None:
+        return
+    cosines = texts @ videos.T
+    if bool((cosines.diagonal() > cosines.flip(1).diagonal()).all()):
+        return
+    fact = (
+        f"{name}: a sentence about an orange picture or a blue one is nearer to the other; its "
+        "weights are not trained, or its tokenizer is of another model"
+    )
+    if is_packaged(name):
+        raise CheckpointError(f"{fact}. Nothing was written; install the package again")
+    logger.warning("%s", fact)
 
 
 def put_on(method: Method, device: torch.device | str) -> Method:

@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from eaglenet.errors import StoreError, UsageError
@@ -37,6 +38,27 @@ def check_apart(new: str | Path, old: str | Path) -> None:
         raise UsageError(
             f"--store and --like both name {old}; give --store a new folder, which --swap puts in "
             "its place when it is complete"
+        )
+
+
+def check_complete(new: str | Path, old: str | Path, failed: Iterable[str] = ()) -> None:
+    """Refuse to swap in a store that lacks files of the one it replaces.
+
+    A disk that is not there, or a part of the folders, would else take the place of all. ``failed``
+    were tried and told of.
+    """
+    kept, made = (
+        {path for paths in open_store(store).snapshot().files.paths for path in paths}
+        for store in (old, new)
+    )
+    lacking = sorted(kept - made - set(failed))
+    if lacking or (kept and not made):
+        named = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
+        raise StoreError(
+            f"not swapped: {new} lacks {len(lacking or kept)} of the {len(kept)} files of {old}"
+            + (f" ({named})" if named else "")
+            + "; run the same command again when they are there; those that are gone for good are "
+            f"forgotten with `eaglenet store remove PATH --store {old}`"
         )
 
 

@@ -54,12 +54,18 @@ class TokenCheck:
 
     A client whose guesses are used up is refused whatever it sends, so it does not learn which
     was right. Browsers get a cookie of random bits instead of the token: it cannot be guessed, so
-    who is logged in stays so while another behind the same address must wait.
+    who is logged in stays so while another behind the same address must wait. Copies of a service
+    that share their visitors are given the same bits (``session``).
     """
 
-    def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        token: str,
+        session: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._token = token.encode()
-        self.session = secrets.token_urlsafe(32)
+        self.session = session or secrets.token_urlsafe(32)
         self._guesses = TokenBuckets(GUESSES_A_SECOND, GUESSES_AT_ONCE, clock)
         self._latest: OrderedDict[str, bytes] = OrderedDict()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ MAX_QUERIES = 32
 MAX_NEGATIVES = 8
 MAX_TAGS = 16
 MAX_FILTER_CHARACTERS = 300
+SHORTEST_SESSION = 32
 SHORTLIST = 100
 """Clips that are ranked exactly; as many as are asked for where that is more."""
 
@@ -25,6 +27,9 @@ class Settings:
 
     token: str | None = None
     """Asked for on every request but the health check where it is given."""
+    session: str | None = None
+    """Random text that browsers get for the token, the same in all copies of one service that
+    share their visitors; None: each process makes its own."""
     local: bool = True
     """Bound to this machine alone: then only local Host headers are answered."""
     max_body_bytes: int = 256 * 1024
@@ -61,6 +66,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.token is not None:
             check_token(self.token)
+        if self.session is not None:
+            check_session(self.session)
         if not self.local and self.token is None:
             raise UsageError(
                 "anyone who can reach this machine could watch the indexed videos: give "
@@ -74,6 +81,18 @@ def check_token(token: str) -> None:
         raise UsageError(
             "the token must be visible ASCII characters without spaces; make one with: "
             "python -c 'import secrets; print(secrets.token_urlsafe())'"
+        )
+
+
+def check_session(session: str) -> None:
+    """Refuse what could be guessed, as no one waits between two tries, or is not fit for a cookie.
+
+    >>> check_session("0123456789-0123456789_0123456789-0123456789")
+    """
+    if re.fullmatch(rf"[A-Za-z0-9_-]{{{SHORTEST_SESSION},}}", session) is None:
+        raise UsageError(
+            f"EAGLENET_SESSION must be {SHORTEST_SESSION} or more random letters, digits, - or _; "
+            "make it with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
 
 

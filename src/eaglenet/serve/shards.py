@@ -1,38 +1,49 @@
-"""A part of a store, served to a front: the scan over its vectors, and nothing else.
+"""A part of a store, served to a front: the scan over its vectors or codes, and nothing else.
 
 A shard needs no model. It is asked with vectors, for one version of the store, and gives rows and
-cosines; the front merges those of all shards and does the rest of a search itself.
+cosines; of a store that one machine would search by codes it is asked with codes, and gives rows
+and distances. The front merges those of all shards and does the rest of a search itself.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 import threading
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from fastapi import APIRouter, FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field
+from numpy.typing import NDArray
 
 from eaglenet.errors import UsageError
+from eaglenet.search.approximate import is_scanned, near_in_part
 from eaglenet.search.filters import Filters
-from eaglenet.search.options import MAX_RESULTS
 from eaglenet.search.shortlist import exact_shortlists
 from eaglenet.search.store.base import Store, open_store
+from eaglenet.search.store.codes import code_bytes
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.limits import LimitMiddleware
 from eaglenet.serve.problems import Problem, add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.shard_messages import (
+    MAX_QUERIES,
+    NEAR_PATH,
+    SCAN_PATH,
+    NearBody,
+    NearRequest,
+    Question,
+    ScanBody,
+    ScanRequest,
+    packed_near,
+    packed_shortlist,
+    unpacked,
+)
 
-MAX_QUERIES = 64
 KEPT_VERSIONS = 2
 """A front may still be at the version before the newest."""
-SCAN_PATH = "/shard/scan"
 
 
 def parse_part(text: str) -> tuple[int, int]:
@@ -47,34 +58,6 @@ def parse_part(text: str) -> tuple[int, int]:
             f"--shard is the number of the part and of all parts, 1/4 to 4/4 say, not {text!r:.60}"
         )
     return int(match[1]), int(match[2])
-
-
-class ScanRequest(BaseModel):
-    """What a front asks. ``vectors``: float32 ``[queries, dim]``, row by row, in base64."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    identity: str
-    version: int
-    part: int
-    parts: int
-    k: int = Field(ge=0, le=2 * MAX_RESULTS)
-    dim: int = Field(ge=1, le=65_536)
-    vectors: str
-    filters: dict[str, Any] = Field(default_factory=dict)
-    shares: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
-    """How much of the clips' levels each query takes off; see ``exact_shortlists``."""
-
-
-class ScanList(BaseModel):
-    """Rows (int64) and cosines (float32) of one query in base64, best first."""
-
-    rows: str
-    cosines: str
-
-
-class ScanBody(BaseModel):
-    lists: list[ScanList]
 
 
 class Shard:
@@ -100,7 +83,7 @@ class Shard:
                 return found
             self.store = open_store(self.store.location)
             newest = self.store.snapshot()
-            newest.vectors_between(*newest.part(*self.part))
+            self._read(newest)
             kept = [found for found in self._snapshots if found.version != newest.version]
             self._snapshots = (newest, *kept)[:KEPT_VERSIONS]
             if version is not None and newest.version != version:
@@ -116,8 +99,38 @@ class Shard:
     def _opened(self, version: int | None) -> Snapshot | None:
         return next((found for found in self._snapshots if found.version == version), None)
 
+    def _read(self, snapshot: Snapshot) -> None:
+        """Read and compare what questions about a version need, before the first one does."""
+        stretch = snapshot.part(*self.part)
+        if is_scanned(snapshot):
+            snapshot.vectors_between(*stretch)
+        else:
+            snapshot.codes_between(*stretch)
+
     def scan(self, asked: ScanRequest) -> ScanBody:
         """The best clips of this part."""
+        snapshot, allowed = self._asked(asked)
+        queries = torch.from_numpy(_arrays("vectors", asked.vectors, "<f4", asked.dim).copy())
+        if not queries.isfinite().all():
+            raise Problem(422, "vectors: not all are numbers")
+        if asked.shares is not None and len(asked.shares) != len(queries):
+            raise Problem(422, f"shares: {len(asked.shares)} for {len(queries)} vectors")
+        found = exact_shortlists(
+            snapshot, queries, asked.k, allowed, self.part, shares=asked.shares
+        )
+        return ScanBody(lists=[packed_shortlist(each) for each in found])
+
+    def near(self, asked: NearRequest) -> NearBody:
+        """The clips of this part that may be among those with the nearest codes of all."""
+        snapshot, allowed = self._asked(asked)
+        codes = _arrays("codes", asked.codes, "u1", code_bytes(asked.dim))
+        if not snapshot.has_codes:
+            raise Problem(409, "the store has no codes", code="no_codes")
+        found = near_in_part(snapshot, codes, asked.count, self.part, allowed)
+        return NearBody(lists=[packed_near(each) for each in found])
+
+    def _asked(self, asked: Question) -> tuple[Snapshot, NDArray[np.bool_] | None]:
+        """The version that is asked about and the rows that may be found; None: all."""
         if (asked.part, asked.parts) != self.part:
             number, parts = self.part
             raise Problem(
@@ -136,35 +149,19 @@ class Shard:
                 code="other_store",
                 hint="give shards and front the same --store",
             )
-        queries = _vectors(asked)
-        if asked.shares is not None and len(asked.shares) != len(queries):
-            raise Problem(422, f"shares: {len(asked.shares)} for {len(queries)} vectors")
         filters = _filters(asked.filters)
-        allowed = snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
-        found = exact_shortlists(
-            snapshot, queries, asked.k, allowed, self.part, shares=asked.shares
-        )
-        return ScanBody(
-            lists=[
-                ScanList(
-                    rows=_packed(each.rows.astype("<i8")),
-                    cosines=_packed(each.cosines.astype("<f4")),
-                )
-                for each in found
-            ]
-        )
+        return snapshot, snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
 
 
-def _vectors(asked: ScanRequest) -> torch.Tensor:
+def _arrays(name: str, text: str, kind: str, size: int) -> NDArray[Any]:
+    """``[queries, size]``."""
     try:
-        values = np.frombuffer(base64.b64decode(asked.vectors, validate=True), "<f4")
-    except (binascii.Error, ValueError) as error:
-        raise Problem(422, f"vectors: {error}") from None
-    if not len(values) or len(values) % asked.dim or len(values) > MAX_QUERIES * asked.dim:
-        raise Problem(422, f"vectors: expected 1 to {MAX_QUERIES} of {asked.dim} numbers")
-    if not np.isfinite(values).all():
-        raise Problem(422, "vectors: not all are numbers")
-    return torch.from_numpy(values.reshape(-1, asked.dim).copy())
+        values = unpacked(text, kind)
+    except ValueError as error:
+        raise Problem(422, f"{name}: {error}") from None
+    if not len(values) or len(values) % size or len(values) > MAX_QUERIES * size:
+        raise Problem(422, f"{name}: expected 1 to {MAX_QUERIES} of {size} numbers")
+    return values.reshape(-1, size)
 
 
 def _filters(values: dict[str, Any]) -> Filters:
@@ -173,10 +170,6 @@ def _filters(values: dict[str, Any]) -> Filters:
         return Filters(**given)
     except TypeError as error:
         raise Problem(422, f"filters: {error}"[:300]) from None
-
-
-def _packed(values: np.ndarray[Any, Any]) -> str:
-    return base64.b64encode(values.tobytes()).decode()
 
 
 router = APIRouter()
@@ -195,13 +188,20 @@ def scan(request: Request, asked: ScanRequest) -> ScanBody:
     return shard.scan(asked)
 
 
+@router.post(NEAR_PATH)
+def near(request: Request, asked: NearRequest) -> NearBody:
+    """Rows of this part with the nearest codes, and their distances."""
+    shard: Shard = request.app.state.shard
+    return shard.near(asked)
+
+
 def create_shard_app(
     store: Store, part: tuple[int, int], settings: Settings | None = None
 ) -> FastAPI:
     """An app that scans one part of a store, behind the same guards as the service."""
     settings = settings or Settings()
     shard = Shard(store, part)
-    # Reads and compares the vectors now, so that the first question is as fast as the next.
+    # Reads and compares its part now, so that the first question is as fast as the next.
     shard.snapshot()
     app = FastAPI(title="eaglenet shard", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.shard = shard

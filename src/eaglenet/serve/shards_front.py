@@ -1,30 +1,46 @@
 """The front of several shards: asks all for their shortlists and merges them.
 
+Of a store that one machine would search by codes, it asks for the nearest codes: the candidates of
+all parts together are those of one machine, and are ranked here as there.
+
 A shard that does not answer in time is left out, the answer says so, and the shard is asked again
 by itself, a moment later and out of anyone's way, until it answers.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import http.client
 import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.errors import StoreError, UnreachableError, UsageError
+from eaglenet.search.approximate import best_candidates, is_scanned, num_candidates
 from eaglenet.search.filters import Filters
 from eaglenet.search.shortlist import Shortlist, merged
+from eaglenet.search.store.codes import code_bytes, codes_of
+from eaglenet.search.store.near_codes import Near, is_halved, nearest_of
 from eaglenet.search.store.snapshot import Snapshot
+from eaglenet.serve.shard_messages import (
+    MAX_QUERIES,
+    NEAR_PATH,
+    SCAN_PATH,
+    packed,
+    unpacked_near,
+    unpacked_shortlist,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +53,23 @@ STARTING_SECONDS = 60.0
 LONGEST_ANSWER = 64 * 2**20
 RECENTLY = 3.0
 """Seconds: an answer in preparation may be of a moment ago."""
+VECTOR_BYTES = 128 * 1024
+"""Of the vectors of one question; a shard takes no body of more than twice as much."""
+CODED_QUERIES = 8
+"""In one question: codes are scanned one query after the other, within ``SHARD_SECONDS``."""
+CANDIDATES = 2**19
+"""Of all queries of one question, which bounds the answer."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class ShardQuestion(Generic[Answer]):
+    """A question to all shards, and how the answer to each of its queries is read."""
+
+    path: str
+    body: Mapping[str, Any]
+    read: Callable[[Mapping[str, str]], Answer]
 
 
 class ShardFailureError(Exception):
@@ -65,13 +98,13 @@ class RemoteShard:
         self.last_failure = -RECENTLY
         self.reason = ""
 
-    def scan(self, snapshot: Snapshot, body: dict[str, Any]) -> list[Shortlist]:
-        """Its shortlist for each query; notes whether it answers."""
+    def answer(self, asked: ShardQuestion[Answer]) -> list[Answer]:
+        """What it has for each query; notes whether it answers."""
         begun = time.monotonic()
         try:
             number, parts = self.part
-            answer = self._ask({**body, "part": number, "parts": parts})
-            found = [_shortlist(each, len(snapshot)) for each in answer["lists"]]
+            answer = self._ask(asked.path, {**asked.body, "part": number, "parts": parts})
+            found = [asked.read(each) for each in answer["lists"]]
             taken = time.monotonic() - begun
             if taken > self.seconds:
                 raise ShardFailureError(f"answered after {taken:.1f} s")
@@ -97,11 +130,11 @@ class RemoteShard:
         self.failed_at = self.last_failure = time.monotonic()
         self.reason = str(failure)
 
-    def _ask(self, body: dict[str, Any]) -> Any:
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=self.seconds)
         try:
-            connection.request("POST", "/shard/scan", json.dumps(body), self._headers)
+            connection.request("POST", path, json.dumps(body), self._headers)
             answer = connection.getresponse()
             content = answer.read(LONGEST_ANSWER)
         finally:
@@ -109,14 +142,6 @@ class RemoteShard:
         if answer.status != 200:
             raise ShardFailureError(f"answered {answer.status} {content[:200]!r}")
         return json.loads(content)
-
-
-def _shortlist(packed: Mapping[str, str], num_rows: int) -> Shortlist:
-    rows = np.frombuffer(base64.b64decode(packed["rows"]), "<i8")
-    cosines = np.frombuffer(base64.b64decode(packed["cosines"]), "<f4")
-    if len(rows) != len(cosines) or (len(rows) and not 0 <= rows.min() <= rows.max() < num_rows):
-        raise ValueError("its rows are not of this store")
-    return Shortlist(rows.astype(np.int64), cosines.astype(np.float32))
 
 
 class ShardScan:
@@ -139,7 +164,7 @@ class ShardScan:
             for number, url in enumerate(urls, 1)
         ]
         self._threads = ThreadPoolExecutor(4 * len(urls), thread_name_prefix="shards")
-        self._last: tuple[Snapshot, dict[str, Any]] | None = None
+        self._last: Snapshot | None = None
         self._closed = threading.Event()
         self._prober = threading.Thread(target=self._probe, name="shards-probe", daemon=True)
         self._prober.start()
@@ -162,47 +187,107 @@ class ShardScan:
         filters: Filters | None,
         shares: Sequence[float] | None = None,
     ) -> list[Shortlist]:
-        body = {
-            "identity": self.identity,
-            "version": snapshot.version,
-            "k": k,
-            "dim": queries.shape[1],
-            "vectors": base64.b64encode(queries.cpu().numpy().astype("<f4").tobytes()).decode(),
-            "filters": dataclasses.asdict(filters) if filters else {},
-            **({} if shares is None else {"shares": list(shares)}),
-        }
-        self._last = (snapshot, {**body, "k": 1})
-        asked = {
-            self._threads.submit(shard.scan, snapshot, body): shard
+        self._last = snapshot
+        queries = queries.to("cpu", torch.float32)
+        if is_scanned(snapshot):
+            return self._scanned(snapshot, queries, k, filters, shares)
+        count = num_candidates(snapshot, k)
+        results = []
+        for chunk in _chunks(len(queries), min(CODED_QUERIES, CANDIDATES // count)):
+            codes = np.concatenate([codes_of(queries[number, None].numpy()) for number in chunk])
+            found = self._answers(self._coded(snapshot, codes, count, filters), len(chunk))
+            for place, number in enumerate(chunk):
+                rows = nearest_of([near[place] for near in found], count, snapshot.num_slots)
+                share = shares[number] if shares else 0.0
+                results.append(best_candidates(snapshot, rows, queries[number], k, share))
+        return results
+
+    def _scanned(
+        self,
+        snapshot: Snapshot,
+        queries: Tensor,
+        k: int,
+        filters: Filters | None,
+        shares: Sequence[float] | None,
+    ) -> list[Shortlist]:
+        results = []
+        for chunk in _chunks(len(queries), VECTOR_BYTES // (4 * queries.shape[1])):
+            some = None if shares is None else [shares[number] for number in chunk]
+            asked = self._exact(snapshot, queries[chunk.start : chunk.stop], k, filters, some)
+            found = self._answers(asked, len(chunk))
+            results += [merged([lists[place] for lists in found], k) for place in range(len(chunk))]
+        return results
+
+    def _answers(self, asked: ShardQuestion[Answer], num_queries: int) -> list[list[Answer]]:
+        """What each shard that answers has for each query."""
+        futures = {
+            self._threads.submit(shard.answer, asked): shard
             for shard in self.shards
             if shard.failed_at is None
         }
-        done, late = wait(asked, timeout=self.seconds)
+        done, late = wait(futures, timeout=self.seconds)
         for future in late:
-            asked[future].note(ShardFailureError(f"no answer within {self.seconds:g} s"))
+            futures[future].note(ShardFailureError(f"no answer within {self.seconds:g} s"))
         found = [lists for future in done if (lists := _result(future)) is not None]
         if not found:
             reasons = "; ".join(f"{shard.name}: {shard.reason}" for shard in self.shards)
             raise UnreachableError(f"no shard of the store answers: {reasons}")
-        if any(len(lists) != len(queries) for lists in found):
+        if any(len(lists) != num_queries for lists in found):
             raise StoreError("a shard answered another question than it was asked")
-        return [merged([lists[number] for lists in found], k) for number in range(len(queries))]
+        return found
 
-    def wait_until_up(self, snapshot: Snapshot, dim: int, seconds: float) -> None:
-        """Ask until every shard answers, or the time is over."""
-        query = np.zeros((1, dim), "<f4")
+    def _exact(
+        self,
+        snapshot: Snapshot,
+        queries: Tensor,
+        k: int,
+        filters: Filters | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> ShardQuestion[Shortlist]:
+        """For the best clips of each part."""
         body = {
+            **self._body(snapshot, filters),
+            "k": k,
+            "vectors": packed(queries.numpy(), "<f4"),
+            **({} if shares is None else {"shares": list(shares)}),
+        }
+        return ShardQuestion(SCAN_PATH, body, lambda each: unpacked_shortlist(each, len(snapshot)))
+
+    def _coded(
+        self,
+        snapshot: Snapshot,
+        codes: NDArray[np.uint8],
+        count: int,
+        filters: Filters | None = None,
+    ) -> ShardQuestion[Near]:
+        """For the nearest codes of each part."""
+        body = {**self._body(snapshot, filters), "count": count, "codes": packed(codes, "u1")}
+        is_half = is_halved(snapshot.num_slots, code_bytes(snapshot.dim) // 8)
+        return ShardQuestion(
+            NEAR_PATH, body, lambda each: unpacked_near(each, len(snapshot), is_half)
+        )
+
+    def _body(self, snapshot: Snapshot, filters: Filters | None) -> dict[str, Any]:
+        return {
             "identity": self.identity,
             "version": snapshot.version,
-            "k": 1,
-            "dim": dim,
-            "vectors": base64.b64encode(query.tobytes()).decode(),
+            "dim": snapshot.dim,
+            "filters": dataclasses.asdict(filters) if filters else {},
         }
-        self._last = (snapshot, body)
+
+    def _small(self, snapshot: Snapshot) -> ShardQuestion[Any]:
+        """A question that shows whether a shard answers."""
+        if is_scanned(snapshot):
+            return self._exact(snapshot, torch.zeros(1, snapshot.dim), 1)
+        return self._coded(snapshot, np.zeros((1, code_bytes(snapshot.dim)), np.uint8), 1)
+
+    def wait_until_up(self, snapshot: Snapshot, seconds: float) -> None:
+        """Ask until every shard answers, or the time is over."""
+        self._last, asked = snapshot, self._small(snapshot)
         end = time.monotonic() + seconds
         while True:
             for shard in self.shards:
-                _result(self._threads.submit(shard.scan, snapshot, body))
+                _result(self._threads.submit(shard.answer, asked))
             if time.monotonic() > end or all(shard.failed_at is None for shard in self.shards):
                 return
             time.sleep(PROBE_SECONDS / 4)
@@ -212,8 +297,7 @@ class ShardScan:
         while not self._closed.wait(PROBE_SECONDS):
             for shard in self.shards:
                 if shard.failed_at is not None and self._last is not None:
-                    snapshot, body = self._last
-                    _result(self._threads.submit(shard.scan, snapshot, body))
+                    _result(self._threads.submit(shard.answer, self._small(self._last)))
 
     def close(self) -> None:
         """Stop asking."""
@@ -221,9 +305,16 @@ class ShardScan:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _result(future: Future[list[Shortlist]]) -> list[Shortlist] | None:
+def _result(future: Future[list[Answer]]) -> list[Answer] | None:
     """What a shard gave; None where it is left out, which it has noted itself."""
     try:
         return future.result()
     except ShardFailureError:
         return None
+
+
+def _chunks(count: int, size: int) -> Iterator[range]:
+    """The numbers up to ``count``, so many at a time."""
+    size = max(1, min(size, MAX_QUERIES))
+    for first in range(0, count, size):
+        yield range(first, min(first + size, count))

@@ -25,9 +25,10 @@ from eaglenet.video.clip_sound import read_sound
 from eaglenet.video.containers import pyav
 from eaglenet.video.exact_picking import frame_at
 from eaglenet.video.picking import decode_through
+from eaglenet.video.planning import Window, clipped
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.suffixes import is_picture
-from eaglenet.video.windows import DecodedVideo, Window
+from eaglenet.video.windows import DecodedVideo
 
 __all__ = [
     "DecodedVideo",
@@ -191,7 +192,7 @@ def write_video(
 def write_clip(source: str | Path, target: str | Path, start: float, end: float) -> None:
     """Cut ``[start, end)`` seconds with their sound into an MP4 that plays from its first frame."""
     with open_video(source) as opened:
-        first, last = windows.clip(opened, (start, end))
+        first, last = clipped(opened, (start, end))
         sound = read_sound(opened, first, last)
         options = {"movflags": "+faststart"}
         try:

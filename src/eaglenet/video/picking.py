@@ -12,6 +12,7 @@ Times are ticks of the stream's clock throughout. A frame is known by its time (
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -156,8 +157,9 @@ def _keyframe_near(source: PacketSource, place: int, is_known: bool) -> Any | No
 def decode_through(source: PacketSource, start: int | None = None) -> Iterator[tuple[int, Any]]:
     """Every clean frame and its time, from the keyframe before ``start`` on.
 
-    After a packet that fails, frames are distrusted until the next keyframe: they refer to it.
-    Frames without a time follow the one before by one frame duration.
+    After a packet that fails, frames are distrusted until the next keyframe: they refer to it, and
+    show what happened to lie in memory. Frames without a time follow the one before by one frame
+    duration; of these, all are distrusted until a keyframe comes out.
     """
     if start is None:
         source.rewind()
@@ -166,22 +168,23 @@ def decode_through(source: PacketSource, start: int | None = None) -> Iterator[t
     source.reset()
     distrusted: set[int] = set()
     is_clean = True
+    is_lost = False  # a frame without a time failed, and no keyframe has come out since
     clock: int | None = None
-    for packet in source.packets():
-        is_clean = is_clean or packet.is_keyframe
+    for packet in itertools.chain(source.packets(), (None,)):
+        is_clean = is_clean or (packet is not None and packet.is_keyframe)
         errors = source.errors
         frames = source.send(packet)
         is_clean = is_clean and source.errors == errors
-        if not is_clean and packet.pts is not None:
-            distrusted.add(packet.pts)
+        if not is_clean and packet is not None:
+            if source.has_times and packet.pts is not None:
+                distrusted.add(packet.pts)
+            else:
+                is_lost = True
         for frame in frames:
             clock = frame.pts = _time_of(frame, clock, source.has_times)
-            if not frame.is_corrupt and clock not in distrusted:
+            is_lost = is_lost and not (is_clean and frame.key_frame)
+            if not (frame.is_corrupt or is_lost or clock in distrusted):
                 yield clock, frame
-    for frame in source.send(None):
-        clock = frame.pts = _time_of(frame, clock, source.has_times)
-        if not frame.is_corrupt and clock not in distrusted:
-            yield clock, frame
 
 
 def _time_of(frame: Any, previous: int | None, has_times: bool) -> int:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eaglenet.errors import UsageError, VideoDecodeError
-from eaglenet.video import windows, writing
+from eaglenet.video import writing
 from eaglenet.video.containers import pyav
 from eaglenet.video.decoding import write_clip
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.planning import clipped
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.suffixes import is_picture
 
@@ -41,7 +42,7 @@ def save_video(source: str | Path, target: Path, start: float, end: float) -> No
     MP4 takes them; otherwise they are encoded again, and begin exactly.
     """
     with open_video(source) as opened:
-        first, last = windows.clip(opened, (start, end))
+        first, last = clipped(opened, (start, end))
         keyframe = _near_keyframe(opened, first)
         if keyframe is not None:
             with contextlib.suppress(pyav().FFmpegError, ValueError), _mp4(target) as container:
@@ -127,7 +128,7 @@ def _spread(
 ) -> Iterator[Pixels]:
     """Whole frames at the middles of ``count`` equal parts of a span."""
     with open_video(source) as opened:
-        first, last = windows.clip(opened, (start, end))
+        first, last = clipped(opened, (start, end))
         wanted = [first + (last - first) * (2 * part + 1) / (2 * count) for part in range(count)]
         for time, duration, frame in writing.frames_between(opened, first, last):
             while wanted and time + duration > wanted[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from bisect import bisect_left, bisect_right
@@ -43,14 +44,21 @@ class VideoSource(OpenedVideo):
         super().__init__(path, threads=threads, keep_open=keep_open)
         self._table: PacketTable | None = None
         self._span: tuple[int, int] | None = None
+        self.is_decoded_through = False
+        """Whether all frames were found by decoding from the start, as only that tells times."""
         self._is_listed = self._lists_most()
+        self._listed = self._listed_keyframes()
+        # A whole index of an AVI knows better than reading, which passes over what it cannot read.
+        self._is_fully_listed = self.container.format.name == "avi" and (
+            len(self.stream.index_entries) == self.stream.frames
+        )
         self.tick = Fraction(self.stream.time_base)
         self.aspect = pixels.pixel_aspect(self.stream)
         self.reformatter = pyav().video.reformatter.VideoReformatter()
 
-    def reopened(self) -> VideoSource:
-        """The same file from its start, decoded without threads: errors then tell which packet."""
-        return VideoSource(self.path, threads=1, keep_open=self.is_kept_open)
+    def reopened(self, threads: int = 1) -> VideoSource:
+        """The same file from its start; decoded without threads, errors tell which packet."""
+        return VideoSource(self.path, threads=threads, keep_open=self.is_kept_open)
 
     @property
     def zero(self) -> int:
@@ -87,6 +95,31 @@ class VideoSource(OpenedVideo):
     def _lists_most(self) -> bool:
         """Whether an index was found in opening; more of it is gathered while reading."""
         return bool(10 * len(self.stream.index_entries) >= 9 * self.stream.frames)
+
+    def _listed_keyframes(self) -> list[tuple[int, int]]:
+        """Times and places of an AVI's keyframes by its index, before reading adds to that."""
+        if self.container.format.name != "avi" or self.is_large:
+            return []
+        entries = self.stream.index_entries
+        return [(entry.timestamp, entry.pos) for entry in entries if entry.is_keyframe]
+
+    @functools.cached_property
+    def is_miscounted(self) -> bool:
+        """Whether an AVI's index has other times than reading it from the start.
+
+        It has none but by counting, and either may miss frames that are damaged. Not known of large
+        files, which are not read whole: in these a damaged window may depend on the one before.
+        """
+        if not self._listed or not self.is_pickable:
+            return False
+        read = [(time, place) for time, place in self.table().places.items() if place is not None]
+        if len(read) != len(self._listed):
+            return True
+        shifts = {
+            (time - listed, place - at)
+            for (time, place), (listed, at) in zip(read, self._listed, strict=True)
+        }
+        return len(shifts) > 1
 
     def declared_seconds(self) -> float | None:
         """How long the video stream says it is, where it says so."""
@@ -230,7 +263,7 @@ class VideoSource(OpenedVideo):
     @property
     def _landmarks(self) -> PacketTable | None:
         """What a file without an index holds where: it is read once, if that is not once a look."""
-        if self.is_indexed or self.container.format.name == "avi":
+        if self.is_indexed or self._is_fully_listed:
             return None
         if self._table is None and not self._is_worth_keeping:
             return None

@@ -17,7 +17,8 @@ from eaglenet.video.pictures import (
     to_short_side,
 )
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.windows import DecodedVideo, Window
+from eaglenet.video.planning import Window
+from eaglenet.video.windows import DecodedVideo
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -1,21 +1,21 @@
-"""Frames of one or many windows of an opened video: plan the moments, pick, arrange, repair."""
+"""Frames of one or many windows of an opened video: pick what is planned, arrange, repair."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.errors import VideoDecodeError
 from eaglenet.frame_spec import FrameSpec
-from eaglenet.video import pixels, sampling
+from eaglenet.video import pixels
 from eaglenet.video.exact_picking import pick_exact
 from eaglenet.video.held_frames import HeldFrames
 from eaglenet.video.picking import (
@@ -24,11 +24,10 @@ from eaglenet.video.picking import (
     pick_keyframes,
 )
 from eaglenet.video.pixels import Pixels
+from eaglenet.video.planning import Picked, Window, WindowPlan, plan_of, plan_window, shown_within
 
 if TYPE_CHECKING:
     from eaglenet.video.source import VideoSource
-
-Window = tuple[float, float]
 
 ENOUGH_CLEAN = 0.5
 """Share of a damaged window's frames that must decode for them to stand for the window."""
@@ -59,28 +58,6 @@ class DecodedVideo(HeldFrames):
     """The whole of the middle frame, [3, height, width], where a size was asked for."""
 
 
-class Picked(NamedTuple):
-    time: int
-    picture: Pixels
-    whole: Pixels | None = None
-
-
-@dataclass
-class WindowPlan:
-    """What one window needs: a frame for each target, and where the frames then go."""
-
-    window: Window | None
-    start: Fraction
-    end: Fraction
-    targets: list[int]
-    places: list[int | None]
-    mask: list[bool]
-    step: float = 0.0
-    picked: dict[int, Picked] = field(default_factory=dict)
-    is_damaged: bool = False
-    open_targets: int = 0
-
-
 def decode_windows(
     source: VideoSource,
     spec: FrameSpec,
@@ -91,6 +68,9 @@ def decode_windows(
 ) -> Iterator[DecodedVideo]:
     """One pass over the file; a window is given as soon as it and those before it are complete.
 
+    A window's frames are those of the file and the window alone: as soon as the pass has met
+    damage, each window is looked at by itself, for what fails in decoding one frame is told of
+    others that happen to be decoded with it, and reading on may find other times than seeking.
     ``picture_size``: the shorter side of the whole middle frame of each; 0: none is made.
     ``step``: seconds between the frames of windows that are long enough for it.
     """
@@ -122,99 +102,38 @@ def decode_windows(
         else:
             plan.picked[slot] = picked
         while next_plan < len(plans) and plans[next_plan].open_targets == 0:
+            complete = plans[next_plan]
+            if len(plans) > 1 and _may_differ_alone(source, complete):
+                complete = _picked_alone(source, spec, complete, picture_size)
             # The pass goes on after this window, so a damaged one is repaired on its own.
-            finished = _finish(source, spec, plans[next_plan], skip_damaged, picture_size)
+            finished = _finish(source, spec, complete, skip_damaged, picture_size)
             plans[next_plan].picked = {}
             next_plan += 1
             if finished is not None:
                 yield finished
 
 
-def plan_window(
-    source: VideoSource, spec: FrameSpec, window: Window | None, step: float = 0.0
+def _may_differ_alone(source: VideoSource, plan: WindowPlan) -> bool:
+    """Whether a window of several could be another one by itself; decoded from the start, none."""
+    if source.is_decoded_through:
+        return False
+    return plan.is_damaged or source.errors > 0 or source.is_miscounted
+
+
+def _picked_alone(
+    source: VideoSource, spec: FrameSpec, plan: WindowPlan, picture_size: int
 ) -> WindowPlan:
-    start, end = (Fraction(tick) for tick in source.span())
-    if window is not None:
-        start, end = clip(source, window)
-    table = None
-    if spec.sampling != "uniform" or spec.short != "repeat":
-        table = source.table()
-    return _plan(source, spec, window, (start, end), table.times if table else None, step)
-
-
-def _plan(
-    source: VideoSource,
-    spec: FrameSpec,
-    window: Window | None,
-    span: tuple[Fraction, Fraction],
-    times: Sequence[int] | None,
-    step: float,
-) -> WindowPlan:
-    """``times`` of the frames are needed where frames are counted, not only looked up."""
-    start, end = span
-    targets = None
-    if times is not None:
-        inside = list(times) if window is None else _shown_within(source, times, start, end)
-        if spec.sampling == "whole_rate":
-            first = 0 if window is None else bisect_left(times, inside[0])
-            seconds = None if window is None else int(window[1]) - int(window[0])
-            targets = sampling.whole_rate_targets(
-                times[first:], source.rate, spec.num_frames, seconds
-            )
-        elif spec.sampling == "per_second":
-            targets = sampling.per_second_targets(inside, source.zero, spec.num_frames, source.tick)
-        elif len(inside) < spec.num_frames and spec.short != "repeat":
-            targets = inside
-    if targets is None and window is not None and step:
-        targets = _stepped(source, spec, window, span, step)
-    if targets is None:
-        targets = sampling.uniform_targets(start, end, spec.num_frames, source.tick)
-    places, mask = sampling.fill_up(len(targets), spec.num_frames, spec.short)
-    return WindowPlan(window, start, end, targets, places, mask, step)
-
-
-def _stepped(
-    source: VideoSource,
-    spec: FrameSpec,
-    window: Window,
-    span: tuple[Fraction, Fraction],
-    step: float,
-) -> list[int] | None:
-    """Moments ``step`` seconds apart; None where the video shows less of the window than that."""
-    apart = Fraction(step) / source.tick
-    if span[1] - span[0] + sampling.BORDER_TOLERANCE / source.tick < spec.num_frames * apart:
-        return None
-    # As the window was asked for, not as the video's ends cut it: else its neighbour's differ.
-    first, last = (source.zero + Fraction(second) / source.tick for second in window)
-    return sampling.stepped_targets(first, last, spec.num_frames, apart, source.tick)
-
-
-def clip(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
-    """Ticks of a window, cut at the ends of the video."""
-    start, end = source.span()
-    if not window[0] < window[1]:
-        raise UsageError(
-            f"window {window}: the start must lie before the end (seconds from the file's start)"
-        )
-    first = source.zero + Fraction(window[0]) / source.tick
-    last = source.zero + Fraction(window[1]) / source.tick
-    if first >= end or last <= start:
-        raise VideoDecodeError(
-            source.path,
-            f"the window {window[0]:g}-{window[1]:g} s lies outside the video "
-            f"({source.seconds(start):.2f}-{source.seconds(end):.2f} s)",
-        )
-    return max(first, Fraction(start)), min(last, Fraction(end))
-
-
-def _shown_within(
-    source: VideoSource, times: Sequence[int], start: Fraction, end: Fraction
-) -> list[int]:
-    """The frame on show at ``start`` and all that follow before ``end``."""
-    tolerance = sampling.BORDER_TOLERANCE / source.tick
-    first = max(bisect_right(times, start + tolerance) - 1, 0)
-    last = bisect_left(times, end - tolerance)
-    return list(times[first : max(last, first + 1)])
+    """The same window as if nothing else had been asked for."""
+    with contextlib.closing(source.reopened(source.threads)) as own:
+        alone = plan_window(own, spec, plan.window, plan.step)
+        for slot, frame, picked in _pick(own, spec, alone.targets):
+            if picked is None:
+                alone.is_damaged = True
+                continue
+            if picture_size and slot == len(alone.targets) // 2:
+                picked = picked._replace(whole=own.picture(frame, picture_size))
+            alone.picked[slot] = picked
+    return alone
 
 
 def _pick(
@@ -245,6 +164,7 @@ def _frames(
             yield position, frame
     except UntimedPacketError:
         positions, rest = list(pending), list(pending.values())
+        source.is_decoded_through = len(rest) == len(targets)
         if not rest:
             return
         with source.decoded_run(rest[0]) as run:
@@ -277,7 +197,7 @@ def _repair(
         table = repaired.table()
         whole = (Fraction(table.times[0]), Fraction(table.end))
         span = whole if plan.window is None else (plan.start, min(plan.end, whole[1]))
-        expected = table.times if plan.window is None else _shown_within(source, table.times, *span)
+        expected = table.times if plan.window is None else shown_within(source, table.times, *span)
         # Streams that refresh gradually need a run-up; some have no other start than the first.
         one_second = math.ceil(1 / source.tick)
         near = int(plan.start) - RUN_UP_SECONDS * one_second
@@ -294,7 +214,7 @@ def _repair(
             raise VideoDecodeError(
                 source.path, f"only {len(clean)} of {len(expected)} frames could be decoded"
             )
-        again = _plan(repaired, spec, plan.window, span, clean, plan.step)
+        again = plan_of(repaired, spec, plan.window, span, clean, plan.step)
         chosen = [clean[max(bisect_right(clean, t) - 1, 0)] for t in again.targets]
         exact = [expected[max(bisect_right(expected, t) - 1, 0)] for t in again.targets]
         pictures: dict[int, Picked] = {}

@@ -159,10 +159,11 @@ def require_same(store: Path, expected: dict[Any, Any]) -> None:
 
 
 def index_here(
-    nodes: TwoNodes, videos: str | Path, store: Path, on_progress: Any = None
+    nodes: TwoNodes, videos: str | Path, store: Path, on_progress: Any = None, workers: int = 2
 ) -> IndexReport:
+    cluster = Cluster(nodes.address)
     options = IndexOptions(
-        splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(nodes.address)
+        splitting=Splitting(3.0, 1.0), workers=workers, executor="ray", cluster=cluster
     )
     return index_videos(
         [videos], store, "bag", method=BagMethod(), options=options, on_progress=on_progress
@@ -216,7 +217,7 @@ def test_workers_reach_the_storage_that_only_the_driver_was_told_of(
     nodes: TwoNodes, bucket: str, videos: Path, tmp_path: Path
 ) -> None:
     ObjectFolder(bucket).write("0.mp4", (videos / "0.mp4").read_bytes())
-    report = index_here(nodes, bucket, tmp_path / "store")
+    report = index_here(nodes, bucket, tmp_path / "store", workers=1)  # starting one takes seconds
     assert report.problems == ()
     assert (report.indexed, report.clips) == (1, NUM_CLIPS // NUM_FILES)
 

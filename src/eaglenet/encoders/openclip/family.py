@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from eaglenet.encoders.hub_cache import require_licence_on_hub
 from eaglenet.encoders.openclip.config import OpenClipConfig
 from eaglenet.encoders.openclip.encoder import OpenClipEncoder, open_clip
 from eaglenet.encoders.pretrained import clip_tokenizer_for
@@ -65,6 +66,9 @@ def load_openclip(name: str) -> Pretrained:
             "no such file"
         )
     source = weights if weights in tags else str(Path(weights).expanduser())
+    repository = (package.get_pretrained_cfg(model_name, weights) or {}).get("hf_hub", "")
+    if weights in tags and repository:
+        require_licence_on_hub("/".join(repository.split("/")[:2]))
     try:
         model = package.create_model(model_name, pretrained=source, pretrained_text=False)
     except Exception as error:  # the hub, the file, another library: each with its own class

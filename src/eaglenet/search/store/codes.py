@@ -10,8 +10,9 @@ clips come, and 64 bytes stand for a vector of 512 numbers (2048 bytes).
 from __future__ import annotations
 
 import hashlib
+import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -21,16 +22,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from eaglenet.search.store.near_codes import Near, is_halved, nearest_of, width
+
 WORD = 64
 BLOCK = 32_768
 """Codes that are scanned at a time: their words fit the second cache of a core."""
 SAMPLE = 64
 """One in so many distances is looked at to guess how far the nearest reach."""
-MANY = 2**20
-"""Codes from which on the second half of the words is looked at where the first half is near."""
-ONE_IN = 128
-"""The share of many codes whose second half is looked at; at least ``WIDER`` for one wanted."""
-WIDER = 8
 FAR = np.iinfo(np.uint16).max
 """A distance that no two codes have: of slots that are not wanted."""
 
@@ -81,11 +79,17 @@ def codes_of(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Codes:
-    """The codes of the first slots of a file of vectors."""
+    """The codes of a stretch of the slots of a file of vectors.
+
+    ``blocks``: those in which the stretch lies. ``num_slots``: of the whole file, which decides how
+    codes are compared, so that the parts of a store are compared as the whole is.
+    """
 
     blocks: Sequence[Block]
     dim: int
     num_slots: int
+    stretch: tuple[int, int]
+    """The first slot, and the one after the last."""
 
     def nearest(
         self, query: NDArray[np.float32], count: int, wanted: NDArray[np.bool_] | None = None
@@ -95,26 +99,29 @@ class Codes:
         Of many codes, those whose first half is among the nearest are compared whole: half the
         work, and what it loses is far down the list (recall in ``benchmarks/scale.py query``).
         """
-        words = codes_of(query[None]).view(np.uint64)[0]
-        half = len(words) // 2
-        is_halved = self.num_slots >= MANY and half > 0
-        distances = self._scan(words[:half] if is_halved else words)
+        code = codes_of(query[None])[0]
+        return nearest_of([self.near(code, count, wanted)], count, self.num_slots)
+
+    def near(
+        self, code: NDArray[np.uint8], count: int, wanted: NDArray[np.bool_] | None = None
+    ) -> Near:
+        """What of this stretch may be among the ``count`` nearest of the whole file to a code.
+
+        ``wanted``: which slots of the stretch may be found.
+        """
+        words = code.view(np.uint64)
+        first = len(words) // 2 if is_halved(self.num_slots, len(words)) else len(words)
+        distances = self._scan(words[:first])
         if wanted is not None:
             distances[~wanted] = FAR
-            count = min(count, int(wanted.sum()))
-        count = min(count, self.num_slots)
-        if count < 1:
-            return np.zeros(0, np.int64)
-        if not is_halved:
-            near = _reached(distances, count)
-            found = distances[near]
-        else:
-            near = _reached(distances, max(WIDER * count, self.num_slots // ONE_IN))
-            near = near[distances[near] != FAR]
-            found = distances[near] + self._rest(words, half, near)
-            nearer = _reached(found, count)
-            near, found = near[nearer], found[nearer]
-        return np.sort(near[np.argsort(found, kind="stable")[:count]])
+        if first == len(words):
+            places = _reached(distances, count)
+            found = distances[places]
+            kept = np.sort(np.argsort(found, kind="stable")[:count])
+            return Near(places[kept] + self.stretch[0], found[kept])
+        places = _reached(distances, width(count, self.num_slots))
+        halves, slots = distances[places], places + self.stretch[0]
+        return Near(slots, halves + self._rest(words, first, slots), halves)
 
     def distances(self, query: NDArray[np.float32]) -> NDArray[np.uint16]:
         """``[slots]``: bits in which each code differs from that of a vector."""
@@ -122,7 +129,7 @@ class Codes:
 
     def _scan(self, words: NDArray[np.uint64]) -> NDArray[np.uint16]:
         """``[slots]``: bits in which the first words of each code differ from these."""
-        found = np.empty(self.num_slots, np.uint16)
+        found = np.empty(sum(block.shape[1] for block in self.blocks), np.uint16)
 
         def scan(numbers: Iterable[int]) -> None:
             differing, counts = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint8)
@@ -137,20 +144,27 @@ class Codes:
                     np.add(total, counts[:size], out=total)
 
         self._in_threads(scan)
-        return found
+        first, end = self.stretch
+        return found[first - self._begin : end - self._begin]
+
+    @property
+    def _begin(self) -> int:
+        """The first slot of the first block."""
+        return self.stretch[0] // BLOCK * BLOCK
 
     def _rest(
         self, words: NDArray[np.uint64], first: int, slots: NDArray[np.int64]
     ) -> NDArray[np.uint16]:
         """Bits in which the words from ``first`` on differ, of some slots (ascending)."""
         found = np.empty(len(slots), np.uint16)
-        edges = np.searchsorted(slots, np.arange(len(self.blocks) + 1) * BLOCK)
+        places = slots - self._begin
+        edges = np.searchsorted(places, np.arange(len(self.blocks) + 1) * BLOCK)
 
         def compare(numbers: Iterable[int]) -> None:
             for number in numbers:
                 low, high = edges[number], edges[number + 1]
                 if low < high:
-                    theirs = self.blocks[number][first:, slots[low:high] - number * BLOCK]
+                    theirs = self.blocks[number][first:, places[low:high] - number * BLOCK]
                     differing = np.bitwise_count(theirs ^ words[first:, None])
                     found[low:high] = differing.sum(axis=0, dtype=np.uint16)
 
@@ -166,23 +180,30 @@ class Codes:
 
 
 def _reached(distances: NDArray[np.uint16], count: int) -> NDArray[np.int64]:
-    """Positions of at least the ``count`` smallest, with all that are equal to the last."""
-    count = min(count, len(distances))
-    sample = np.sort(distances[::SAMPLE])
-    limit = int(sample[min(len(sample) - 1, 2 * count // SAMPLE)])
-    while True:
+    """Positions (ascending) of the ``count`` smallest, with all that are equal to the last.
+
+    Those that are ``FAR`` are none of them.
+    """
+    limit = FAR - 1
+    if count < len(distances):
+        sample = np.sort(distances[::SAMPLE])
+        limit = min(limit, int(sample[min(len(sample) - 1, 2 * count // SAMPLE)]))
+    near = np.flatnonzero(distances <= limit)
+    while len(near) < count and limit < FAR - 1:  # The guess was too low.
+        limit = min(limit + 1 + limit // 4, FAR - 1)
         near = np.flatnonzero(distances <= limit)
-        if len(near) >= count:
-            return near
-        limit += 1 + limit // 32  # The guess was too low.
+    if len(near) > count:
+        found = distances[near]
+        near = near[found <= np.partition(found, count - 1)[count - 1]]
+    return near
 
 
 @dataclass(frozen=True)
 class _Read:
-    """Whole blocks of a file that only grows, and the checksum up to there."""
+    """What was read of a file that only grows: whole blocks, and checksums up to their ends."""
 
-    blocks: tuple[Block, ...]
-    check: int
+    blocks: Mapping[int, Block]
+    checks: Sequence[int]
 
 
 _READ: dict[tuple[int, int], _Read] = {}
@@ -190,34 +211,49 @@ _READ: dict[tuple[int, int], _Read] = {}
 _KEPT_FILES = 4
 
 
-def load_codes(path: Path, dim: int, num_slots: int, check: int) -> Codes:
-    """The codes of a file, compared with their checksum; a ``ValueError`` where they differ."""
+def load_codes(
+    path: Path, dim: int, num_slots: int, check: int, stretch: tuple[int, int] | None = None
+) -> Codes:
+    """The codes of a file, compared with their checksum; a ``ValueError`` where they differ.
+
+    ``stretch`` (the first slot, the one after the last) keeps these alone in memory; the checksum
+    is that of all, so that the others are read too, once.
+    """
+    first, end = stretch or (0, num_slots)
+    kept, size = range(first // BLOCK, -(-end // BLOCK)), code_bytes(dim)
+    blocks: dict[int, Block] = {}
     with path.open("rb") as stream:
-        status = path.stat()
-        key, size = (status.st_dev, status.st_ino), code_bytes(dim)
-        known = _READ.get(key, _Read((), 0))
-        whole = min(len(known.blocks), num_slots // BLOCK)
-        if whole < len(known.blocks):
-            known, whole = _Read((), 0), 0  # An older version; its checksum is not kept.
-        blocks, running = list(known.blocks), known.check
-        kept = known
-        stream.seek(whole * BLOCK * size)
-        for first in range(whole * BLOCK, num_slots, BLOCK):
-            content = stream.read(min(BLOCK, num_slots - first) * size)
+        status = os.fstat(stream.fileno())
+        key = status.st_dev, status.st_ino
+        known = _READ.get(key, _Read({}, ()))
+        checks, running, is_sound = list(known.checks), 0, True
+        for number in range(-(-num_slots // BLOCK)):
+            count = min(BLOCK, num_slots - number * BLOCK)
+            is_known = count == BLOCK and number < len(checks)
+            if is_known and (number not in kept or number in known.blocks):
+                running = checks[number]
+                if number in kept:
+                    blocks[number] = known.blocks[number]
+                continue
+            stream.seek(number * BLOCK * size)
+            content = stream.read(count * size)
             running = zlib.crc32(content, running)
-            if len(content) % size:
-                raise ValueError(f"{path.name} is shorter than it should be")
-            rows = np.frombuffer(content, np.uint64).reshape(-1, size // 8)
-            blocks.append(np.ascontiguousarray(rows.T))
-            if len(rows) == BLOCK:
-                kept = _Read(tuple(blocks), running)
-    if running != check or sum(block.shape[1] for block in blocks) != num_slots:
-        if known.blocks:
+            is_sound &= len(content) == count * size and (not is_known or running == checks[number])
+            if not is_sound:
+                break
+            if count == BLOCK and not is_known:
+                checks.append(running)
+            if number in kept:
+                rows = np.frombuffer(content, np.uint64).reshape(-1, size // 8)
+                blocks[number] = np.ascontiguousarray(rows.T)
+    if not is_sound or running != check:
+        if known.checks:
             # What was read may be another file's, whose inode this one has now.
             del _READ[key]
-            return load_codes(path, dim, num_slots, check)
+            return load_codes(path, dim, num_slots, check, stretch)
         raise ValueError(f"{path.name} is not as it was written")
-    _READ[key] = kept
+    whole = {number: block for number, block in blocks.items() if block.shape[1] == BLOCK}
+    _READ[key] = _Read(whole, tuple(checks))
     while len(_READ) > _KEPT_FILES:
         _READ.pop(next(iter(_READ)))
-    return Codes(tuple(blocks), dim, num_slots)
+    return Codes(tuple(blocks.values()), dim, num_slots, (first, end))

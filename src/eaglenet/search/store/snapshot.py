@@ -131,6 +131,7 @@ class Snapshot:
         self._vector_bytes = LocalBytes(path)
         self._checked = checked_slots(self._vector_bytes.key)
         self._checked_parts: set[tuple[int, int]] = set()
+        self._codes: dict[tuple[int, int], Codes] = {}
 
     def _part(self, current: dict[str, Any], part: str) -> bytes:
         content = foreign.read_bytes(self.folder / current[part], MAX_PART)
@@ -157,14 +158,22 @@ class Snapshot:
     def has_codes(self) -> bool:
         return self.codes_check is not None
 
-    @cached_property
+    @property
     def codes(self) -> Codes:
         """Codes of all slots, read into memory and compared when they are first used."""
-        name = f"codes-{self.generation}.bits"
-        try:
-            return load_codes(self.folder / name, self.dim, self.num_slots, self.codes_check or 0)
-        except (ValueError, OSError) as error:
-            raise damaged(name, self.location) from error
+        return self.codes_between(0, self.num_slots)
+
+    def codes_between(self, first: int, end: int) -> Codes:
+        """Codes of these slots alone in memory; all are compared."""
+        if (first, end) not in self._codes:
+            name, check = f"codes-{self.generation}.bits", self.codes_check or 0
+            try:
+                self._codes[first, end] = load_codes(
+                    self.folder / name, self.dim, self.num_slots, check, (first, end)
+                )
+            except (ValueError, OSError) as error:
+                raise damaged(name, self.location) from error
+        return self._codes[first, end]
 
     def check_codes(self) -> None:
         """Compare the codes, where there are any."""

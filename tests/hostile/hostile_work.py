@@ -1,0 +1,45 @@
+"""What workers are given to do: by its name, and without torch, which takes long to import."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from eaglenet.frame_spec import FrameSpec
+from eaglenet.search.indexing.decoding import ClipFrames, decode_clips, split_request
+from eaglenet.search.indexing.files import FoundFile
+from eaglenet.search.indexing.inspection import inspect
+from eaglenet.search.store.splitting import Splitting
+
+SPEC = FrameSpec(num_frames=3, size=16)
+SPLITTING = Splitting(3.0, 1.0)
+
+
+def never_ends(request: int) -> int:
+    while request == 1:
+        time.sleep(0.05)
+    return request
+
+
+def takes_memory(request: int) -> int:
+    if request == 1:
+        return len(bytearray(1_500_000_000))
+    return request
+
+
+def look_and_decode(path: str) -> tuple[str, int]:
+    """Everything that an index run does with a file: the problem it met, and clips."""
+    status = os.stat(path)
+    found = inspect(FoundFile(path, status.st_size, status.st_mtime_ns), SPLITTING, frozenset())
+    windows = dict(enumerate(found.windows))
+    clips = 0
+    for request in split_request(found.content, path, windows, found.version, found.duration):
+        decoded = decode_clips(request, SPEC)
+        clips += sum(isinstance(one, ClipFrames) for one in decoded.clips)
+    return found.problem, clips
+
+
+def tell_and_sleep(place: str) -> None:
+    Path(place).write_text(str(os.getpid()))
+    time.sleep(600)
