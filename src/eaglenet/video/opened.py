@@ -13,8 +13,17 @@ from eaglenet.video.kept import KEPT, Identity, identity_of
 from eaglenet.video.limits import MAX_PIXELS
 
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
-"""Codecs in which an unreferenced frame can be dropped undecoded without changing any other. Not so
-in HEVC (its mark holds within one temporal layer only) and VP9 (entropy contexts adapt)."""
+"""Codecs in which an unreferenced frame can be dropped undecoded without changing any other. So in
+HEVC where a stream has one temporal layer, within which alone its mark holds; not in VP9, whose
+entropy contexts adapt."""
+
+
+def has_one_layer(extradata: bytes | None) -> bool:
+    """Whether an HEVC stream's description (``hvcC`` of MP4 and Matroska) says that it is not
+    divided in temporal layers; streams without one (MPEG-TS) do not say."""
+    if extradata is None or len(extradata) < 23 or extradata[0] != 1:
+        return False
+    return extradata[21] >> 3 & 7 == 1
 
 
 class OpenedVideo:
@@ -64,7 +73,10 @@ class OpenedVideo:
         self.stream = video_stream(self.path, container)
         self.container = container
         self._context = self.stream.codec_context
-        self._can_drop = self._context.name in SAFE_TO_DROP
+        name = self._context.name
+        self._can_drop = name in SAFE_TO_DROP or (
+            name == "hevc" and has_one_layer(self._context.extradata)
+        )
 
     def close(self, *, is_well: bool = True) -> None:
         """Let go of the file, or keep it for the next one who opens it, if all is well."""

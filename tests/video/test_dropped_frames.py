@@ -1,0 +1,82 @@
+"""Frames that nothing refers to are dropped undecoded, and no other frame changes by that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from videos import read_numbers, write_numbered
+
+from eaglenet.types import FrameSpec
+from eaglenet.video.decoding import decode, decode_windows
+from eaglenet.video.opened import OpenedVideo, has_one_layer
+
+SPEC = FrameSpec(num_frames=5, size=64)
+HEVC = "log-level=none:keyint=60:bframes=4:b-pyramid=1:"
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "h264": ("h264.mp4", {"options": {"x264-params": "bframes=3:b-pyramid=normal:keyint=60"}}),
+    "hevc": ("hevc.mp4", {"code": "hevc", "options": {"x265-params": HEVC}}),
+    "hevc in Matroska": ("hevc.mkv", {"code": "hevc", "options": {"x265-params": HEVC}}),
+}
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One number for each packet that is sent: how many frames came out."""
+    counts: list[int] = []
+    send = OpenedVideo.send
+
+    def counted(self: OpenedVideo, packet: Any, *, keep: bool = True) -> list[Any]:
+        frames = send(self, packet, keep=keep)
+        counts.append(len(frames))
+        return frames
+
+    monkeypatch.setattr(OpenedVideo, "send", counted)
+    return counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unreferenced_frames_are_dropped_and_the_others_are_as_they_were(
+    kind: str, tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, options = KINDS[kind]
+    write_numbered(tmp_path / name, 150, **options)
+    windows = [(0.0, 2.0), (1.5, 3.5), (4.0, 6.0)]
+    found = list(decode_windows(tmp_path / name, SPEC, windows, threads=1))
+    dropped = sum(decoded)
+    decoded.clear()
+    monkeypatch.setattr("eaglenet.video.opened.SAFE_TO_DROP", ())
+    monkeypatch.setattr("eaglenet.video.opened.has_one_layer", lambda extradata: False)
+    plain = list(decode_windows(tmp_path / name, SPEC, windows, threads=1))
+    assert dropped < 0.8 * sum(decoded)
+    for mine, its in zip(found, plain, strict=True):
+        assert torch.equal(mine.frames, its.frames)
+        assert mine.largest_error == 0
+    assert read_numbers(found[0].frames) == [5, 15, 25, 35, 45]
+
+
+def test_nothing_is_dropped_where_a_stream_has_temporal_layers(
+    tmp_path: Path, decoded: list[int]
+) -> None:
+    params = {"x265-params": HEVC + "temporal-layers=2"}
+    write_numbered(tmp_path / "layers.mp4", 60, code="hevc", options=params)
+    found = decode(tmp_path / "layers.mp4", SPEC, window=(0.0, 2.4), threads=1)
+    assert read_numbers(found.frames) == [6, 18, 30, 42, 54]
+    assert sum(decoded) > 0.8 * 60
+
+
+@pytest.mark.parametrize(
+    ("extradata", "is_one"),
+    [
+        (None, False),
+        (b"\x00\x00\x00\x01" + bytes(40), False),  # as MPEG-TS has it
+        (b"\x01" + bytes(20) + b"\x0f", False),  # cut off
+        (b"\x01" + bytes(20) + b"\x0f\x00", True),
+        (b"\x01" + bytes(20) + b"\x17\x00", False),  # two layers
+        (b"\x01" + bytes(20) + b"\x07\x00", False),  # 0: does not say
+    ],
+)
+def test_layers_are_read_from_the_description(extradata: bytes | None, is_one: bool) -> None:
+    assert has_one_layer(extradata) == is_one
