@@ -13,9 +13,15 @@ from eaglenet.serve.app import create_app
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoStore:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the scenes of all stores are rendered."""
+    return tmp_path_factory.mktemp("world") / "demo"
+
+
+@pytest.fixture(scope="session")
+def demo(world: Path, tmp_path_factory: pytest.TempPathFactory) -> DemoStore:
     """Eleven real files; tests that change them make their own."""
-    return make_demo_store(tmp_path_factory.mktemp("served"))
+    return make_demo_store(tmp_path_factory.mktemp("served"), world)
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +44,9 @@ def clip_id(engine: Engine) -> str:
 
 
 @pytest.fixture
-def own_demo(tmp_path: Path) -> DemoStore:
+def own_demo(world: Path, tmp_path: Path) -> DemoStore:
     """For tests that change files."""
-    return make_demo_store(tmp_path)
+    return make_demo_store(tmp_path, world)
 
 
 @pytest.fixture(scope="session")

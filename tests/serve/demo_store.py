@@ -36,8 +36,9 @@ def save_model(folder: Path) -> Path:
     return save_small_model(folder, tokenizer=tokenizer)
 
 
-def make_demo_store(base: Path) -> DemoStore:
-    split = render_world(base / "world", "test", SCENES, workers=2)
+def make_demo_store(base: Path, world: Path) -> DemoStore:
+    """A store under ``base`` of copies of the scenes in ``world``, which are rendered only once."""
+    split = render_world(world, "test", SCENES, workers=2)
     videos = base / "videos"
     videos.mkdir()
     for number, record in enumerate(split.videos):
