@@ -110,8 +110,8 @@ def knock(endpoint: str, name: str) -> None:
         cause = f"no answer in {PATIENCE} s" if waited else str(reason)
         raise ModelNotFoundError(
             f"{name} is not on this machine, and {endpoint} cannot be reached ({cause})",
-            "give --model small, which comes with the package, or a model folder; or run this once "
-            "where there is a network",
+            "give small (--model small), which comes with the package, or a model folder; or run "
+            "this once where there is a network",
         ) from error
 
 
@@ -218,12 +218,12 @@ def _not_found(name: str, locations: list[Path], cause: str) -> ModelNotFoundErr
     if "/" not in identifier or Path(name).is_absolute():
         return ModelNotFoundError(
             f"there is no model {name!r} ({cause})",
-            "give --model small, which comes with the package, another of `eaglenet models`, or a "
-            "model folder",
+            "give small (--model small), which comes with the package, another of "
+            "`eaglenet models`, or a model folder",
         )
     looked_in = ", ".join(str(location) for location in locations)
     return ModelNotFoundError(
         f"model {name!r} was not found ({cause}; looked in {looked_in})",
-        "give --model small, which comes with the package, or get it where there is a network: "
-        f"hf download {identifier}",
+        "give small (--model small), which comes with the package, or get it where there is a "
+        f"network: hf download {identifier}",
     )

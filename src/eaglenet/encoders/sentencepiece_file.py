@@ -3,8 +3,8 @@
 The file is a protocol buffer (``sentencepiece_model.proto``). Of its fields the pieces, the kind of
 model and the table of the normaliser are enough; the splitting itself is the library's, put
 together as in the ``tokenizer.json`` that others publish beside such files. By the library it
-differs from SentencePiece in corners: the signs U+001C to U+001F are no spaces, a sigma at the end
-of a word stays an ordinary one, and marks on half-width letters may get lost.
+differs from SentencePiece in a corner: with the table of NMT-NFKC, marks on half-width letters may
+get lost.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ TABLE, PREFIX = 2, 3
 UNIGRAM = 1
 CONTROL, USER_DEFINED = 3, 4
 """Kinds of pieces that are never split."""
+
+CASED, IGNORED = r"[\p{Lu}\p{Ll}\p{Lt}]", r"[\p{M}\p{Cf}\p{Lm}\p{Sk}'.:\u00b7\u2018\u2019]"
+FINAL_SIGMA = rf"(?<={CASED}|{CASED}{IGNORED}|{CASED}{IGNORED}{IGNORED})\u03a3(?!{IGNORED}*{CASED})"
+"""A capital sigma that ends a word: the library lowers letters one by one, where Unicode asks for
+another small letter there."""
 
 Value = int | bytes
 Fields = dict[int, list[Value]]
@@ -87,9 +92,10 @@ def cleaning(table: bytes) -> normalizers.Normalizer:
     """Small letters, no punctuation, single spaces, as SigLIP saw texts; then the file's table."""
     punctuation = "[" + "".join("\\" + letter for letter in string.punctuation) + "]"
     steps: list[normalizers.Normalizer] = [
+        normalizers.Replace(Regex(FINAL_SIGMA), "\u03c2"),
         normalizers.Lowercase(),
         normalizers.Replace(Regex(punctuation), ""),
-        normalizers.Replace(Regex(r"\s+"), " "),
+        normalizers.Replace(Regex(r"[\s\x1c-\x1f]+"), " "),
         normalizers.Strip(),
     ]
     if table:

@@ -71,7 +71,9 @@ def _advised(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
     command = f"eaglenet models --download {HUB_IDS.get(source, source)}"
     fetch = f"; or fetch it where there is a network: {command}" if "/" in command else ""
     return ModelNotFoundError(
-        error.fact, f"name a folder that has it: --set encoder.source=FOLDER{fetch}"
+        error.fact,
+        f"name a folder that has it: --set encoder.source=FOLDER{fetch}; the recipes folder-small "
+        "(your own videos) and frames (pictures) need no download",
     )
 
 

@@ -9,7 +9,7 @@
   ``demo/...`` and ``features/...`` on the demo world and on stored features.
 - ``msrvtt-siglip2-b16``, ``msrvtt-pe-b16``, ...: the main results on SigLIP 2 and PE-Core.
 - ``frames/xpool``, ``frames-tuned/xpool``, ...: on folders of frames, from the towers of `small`.
-- ``folder-b32``, ``folder-b32/clip4clip``, ...: on your own videos.
+- ``folder-b32``, ``folder-b32/clip4clip``, ``folder-small``, ...: on your own videos.
 - ``experts/ce``, ...: on folders of several experts.
 - ``msrvtt-experts/ce``, ``msrvtt-b16/frozen``, ...: rows before CLIP with their authors' settings.
 - ``msrvtt-b32/xpool``, ``demo/xpool``, ``features/xpool``: the compared methods.

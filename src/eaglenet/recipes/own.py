@@ -2,6 +2,7 @@
 
 Check:     eaglenet data check folder --root ROOT
 Train:     eaglenet train folder-b32 --root ROOT --output RUN
+Offline:   eaglenet train folder-small --root ROOT --output RUN   (towers of `small`, no download)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 
 from eaglenet.experiments.experiment import Experiment
 from eaglenet.recipes.benchmarks import TOWERS, main_result
+from eaglenet.recipes.frames import tuned_experiment
 from eaglenet.recipes.peers import paper_experiment
 from eaglenet.recipes.registry import add_recipe
 
@@ -35,6 +37,17 @@ def own_experiment(method: str, tower: str) -> Experiment:
     )
 
 
+def small_experiment(method: str) -> Experiment:
+    """A method on the towers of the package, which need no network, tuned along."""
+    base = tuned_experiment(method)
+    return replace(
+        base,
+        data=replace(base.data, dataset="folder"),
+        training=replace(base.training, epochs=5, batch_size=32),
+        notes="Your own videos and captions on the towers of `small`.",
+    )
+
+
 def register() -> None:
     for tower in TOWERS:
         for method in ("eaglenet", "clip4clip", "xpool"):
@@ -44,3 +57,9 @@ def register() -> None:
                 partial(own_experiment, method, tower),
                 f"{method} on {TOWERS[tower]}. {NOTES}",
             )
+    for method in ("eaglenet", "clip4clip", "xpool", "wordframe"):
+        add_recipe(
+            "folder-small" + ("" if method == "eaglenet" else f"/{method}"),
+            partial(small_experiment, method),
+            f"{method} on `small`, which comes with the package. Your own videos and captions.",
+        )

@@ -120,6 +120,14 @@ def test_wrong_roots_say_what_is_expected(tmp_path: Path, files: Any) -> None:
         load(tmp_path / "a.csv", "all")
 
 
+def test_too_few_videos_to_share_out_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "captions.csv"
+    path.write_text("video,caption\none.mp4,a man\ntwo.mp4,a dog\n")
+    assert len(load(path, "train").videos) == 2
+    with pytest.raises(DatasetError, match=r"of 2 videos.*none is left for val.*column split"):
+        load(path, "val")
+
+
 def test_impossible_fractions_are_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "data.jsonl", {"video": "a.mp4", "caption": "x"})
     with pytest.raises(UsageError, match="three numbers that sum to 1"):

@@ -87,6 +87,11 @@ def load(
     videos, splits, left_out = merge(entries, folder, find)
     if split != "all":
         names = splits if splits else share_out(list(videos), fractions, seed)
+        if videos and not splits and split not in names.values():
+            raise DatasetError(
+                f"{folder}: no line names a split, and of {len(videos)} videos shared out none is "
+                f"left for {split}; write train, val or test in a column split, or add videos"
+            )
         videos = {key: video for key, video in videos.items() if names.get(key) == split}
         # A video without captions is shared out to no split; it is counted with the largest one.
         left_out = [entry for entry in left_out if splits.get(entry.video_id, "train") == split]
