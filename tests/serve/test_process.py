@@ -62,7 +62,7 @@ def begun(metrics: str) -> float:
 
 def test_a_terminated_service_answers_what_it_began_and_exits_cleanly(service: Service) -> None:
     answers: list[httpx.Response] = []
-    queries = ["a red ball"] * 32
+    queries = ["a red ball"] * 12
 
     def ask() -> None:
         body = {"queries": queries, "k": 11}
