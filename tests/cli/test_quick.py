@@ -49,7 +49,7 @@ def test_models_of_every_tower_family_load_and_encode_without_it(tmp_path: Path)
 import sys
 from eaglenet.cli.quick import begin_short_command
 begin_short_command()
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 import torch
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
 from eaglenet.methods.folder import load, save

@@ -37,6 +37,8 @@ PUBLISHED = {
     "google/siglip2-base-patch16-224": 375_187_970,
 }
 """Parameters of the released models, as counted in their weight files."""
+MILLIONS = {"google/siglip-so400m-patch14-384": 877.96, "google/siglip-large-patch16-256": 652.15}
+"""As open_clip publishes them (docs/model_profile.csv)."""
 
 
 def plain_config(shape: str, **text: Any) -> dict[str, Any]:
@@ -193,6 +195,7 @@ def test_the_released_shapes_have_the_released_sizes() -> None:
             theirs = SiglipModel(TheirConfig(**sections))
         assert ours == sum(weight.numel() for weight in theirs.parameters()), name
         assert ours == PUBLISHED.get(name, ours), name
+        assert round(ours / 1e6, 2) == MILLIONS.get(name, round(ours / 1e6, 2)), name
 
 
 def their_tokens(folder: Path, kind: str, sentences: list[str], length: int) -> Tensor:

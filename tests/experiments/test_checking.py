@@ -37,6 +37,7 @@ def test_missing_data_and_a_missing_model_are_told_together(tmp_path: Path) -> N
     assert "--set encoder.source=FOLDER" in model
     assert "eaglenet models --download openai/clip-vit-base-patch32" in model
     assert "--model small" not in model  # `train` has no such option
+    assert "folder-small" in model  # what works without
 
 
 @pytest.mark.parametrize(

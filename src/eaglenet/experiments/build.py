@@ -69,11 +69,14 @@ def _advised(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
     if not error.has_advice:
         return error
     command = f"eaglenet models --download {HUB_IDS.get(source, source)}"
-    fetch = f"; or fetch it where there is a network: {command}" if "/" in command else ""
+    fetch = ""
+    if "/" in command:
+        fetch = (
+            f"; or fetch it where there is a network: {command}; the recipes folder-small (your "
+            "own videos) and frames (pictures) need no download"
+        )
     return ModelNotFoundError(
-        error.fact,
-        f"name a folder that has it: --set encoder.source=FOLDER{fetch}; the recipes folder-small "
-        "(your own videos) and frames (pictures) need no download",
+        error.fact, f"name a folder that has it: --set encoder.source=FOLDER{fetch}"
     )
 
 
