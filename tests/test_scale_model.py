@@ -71,6 +71,7 @@ def test_the_simulation_gives_the_seconds_that_were_measured() -> None:
             encode_seconds=values["encode_seconds_a_clip"],
             encoders=2 if point["executor"] == "local" else workers,
             start_seconds=values["start_seconds"][point["executor"]],
+            shard=8,
         )  # fmt: skip
         assert simulated(run) == pytest.approx(point["seconds"], rel=0.2), point
 

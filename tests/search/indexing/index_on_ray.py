@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from synthetic_store import BagMethod
 
-from eaglenet.search.indexing import cluster, commit, videos
+from eaglenet.search.indexing import commit, pacing, videos
 from eaglenet.search.indexing.executor import Cluster
 from eaglenet.search.indexing.report import IndexProgress
 from eaglenet.search.store.manifest import Splitting
@@ -19,7 +19,7 @@ def say_what_is_done(progress: IndexProgress) -> None:
 
 def main(address: str, folder: str, store: str) -> None:
     """Small shards and commits, so that there is much to interrupt."""
-    commit.COMMIT_CLIPS = cluster.SHARD_CLIPS = cluster.FIRST_SHARD = 4
+    commit.COMMIT_CLIPS = pacing.CALL_CLIPS = pacing.FIRST_CALL = 4
     commit.PAUSE = 0.0
     options = videos.IndexOptions(
         splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(address)

@@ -26,7 +26,7 @@ from eaglenet.encoders import int8_products
 from eaglenet.errors import UsageError
 from eaglenet.objects import ObjectFolder
 from eaglenet.search.indexing import cluster as ray_executor
-from eaglenet.search.indexing import commit, precision
+from eaglenet.search.indexing import commit, pacing, precision
 from eaglenet.search.indexing.cluster import RayExecutor
 from eaglenet.search.indexing.executor import Cluster, Setting
 from eaglenet.search.indexing.report import IndexProgress, IndexReport
@@ -173,8 +173,8 @@ def index_here(
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few clips at a time, so that a small test has many shards."""
-    monkeypatch.setattr(ray_executor, "SHARD_CLIPS", 4)
-    monkeypatch.setattr(ray_executor, "FIRST_SHARD", 4)
+    monkeypatch.setattr(pacing, "CALL_CLIPS", 4)
+    monkeypatch.setattr(pacing, "FIRST_CALL", 4)
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 4)
     monkeypatch.setattr(commit, "PAUSE", 0.0)
 

@@ -35,6 +35,7 @@ from eaglenet.search.indexing.encoding import ClipEncoding
 from eaglenet.search.indexing.executor import ClipOutcome, Cluster, Setting
 from eaglenet.search.indexing.files import FoundFile
 from eaglenet.search.indexing.inspection import Inspected, inspect, inspected, inspection_budget
+from eaglenet.search.indexing.pacing import Pace, calls_of
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failed
@@ -42,10 +43,6 @@ from eaglenet.video.steady import SteadyProcess
 
 logger = logging.getLogger(__name__)
 
-SHARD_CLIPS = 32
-"""Clips of one call: some 14 s of decoding on one core, lost where a worker is."""
-FIRST_SHARD = 8
-"""Of the first calls, so that every worker begins at once."""
 FILES_AT_ONCE = 4
 WORKERS_OF_AN_INSPECTOR = 8
 """Looking at files waits for the disk: one such process feeds some that decode."""
@@ -128,9 +125,11 @@ class RayExecutor:
         crew: Crew[list[ClipRequest], list[ClipOutcome]] = Crew(
             _RayHands(ray, lambda: actor.remote(*arguments)), size
         )
+        pace = Pace(size)
         try:
-            with closing(crew.map(_shards(requests, first=2 * size))) as outcomes:
+            with closing(crew.map(calls_of(requests, pace.size))) as outcomes:
                 for outcome in outcomes:
+                    pace.done(sum(len(request.numbers) for request in outcome.request))
                     if isinstance(outcome, Failed):
                         yield from _failures(outcome)
                     else:
@@ -280,21 +279,6 @@ def _failures(lost: Failed[list[ClipRequest]]) -> Iterator[ClipFailure]:
     for request in lost.request:
         for number in request.numbers:
             yield ClipFailure((request.content, number), lost.reason)
-
-
-def _shards(requests: Iterable[ClipRequest], first: int) -> Iterator[list[ClipRequest]]:
-    """Requests in pieces of about ``SHARD_CLIPS`` clips; the ``first`` are smaller."""
-    shard: list[ClipRequest] = []
-    clips = given = 0
-    for request in requests:
-        shard.append(request)
-        clips += len(request.numbers)
-        if clips >= (FIRST_SHARD if given < first else SHARD_CLIPS):
-            yield shard
-            given += 1
-            shard, clips = [], 0
-    if shard:
-        yield shard
 
 
 def _takes_int8() -> bool:
