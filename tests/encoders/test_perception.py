@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from clip_oracle import randomised
-from timm_oracle import import_oracle
 
 import eaglenet
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
@@ -25,6 +24,7 @@ from eaglenet.encoders.perception.files import read_perception
 from eaglenet.encoders.perception.vision import grid_angles
 from eaglenet.encoders.siglip.files import read_siglip_folder
 from eaglenet.types import Clips, Tokens
+from timm_oracle import import_oracle
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
 TOKENIZER = ClipTokenizer.from_words(["red ball"])
