@@ -1,4 +1,4 @@
-"""What an index run takes: a formula, and a simulation that plays the run shard by shard.
+"""What an index run takes: a formula, and a simulation that plays the run call by call.
 
     python benchmarks/scale_model.py        # both for the runs of docs/scale.md, side by side
 
@@ -35,6 +35,7 @@ class Run:
     encode_a_gpu: float = 1200.0
     """Clips a second."""
     shard: int = 16
+    """Clips of a call to a worker."""
     start_seconds: float = 10.0
     """Of a worker: Python, torch and the model."""
     losses_an_hour: float = 0.0
@@ -217,7 +218,7 @@ class _Simulation:
 
 
 def simulated(run: Run, seed: int = 0) -> float:
-    """Seconds of the run, shard by shard."""
+    """Seconds of the run, call by call."""
     return _Simulation(run, seed).play()
 
 

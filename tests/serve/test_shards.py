@@ -153,6 +153,19 @@ def test_a_front_of_shards_answers_as_one_machine_does(
     assert all(gate.asked for gate in gates)
 
 
+def test_a_front_says_that_it_waits_for_shards(
+    demo: DemoStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(demo.folder)
+    scan = ShardScan(["http://127.0.0.1:1"], store.manifest.identity)
+    try:
+        scan.wait_until_up(store.snapshot(), seconds=0.1)
+    finally:
+        scan.close()
+    told = [line for line in caplog.messages if "1 of 1 shards do not answer yet" in line]
+    assert len(told) == 1
+
+
 def test_shards_of_a_store_with_a_bank_take_the_same_levels_off(
     demo: DemoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

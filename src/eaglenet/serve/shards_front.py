@@ -284,12 +284,19 @@ class ShardScan:
     def wait_until_up(self, snapshot: Snapshot, seconds: float) -> None:
         """Ask until every shard answers, or the time is over."""
         self._last, asked = snapshot, self._small(snapshot)
-        end = time.monotonic() + seconds
+        end, is_told = time.monotonic() + seconds, False
         while True:
             for shard in self.shards:
                 _result(self._threads.submit(shard.answer, asked))
-            if time.monotonic() > end or all(shard.failed_at is None for shard in self.shards):
+            missing = [shard for shard in self.shards if shard.failed_at is not None]
+            if not missing or time.monotonic() > end:
                 return
+            if not is_told:
+                logger.warning(
+                    "%d of %d shards do not answer yet; waiting up to %.0f s for them",
+                    len(missing), len(self.shards), seconds,
+                )  # fmt: skip
+                is_told = True
             time.sleep(PROBE_SECONDS / 4)
 
     def _probe(self) -> None:
