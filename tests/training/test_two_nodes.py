@@ -103,7 +103,7 @@ def test_a_node_that_dies_and_returns_goes_on_from_the_last_checkpoint(
     finally:
         end(first, second, *([third] if third is not None else []))
     assert [record["step"] for record in logged_losses(run)] == list(range(1, EPOCHS * 5 + 1))
-    starts = [record["step"] for record in read_log(run) if record["event"] == "start"]
+    starts = [entry.step for entry in read_log(run) if entry.event == "start"]
     assert starts[0] == 0
     # It went on after what was done, but for the steps since the last checkpoint.
     assert starts[-1] >= before - 10
