@@ -22,8 +22,10 @@ def old(tmp_path: Path) -> Path:
     (tmp_path / "videos").mkdir()
     colour_video(tmp_path / "videos" / "one.mp4", ["red", "blue"])
     model = save_small_model(tmp_path / "model")
+    (tmp_path / "tags.csv").write_text("path,tags\none.mp4,trip;2026\n")
     run("index", str(tmp_path / "videos"), "--store", str(tmp_path / "old"), "--model", str(model),
-        "--clip-seconds", "3", "--overlap", "0", "--workers", "0")  # fmt: skip
+        "--clip-seconds", "3", "--overlap", "0", "--workers", "0",
+        "--tags", str(tmp_path / "tags.csv"))  # fmt: skip
     return tmp_path / "old"
 
 
@@ -54,6 +56,7 @@ def test_the_same_files_are_indexed_with_another_model_and_the_stores_swap(
     model = other_model(tmp_path / "other")
     run("index", "--store", str(new), "--like", str(old), "--model", str(model), "--workers", "0")
     made = eaglenet.open(new)
+    assert made.snapshot.files.tags == [["2026", "trip"]]
     assert made.manifest.splitting == before.splitting
     assert made.manifest.roots == before.roots
     assert len(made.snapshot) == len(engine.snapshot)

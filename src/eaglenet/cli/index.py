@@ -144,6 +144,7 @@ def index(
         check_complete,
         settings_like,
         swap_stores,
+        tags_like,
     )
     from eaglenet.search.store.manifest import Splitting
     from eaglenet.video.limits import Limits
@@ -176,7 +177,8 @@ def index(
     if not paths and not listed:
         raise UsageError("nothing to index; give folders or files, or another store with --like")
     check_request(paths or (), options)
-    given_tags = read_tags(tags) if tags is not None else {}
+    given_tags = tags_like(like) if like is not None else {}
+    given_tags |= read_tags(tags) if tags is not None else {}
     with shown_progress(quiet=as_json) as announce:
         if not as_json:
             if takes_default(store, model):
@@ -202,7 +204,7 @@ def index(
         print(
             f"no video or picture was found in {names}; hidden files are skipped", file=sys.stderr
         )
-    if report.unused_tags:
+    if report.unused_tags and tags is not None:
         print(f"{tags} lists files that were not found in the given paths:", file=sys.stderr)
         for name in report.unused_tags:
             print(one_line(f"  {name}"), file=sys.stderr)

@@ -17,19 +17,34 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 def settings_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, ...], IndexOptions]:
-    """Files and folders that ``store`` was made of, and ``options`` with its clips and frames."""
+    """Files and folders that ``store`` was made of, and ``options`` with its clips, frames and
+    words."""
     opened = open_store(store)
     manifest = opened.manifest
     if not manifest.roots:
         raise StoreError(f"{store} does not record the folders it was made from; name them")
     changed = dataclasses.replace(
-        options, splitting=manifest.splitting, fast=manifest.frame_spec.fast
+        options,
+        splitting=manifest.splitting,
+        fast=manifest.frame_spec.fast,
+        words_of=str(store),
     )
     bank = opened.bank() if options.hubness is None else None
     if bank is not None and bank.texts:
         # Its vectors are the old model's; the new one makes its own of the sentences.
         changed = dataclasses.replace(changed, hubness=bank.texts)
     return manifest.roots, changed
+
+
+def tags_like(store: str | Path) -> dict[str, tuple[str, ...]]:
+    """Tags of the files of ``store``."""
+    files = open_store(store).snapshot().files
+    return {
+        path: tuple(tags)
+        for paths, tags in zip(files.paths, files.tags, strict=True)
+        for path in paths
+        if tags
+    }
 
 
 def check_apart(new: str | Path, old: str | Path) -> None:

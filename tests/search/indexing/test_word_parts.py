@@ -5,6 +5,7 @@ The models are stand-ins here; `tests/words` has the real reader and a listener 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.indexing import videos as indexing
 from eaglenet.search.indexing.report import IndexReport
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.search.rebuilding import settings_like
 from eaglenet.video.distinct import DistinctFrame
 from eaglenet.video.sound import RATE, Samples
 from eaglenet.words.lines import Line
@@ -161,3 +163,19 @@ def test_a_file_that_cannot_be_decoded_is_reported_and_tried_again_with_retry(
             (problem,) = index(folder, bag, read_text=True).problems
             assert "text in it: ValueError: no luck" in problem.reason
     assert index(folder, bag, read_text=True, retry=True).lines == 6
+
+
+def test_another_store_of_the_same_files_takes_what_was_read(folder: Path, bag: BagMethod) -> None:
+    """Words do not depend on the model; another listener still hears everything again."""
+    index(folder, bag, read_text=True, listen="tiny")
+    expected = lines_of(folder, bag, '"is green"')
+    (folder / "store").rename(folder / "old")
+    _, options = settings_like(folder / "old", IndexOptions(workers=0))
+    made = index_videos([folder / "v"], folder / "store", "bag", method=bag, options=options)
+    assert made.lines == 6
+    assert lines_of(folder, bag, '"is green"') == expected
+    assert len(ColourReader.read_at) == 5
+    again = replace(options, read_text=True)
+    index_videos([folder / "v"], folder / "store", "bag", method=bag, options=again)
+    assert len(ColourReader.read_at) == 5
+    assert lines_of(folder, bag, '"is green"') == expected

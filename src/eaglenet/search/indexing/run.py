@@ -61,6 +61,8 @@ class IndexOptions:
     """Index text in frames; needs ``eaglenet[ocr]``."""
     listen: str | None = None
     """Index speech with this model of faster-whisper; needs ``eaglenet[speech]``."""
+    words_of: str | None = None
+    """Another store: what was heard and read in the same files is taken from there."""
     hubness: str | Sequence[str] | None = None
     """Sentences that level clips which answer everything: see ``search.hubness.Choice``."""
 

@@ -35,7 +35,7 @@ from eaglenet.search.indexing.tally import Tally
 from eaglenet.search.indexing.word_parts import FrameText, PartReader, PartsRun, Speech
 from eaglenet.search.indexing.words import WordsRun
 from eaglenet.search.models import describe, load_model, model_of, put_on
-from eaglenet.search.store.base import kind_of
+from eaglenet.search.store.base import kind_of, open_store
 from eaglenet.user_folders import default_store
 from eaglenet.video.suffixes import may_be_video
 from eaglenet.words.listening import Listener
@@ -131,6 +131,9 @@ def index_videos(
         workers = num_workers(todo, options.workers)
         # Words are read beside files of this machine alone.
         done = [file for file in run.done(found) if not is_object(file.path)]
+        heard = None if options.words_of is None else open_store(options.words_of).words()
+        if heard is not None:
+            words.adopt(heard, {file.content for file in run.done(found)})
         words.read_subtitles(done, workers, options.limits)
         for reader in readers:
             PartsRun(words, reader, options.limits, on_words).run(done, workers)

@@ -15,7 +15,7 @@ from eaglenet.search.indexing.files import is_gone
 from eaglenet.search.indexing.inspection import InnerSubtitles, Inspected, inner_subtitles
 from eaglenet.search.indexing.report import FileProblem
 from eaglenet.search.store.tables import ClipStore, FileRow
-from eaglenet.search.store.words import SourceRow, WordRow, source_key
+from eaglenet.search.store.words import SourceRow, WordIndex, WordRow, source_key
 from eaglenet.types import WordKind
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Failed, map_ahead
@@ -99,6 +99,20 @@ class WordsRun:
         self.tables.sync()
         self.known[row.key] = row
         self.added += len(lines)
+
+    def adopt(self, other: WordIndex, contents: Collection[str]) -> None:
+        """Take what another store heard and read in these contents, as far as it is not known.
+
+        Words do not depend on the model, and hearing them takes longer than seeing.
+        """
+        for row, lines in other.lines_of(("speech", "text")):
+            if row.content in contents and row.key not in self.known:
+                self.words.remove_lines([row.key])
+                self.words.add_lines(lines)
+                self.words.put_sources([row])
+                self.known[row.key] = row
+                self.added += row.lines
+        self.tables.sync()
 
     def forget_lines(self, source: str, since: float) -> None:
         """Lines that a run stored before it was killed, or that another model read."""

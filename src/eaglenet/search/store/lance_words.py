@@ -10,6 +10,7 @@ from typing import Any
 
 from eaglenet.errors import StoreError
 from eaglenet.search.store.words import SourceRow, WordQuestion, WordRow
+from eaglenet.types import WordKind
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +135,7 @@ class LanceWordIndex:
             database = lancedb.connect(folder, storage_options=dict(storage or {}))
             self._table = database.open_table(WORDS)
             self._table.checkout(version)
+            self._database = database
 
     def find(
         self, question: WordQuestion, most: int, contents: Sequence[str] | None = None
@@ -145,6 +147,22 @@ class LanceWordIndex:
             query = self._table.search(_query(question)).where(condition, prefilter=True)
             table = query.select([*LINE_COLUMNS, "check", "_score"]).limit(most).to_arrow()
         return [self._checked(row) for row in table.select([*LINE_COLUMNS, "check"]).to_pylist()]
+
+    def lines_of(self, kinds: Sequence[WordKind]) -> list[tuple[SourceRow, list[WordRow]]]:
+        condition = any_of("kind", kinds)
+        with self._errors():
+            query = self._table.search().where(condition)
+            rows = query.select([*LINE_COLUMNS, "check"]).to_arrow().to_pylist()
+            found = (
+                self._database.open_table(SOURCES).search().where(condition).to_arrow().to_pylist()
+            )
+        lines: dict[str, list[WordRow]] = {row["key"]: [] for row in found}
+        for row in rows:
+            if row["source"] in lines:
+                lines[row["source"]].append(self._checked(row))
+        sources = [(row.pop("key"), SourceRow(**row)) for row in found]
+        # A run that goes on meanwhile may have stored more lines than its source tells, or fewer.
+        return [(row, lines[key]) for key, row in sources if len(lines[key]) == row.lines]
 
     def count(self) -> int:
         with self._errors():

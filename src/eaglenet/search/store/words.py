@@ -99,6 +99,10 @@ class WordIndex(Protocol):
         """The best lines by BM25, best first; ``contents``: only of these."""
         ...
 
+    def lines_of(self, kinds: Sequence[WordKind]) -> list[tuple[SourceRow, list[WordRow]]]:
+        """All sources of these kinds that hold what they say, each with its lines."""
+        ...
+
     def count(self) -> int:
         """Lines in all."""
         ...
