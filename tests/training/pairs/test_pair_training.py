@@ -19,7 +19,7 @@ from eaglenet.errors import ConfigError, DatasetError
 from eaglenet.training.pairs.banks import PairBank, open_bank, random_views
 from eaglenet.training.pairs.config import PairTrainingConfig
 from eaglenet.training.pairs.loss import pair_loss
-from eaglenet.training.pairs.trainer import PairTrainer, pool_frames
+from eaglenet.training.pairs.trainer import PairTrainer, pool_frames, same_words
 from eaglenet.types import Tokens
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 230), "grey": (120,) * 3}
@@ -81,6 +81,22 @@ def test_sentences_of_one_meaning_share_the_target() -> None:
         pictures, sentences[[1, 2, 0]], log_scale, meanings=meanings, share=0.999999
     )
     assert soft.item() == pytest.approx(shuffled.item(), rel=1e-4)
+
+
+def test_equal_sentences_are_no_wrong_answers_of_each_other() -> None:
+    """The target of both is even over both; a batch without such has the plain loss."""
+    torch.manual_seed(0)
+    pictures, sentences = torch.randn(3, 5), torch.randn(3, 5)
+    log_scale, ids = torch.tensor(1.0), torch.tensor([[1, 2, 0], [1, 2, 0], [1, 0, 0]])
+    is_same = same_words(ids)
+    assert is_same.tolist() == [[True, True, False], [True, True, False], [False, False, True]]
+    sentences[1] = sentences[0]
+    given = pair_loss(pictures, sentences, log_scale, is_same=is_same)
+    swapped = pair_loss(pictures[[1, 0, 2]], sentences, log_scale, is_same=is_same)
+    assert given.item() == pytest.approx(swapped.item(), rel=1e-6)
+    plain = pair_loss(pictures, sentences, log_scale)
+    alone = pair_loss(pictures, sentences, log_scale, is_same=torch.eye(3, dtype=torch.bool))
+    assert alone.item() == pytest.approx(plain.item(), rel=1e-6)
 
 
 def test_draws_stay_within_their_item(folder: Path) -> None:

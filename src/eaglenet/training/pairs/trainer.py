@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.encoders.compact.encoder import CompactEncoder
@@ -112,6 +112,7 @@ class PairTrainer:
                 pictures,
                 sentence,
                 self.encoder.logit_scale,
+                is_same=same_words(self.train.ids[sentences]),
                 meanings=None if self.meanings is None else self.meanings[sentences],
                 share=config.soft_targets,
                 temperature=config.soft_temperature,
@@ -244,6 +245,12 @@ class PairTrainer:
                 self.output / BEST,
             )
         return total
+
+
+def same_words(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
+    """Which sentences of a batch are equal, token by token."""
+    _, kinds = torch.unique(ids, dim=0, return_inverse=True)
+    return kinds[:, None] == kinds[None]
 
 
 def pool_frames(
