@@ -7,7 +7,7 @@ tower (:func:`realise`), and looks at one weight of the image tower at a time to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -232,12 +232,13 @@ def _can_be_noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     return is_deferred and not kwargs and len({part.dtype for part in parts}) == 1
 
 
-def _with_values(arguments: Any) -> tuple[Any, ...]:
-    return tuple(
-        each.read()
-        if isinstance(each, DeferredTensor)
-        else list(_with_values(each))
-        if isinstance(each, list | tuple)
-        else each
-        for each in arguments
-    )
+def _with_values(arguments: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(_with_value, arguments))
+
+
+def _with_value(argument: Any) -> Any:
+    if isinstance(argument, DeferredTensor):
+        return argument.read()
+    if isinstance(argument, list):
+        return list(_with_values(argument))
+    return argument
