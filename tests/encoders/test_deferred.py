@@ -99,9 +99,10 @@ def test_a_module_is_filled_without_values_realised_and_forgotten(tmp_path: Path
     assert is_deferred(empty[1])
     realise(empty)
     assert not is_deferred(empty)
+    with path.open("r+b") as stream:  # in place: nothing looks at the file any more
+        stream.write(bytes(path.stat().st_size))
     for name, value in empty.state_dict().items():
         assert torch.equal(value, layer.state_dict()[name])
-        assert value.untyped_storage().nbytes() == value.numel() * value.element_size()
     forget(empty)
     assert all(each.is_meta for each in empty.state_dict().values())
 

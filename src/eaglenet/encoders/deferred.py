@@ -52,7 +52,9 @@ class DeferredTensor(Tensor):
     """
 
     _read: Callable[[], Tensor]
-    _before_cast: DeferredTensor | None
+    _is_new: bool = False
+    """Whether its values are computed, so that they are nobody else's: no view, no mapped file."""
+    _before_cast: DeferredTensor | None = None
 
     @classmethod
     def __torch_function__(
@@ -83,7 +85,8 @@ REARRANGING = frozenset(
     {Tensor.detach, Tensor.reshape, Tensor.flatten, Tensor.__getitem__, Tensor.T.__get__}  # type: ignore[attr-defined]
 )
 CASTING = frozenset({Tensor.to, Tensor.float})
-NOTED = REARRANGING | CASTING | {Tensor.chunk, Tensor.mul, torch.as_strided, torch.cat}
+COMPUTING = frozenset({Tensor.mul, torch.cat})
+NOTED = REARRANGING | CASTING | COMPUTING | {Tensor.chunk, torch.as_strided}
 WITHOUT_VALUES = frozenset(
     {Tensor.numel, Tensor.element_size, Tensor.is_floating_point, Tensor.size, Tensor.dim}
     | {Tensor.__len__, Tensor.requires_grad_}
@@ -103,11 +106,9 @@ def _shape(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _made(
-    shape: Tensor, read: Callable[[], Tensor], before_cast: DeferredTensor | None = None
-) -> DeferredTensor:
+def _made(shape: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
     made: DeferredTensor = torch.Tensor._make_subclass(DeferredTensor, shape)
-    made._read, made._before_cast = read, before_cast
+    made._read = read
     return made
 
 
@@ -176,8 +177,7 @@ def _replace(owner: nn.Module, change: Callable[[DeferredTensor], Tensor]) -> No
 def _own_values(weight: DeferredTensor) -> Tensor:
     """Values in memory of their own: a view would keep all that it is a part of."""
     values = weight.read()
-    is_own = values.untyped_storage().nbytes() == values.numel() * values.element_size()
-    return values if is_own else values.clone()
+    return values if weight._is_new else values.clone()
 
 
 def _noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -191,15 +191,21 @@ def _noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         dtype = torch.float32 if func is Tensor.float else args[1]
         if dtype is first.dtype:
             return first
-        return _made(_shape(first.shape, dtype), compute, first)
+        cast = _made(_shape(first.shape, dtype), compute)
+        cast._before_cast, cast._is_new = first, True
+        return cast
     if func is Tensor.detach:
-        return _made(_shape(first.shape, first.dtype), first._read, first._before_cast)
+        same = deferred(first, first._read)
+        same._before_cast, same._is_new = first._before_cast, first._is_new
+        return same
     if func in REARRANGING and first._before_cast is not None:
         # Casting last, so that a few values of a large weight are looked up without casting all.
         return func(first._before_cast, *args[1:], **kwargs).to(first.dtype)
     shapes = _shapes(func, args, kwargs)
     if isinstance(shapes, Tensor):
-        return _made(shapes, compute)
+        result = _made(shapes, compute)
+        result._is_new = func in COMPUTING
+        return result
     return tuple(
         _made(shape, partial(lambda place: compute()[place], place))
         for place, shape in enumerate(shapes)
@@ -225,7 +231,7 @@ def _can_be_noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     """Whether all of it is deferred, and used as readers of weights do."""
     if func is Tensor.to:
         return not kwargs and [type(each) for each in args[1:]] == [torch.dtype]
-    if func not in (torch.cat, Tensor.mul):
+    if func not in COMPUTING:
         return True
     parts = args[0] if func is torch.cat else args
     is_deferred = all(isinstance(part, DeferredTensor) for part in parts)
