@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 import eaglenet
+from eaglenet.encoders import deferred
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_tokenizer import ClipTokenizer
@@ -163,6 +164,7 @@ def test_a_model_is_known_by_one_weight_of_the_image_tower_at_a_time(
         return value
 
     monkeypatch.setattr(_MappedFile, "read", spy)
+    monkeypatch.setattr(deferred, "MAPPED_BYTES", -1)  # mapped anew for every weight
     method = load_for_texts(save_hub_folder(tmp_path, layers=4))
     gc.disable()
     try:

@@ -113,8 +113,8 @@ def _made(shape: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
 
 
 def deferred_file(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a file of safetensors, of which ``weights`` are (mapped) views."""
-    file = _MappedFile(path)
+    """The weights of a file of safetensors, of which ``weights`` are mapped views."""
+    file = _MappedFile(path, weights)
     return {name: deferred(value, partial(file.read, name)) for name, value in weights.items()}
 
 
@@ -126,21 +126,22 @@ def deferred_copies(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class _MappedFile:
     """A file of safetensors that is mapped anew now and then, so that few of its pages are held."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, weights: Mapping[str, Tensor]) -> None:
         self._path = path
-        self._file: Any = None
+        self._look_up: Callable[[str], Tensor] = weights.__getitem__
         self._read_bytes = 0
 
     def read(self, name: str) -> Tensor:
         from safetensors import safe_open
 
         try:
-            if self._file is None or self._read_bytes > MAPPED_BYTES:
-                self._file, self._read_bytes = safe_open(self._path, framework="pt"), 0
-            value: Tensor = self._file.get_tensor(name)
+            if self._read_bytes > MAPPED_BYTES:
+                self._look_up = safe_open(self._path, framework="pt").get_tensor
+                self._read_bytes = 0
+            value = self._look_up(name)
         except Exception as error:  # a file that was replaced since can fail in any way
             raise CheckpointError(f"{self._path}: {name} cannot be read ({error})") from error
-        self._read_bytes += value.numel() * value.element_size()
+        self._read_bytes += value.nbytes
         return value
 
 
@@ -195,13 +196,15 @@ def _noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         cast._before_cast, cast._is_new = first, True
         return cast
     if func is Tensor.detach:
-        same = deferred(first, first._read)
+        with torch._C.DisableTorchFunctionSubclass():
+            same = _made(func(first), first._read)
         same._before_cast, same._is_new = first._before_cast, first._is_new
         return same
     if func in REARRANGING and first._before_cast is not None:
         # Casting last, so that a few values of a large weight are looked up without casting all.
         return func(first._before_cast, *args[1:], **kwargs).to(first.dtype)
-    shapes = _shapes(func, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        shapes = _shapes(func, args, kwargs)
     if isinstance(shapes, Tensor):
         result = _made(shapes, compute)
         result._is_new = func in COMPUTING
