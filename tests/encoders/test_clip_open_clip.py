@@ -19,6 +19,7 @@ from eaglenet.encoders.json_tokenizer import JsonTokenizer
 from eaglenet.encoders.loading import load_pretrained
 from eaglenet.errors import CheckpointError
 from eaglenet.types import Clips
+from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
@@ -73,6 +74,7 @@ def test_features_equal_those_of_open_clip(kind: str, tmp_path: Path) -> None:
     encoder, tokenizer = load_pretrained(tmp_path)
     assert isinstance(encoder, ClipEncoder)
     assert isinstance(tokenizer, ClipTokenizer if kind == "laion" else JsonTokenizer)
+    check_texts_alone(tmp_path)
     generator = torch.Generator().manual_seed(3)
     frames = torch.randint(0, 256, (2, 5, 3, 48, 48), generator=generator).byte()
     clips = Clips(frames, torch.ones(2, 5, dtype=torch.bool), torch.zeros(2, 5))

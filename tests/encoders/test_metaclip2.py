@@ -21,6 +21,7 @@ from eaglenet.encoders.loading import load_pretrained
 from eaglenet.encoders.pretrained import load_clip, read_clip_folder, save_clip
 from eaglenet.errors import ModelNotFoundError
 from eaglenet.types import Clips, Tokens
+from texts_alone import check_texts_alone
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
 VOCABULARY, END = 3000, 2
@@ -118,6 +119,7 @@ def test_it_is_recognised_saved_and_loaded(folder: Path, tmp_path: Path) -> None
         for m in (method, again)
     )
     assert torch.equal(first, second)
+    check_texts_alone(folder)
 
 
 def test_a_saved_folder_is_still_metaclip_2(folder: Path, tmp_path: Path) -> None:

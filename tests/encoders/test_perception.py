@@ -24,6 +24,7 @@ from eaglenet.encoders.perception.files import read_perception
 from eaglenet.encoders.perception.vision import grid_angles
 from eaglenet.encoders.siglip.files import read_siglip_folder
 from eaglenet.types import Clips, Tokens
+from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
@@ -207,6 +208,7 @@ def test_metas_own_file_gives_the_same_encoder(tmp_path: Path) -> None:
     for name, value in first.state_dict().items():
         assert torch.equal(value, second.state_dict()[name]), name
     assert load_pretrained(tmp_path)[0].family == "perception"
+    check_texts_alone(path)
 
 
 def test_the_released_shapes_have_the_released_sizes() -> None:
@@ -230,6 +232,7 @@ def test_a_folder_gives_the_zero_shot_model_and_it_is_saved_and_loaded(tmp_path:
             for m in (method, again)
         )
     assert torch.equal(first, second)
+    check_texts_alone(tmp_path / "hub")
 
 
 def test_angles_count_columns_then_rows_and_leave_the_class_token() -> None:

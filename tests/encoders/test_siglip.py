@@ -27,6 +27,7 @@ from eaglenet.encoders.siglip.files import (
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.methods import METHODS
 from eaglenet.types import Clips, Tokens
+from texts_alone import check_texts_alone
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
 # Input size, patch, width, heads and mlp width of B/16 and So400m, shrunk; no two axes alike.
@@ -267,6 +268,7 @@ def test_a_folder_gives_the_zero_shot_model_and_it_is_saved_and_loaded(tmp_path:
         for m in (method, again)
     )
     assert torch.equal(first, second)
+    check_texts_alone(tmp_path / "hub")
 
 
 def test_eaglenet_starts_from_the_scale_and_the_bias_of_the_tower() -> None:

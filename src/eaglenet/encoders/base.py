@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from eaglenet.encoders.blocks import ResidualBlock
+from eaglenet.encoders.deferred import forget, is_deferred
 from eaglenet.encoders.pieces import in_pieces
 from eaglenet.errors import ConfigError, UsageError
 from eaglenet.types import (
@@ -134,11 +135,23 @@ class TowerEncoder(BaseEncoder):
     def release_vision(self, restore: Callable[[], nn.Module]) -> None:
         """Forget the weights of the image tower: questions in words need the other one alone.
 
-        ``restore`` gives the tower again; it is called when somebody asks for it. Moving the
-        encoder to another device has to be done before.
+        ``restore`` gives the tower again; it is called when somebody asks for it.
         """
-        self.vision.to("meta")
+        forget(self.vision)
         self._restore_vision = restore
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TowerEncoder:
+        """Moves what is there: an image tower that is not read or was released has no values."""
+        with RESTORING:
+            vision = self._modules["vision"]
+            assert vision is not None
+            if self._restore_vision is not None or is_deferred(vision):
+                self._modules["vision"] = None
+            try:
+                super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            finally:
+                self._modules["vision"] = vision
+        return self
 
     def __getattr__(self, name: str) -> Any:
         value = super().__getattr__(name)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eaglenet import foreign
+from eaglenet.encoders.deferred import deferred_copies, deferred_file, is_on_demand
 from eaglenet.errors import CheckpointError, ModelNotFoundError
 
 WEIGHT_FILES = (
@@ -108,21 +109,29 @@ def shard_names(index: dict[str, Any], path: Path) -> list[str]:
     return shards
 
 
-def read_weight_file(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The weights of a file of safetensors; on demand where that was asked for."""
     import safetensors.torch
 
+    weights: dict[str, Tensor] = safetensors.torch.load_file(path)
+    return deferred_file(path, weights) if is_on_demand() else weights
+
+
+def read_weight_file(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
-            weights: dict[str, Tensor] = safetensors.torch.load_file(path)
-            return weights
-        if zipfile.is_zipfile(path):
+            return read_safetensors(path)
+        is_zip = zipfile.is_zipfile(path)
+        if is_zip:
             foreign.check_zip(path)
-        weights = torch.load(path, map_location="cpu", weights_only=True)
+        weights: dict[str, Tensor] = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand()
+        )
         if not isinstance(weights, dict) or not all(
             isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
         ):
             raise ValueError("expected names and tensors")
         foreign.check_tensor_bytes(weights.values(), path)
-        return weights
+        return deferred_copies(weights) if is_on_demand() else weights
     except Exception as error:  # a damaged file can fail in any way
         raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error

@@ -14,6 +14,7 @@ import pickletools
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from eaglenet import foreign
 from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.deferred import deferred, deferred_copies, is_on_demand
 from eaglenet.encoders.weight_names import from_openai, openai_config
 from eaglenet.errors import CheckpointError
 
@@ -66,17 +68,18 @@ def _read_any(path: Path) -> dict[str, Tensor]:
     if not zipfile.is_zipfile(path):
         return _read_state_dict(path)
     foreign.check_zip(path)
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        # A TorchScript archive holds code; a plain torch.save file does not.
-        if any("/code/" in name for name in names):
-            return _read_script(path, archive, names)
+    archive = zipfile.ZipFile(path)  # not closed here: weights may be read on demand
+    names = archive.namelist()
+    # A TorchScript archive holds code; a plain torch.save file does not.
+    if any("/code/" in name for name in names):
+        return _read_script(path, archive, names)
     return _read_state_dict(path)
 
 
 def _read_state_dict(path: Path) -> dict[str, Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        mapped = is_on_demand() and zipfile.is_zipfile(path)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # a damaged pickle can fail in any way
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
@@ -87,7 +90,7 @@ def _read_state_dict(path: Path) -> dict[str, Tensor]:
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
         raise CheckpointError(f"{path}: expected a dict of tensors, got {type(content).__name__}")
-    return dict(content)
+    return deferred_copies(content) if is_on_demand() else dict(content)
 
 
 def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict[str, Tensor]:
@@ -166,11 +169,23 @@ class _TensorUnpickler(pickle.Unpickler):
         if kind != "storage" or not isinstance(dtype, torch.dtype):
             raise CheckpointError(f"the archive has an unknown kind of storage {kind!r}")
         if key not in self._storages:
-            # A copy: the buffer of a zip member is read-only.
-            data = bytearray(self._archive.read(f"{self._prefix}data/{key}"))
-            empty = torch.empty(0, dtype=dtype)
-            self._storages[key] = torch.frombuffer(data, dtype=dtype) if data else empty
+            member = f"{self._prefix}data/{key}"
+            read = partial(_read_storage, self._archive, member, dtype)
+            if is_on_demand():
+                count = self._archive.getinfo(member).file_size // dtype.itemsize
+                self._storages[key] = deferred(torch.empty(count, dtype=dtype, device="meta"), read)
+            else:
+                self._storages[key] = read()
         return self._storages[key]
+
+
+def _read_storage(archive: zipfile.ZipFile, member: str, dtype: torch.dtype) -> Tensor:
+    # A copy: the buffer of a zip member is read-only.
+    try:
+        data = bytearray(archive.read(member))
+    except Exception as error:  # a damaged member can fail in any way
+        raise CheckpointError(f"{member} cannot be read ({error})") from error
+    return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
 def _rebuild_tensor(

@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from eaglenet import foreign
 from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.catalogue import ALIASES
 from eaglenet.encoders.config import check_sizes
+from eaglenet.encoders.deferred import reading_on_demand, realise
+from eaglenet.encoders.model_files import read_safetensors
 from eaglenet.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.files import write_json, written_whole
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
@@ -89,6 +92,18 @@ def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> M
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return _find(name_or_folder).to(device).eval()
+
+
+def load_for_texts(name_or_folder: str | Path) -> Method:
+    """:func:`load` on a CPU, without reading the image tower: its weights are deferred.
+
+    They can be looked at (:mod:`eaglenet.encoders.deferred`); ``encoder.release_vision`` is next.
+    """
+    with reading_on_demand():
+        method = _find(name_or_folder)
+    encoder = method.encoder
+    realise(method, without=encoder.vision if isinstance(encoder, TowerEncoder) else None)
+    return method.eval()
 
 
 def _find(name_or_folder: str | Path) -> Method:
@@ -167,7 +182,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} does not exist; copy it beside {CONFIG} or save the model again"
         )
     try:
-        weights: dict[str, Tensor] = safetensors.torch.load_file(path)
+        weights = read_safetensors(path)
     except Exception as error:  # a damaged file can fail in any way
         raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
     return from_int8(weights)

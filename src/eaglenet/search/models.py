@@ -82,7 +82,7 @@ def load_for_search(
     ``device`` ``auto`` takes a GPU where there is one; a model that is handed over stays where it
     is.
     """
-    from eaglenet.methods.folder import load
+    from eaglenet.methods.folder import load_for_texts
 
     manifest = store.manifest
     given = model if model is not None else manifest.model
@@ -90,7 +90,7 @@ def load_for_search(
     if not isinstance(method, Method):
         if model is None:
             require_model(store)
-        method = load(str(given))
+        method = load_for_texts(str(given))
     if model_identity(method) != manifest.identity:
         name = given.name if isinstance(given, Method) else str(given)
         raise StoreError(
@@ -182,10 +182,6 @@ def keep_text_tower(method: Method, name: str) -> None:
     if not isinstance(method.encoder, TowerEncoder):
         return
     method.encoder.release_vision(image_tower)
-    # All weights of a file are views of one piece of memory, which lives as long as one of them.
-    for tensor in (*method.parameters(), *method.buffers()):
-        if not tensor.is_meta:
-            tensor.data = tensor.data.clone()
 
 
 def describe(

@@ -87,7 +87,7 @@ def from_meta(weights: Weights) -> dict[str, Tensor]:
         ours["vision.class_embedding"] = weights["visual.class_embedding"].flatten()
     projection = take(weights, "visual.proj").T
     ours["vision.projection.weight"] = projection
-    ours["vision.projection.bias"] = projection.new_zeros(len(projection))
+    ours["vision.projection.bias"] = torch.zeros(len(projection), dtype=projection.dtype)
     return ours | _text(weights) | {"logit_scale": take(weights, "logit_scale")}
 
 
