@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from eaglenet.files import (
     folder_written_whole,
     read_json,
     write_bytes,
     write_json,
+    write_tensors,
     written_whole,
 )
 
@@ -93,3 +95,11 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), folder_written_whole(tmp_path / "model"):
         raise RuntimeError
     assert (tmp_path / "model" / "weights").exists()
+
+
+def test_weights_are_readable_to_whom_other_files_are(tmp_path: Path) -> None:
+    """The library's own files are their owner's alone; a service may run as another user."""
+    write_bytes(tmp_path / "usual", b"")
+    write_tensors(tmp_path / "a.safetensors", {"a": torch.arange(3)})
+    modes = [(tmp_path / name).stat().st_mode for name in ("usual", "a.safetensors")]
+    assert modes[0] == modes[1]

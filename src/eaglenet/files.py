@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,21 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
     sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def write_tensors(path: Path, weights: dict[str, Any]) -> None:
+    """Write a safetensors file whole, readable to whom other new files are.
+
+    The library gives its files to their owner alone: a service of another user could not load the
+    model that an administrator saved.
+    """
+    import safetensors.torch
+
+    with written_whole(path) as partial:
+        partial.touch()
+        usual = stat.S_IMODE(partial.stat().st_mode)
+        safetensors.torch.save_file(weights, partial, metadata={"format": "pt"})
+        partial.chmod(usual)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

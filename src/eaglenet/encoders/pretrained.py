@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-import safetensors.torch
 import torch
 
 from eaglenet.encoders.clip import ClipEncoder
@@ -30,6 +29,7 @@ from eaglenet.encoders.model_files import (
 from eaglenet.encoders.openai_archive import load_openai_clip
 from eaglenet.encoders.weight_names import from_hub, to_hub
 from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.files import write_tensors
 from eaglenet.types import Tokenizer
 
 
@@ -97,7 +97,7 @@ def save_clip(encoder: ClipEncoder, tokenizer: Tokenizer | None, folder: str | P
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = to_hub(encoder.state_dict(), encoder.config)
-    safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(folder / "model.safetensors", weights)
     write_json(folder / "config.json", config_to_hub(encoder.config))
     write_json(folder / "preprocessor_config.json", preprocessor_to_hub(encoder.config))
     if tokenizer is not None:

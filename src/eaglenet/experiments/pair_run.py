@@ -15,6 +15,7 @@ from eaglenet.encoders.compact.start import start_from
 from eaglenet.encoders.compact.vocabulary import keep_pieces
 from eaglenet.encoders.json_tokenizer import JsonTokenizer, TokenizerSettings, read_backend
 from eaglenet.errors import ConfigError, DatasetError
+from eaglenet.experiments.pair_head import save_level_head, typical_sentences
 from eaglenet.files import write_json
 from eaglenet.methods.base import METHODS
 from eaglenet.methods.folder import save
@@ -46,7 +47,10 @@ class PairExperiment:
     ingredients: runs from there, each `beginning` with these settings changed, separated by
         spaces ("lr_towers=5e-5 seed=1"); the mean of the weights of those that help each other
         (:mod:`eaglenet.training.pairs.soup`) is the teacher.
+    further: likewise, from that mean on; the mean of these and of that one is the teacher then.
     student: how towers of the wanted shape learn to see as the teacher sees.
+    head_sentences, head_weight: captions that stand for all in the head of the model, which levels
+        videos that are near to any of them, and how much that counts; 0 sentences: no head.
     """
 
     name: str
@@ -56,7 +60,10 @@ class PairExperiment:
     towers: CompactConfig = field(default_factory=CompactConfig)
     beginning: PairTrainingConfig = field(default_factory=PairTrainingConfig)
     ingredients: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
     student: PairTrainingConfig = field(default_factory=PairTrainingConfig)
+    head_sentences: int = 900
+    head_weight: float = 0.75
 
     def changed(self, settings: Sequence[str]) -> PairExperiment:
         """With `section.field=value` settings applied."""
@@ -111,8 +118,11 @@ def train_pairs(
     report(f"reading pictures of {experiment.folders}")
     banks = (bank(experiment.frame_folders, "train"), _validation(experiment.frame_folders, bank))
     making = Making(experiment, output, *banks, report)
-    encoder = making.student(making.teacher(making.ingredients(making.beginning())))
+    encoder = making.student(making.teacher(making.beginning()))
     save_towers(encoder, backend, output / MODEL)
+    sentences = typical_sentences(banks[0].items, experiment.head_sentences)
+    if sentences:
+        save_level_head(output / MODEL, sentences, experiment.head_weight)
     return output / MODEL
 
 
@@ -133,20 +143,27 @@ class Making:
         start_from(encoder, Path(start.vision).expanduser(), Path(start.text).expanduser())
         return self._trained("beginning", encoder, self.experiment.beginning)
 
-    def ingredients(self, beginning: Weights) -> list[Weights]:
-        """A run from the beginning for each list of settings."""
+    def teacher(self, beginning: Weights) -> CompactEncoder:
+        """The towers after the ingredients and the runs that follow them."""
+        runs = self.runs("ingredient", self.experiment.ingredients, beginning)
+        mean = self.mean(runs or [beginning])
+        further = self.runs("further", self.experiment.further, _copied(mean))
+        return self.mean([_copied(mean), *further]) if further else mean
+
+    def runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
+        """A run from ``start`` for each list of settings."""
         results = []
-        for number, settings in enumerate(self.experiment.ingredients):
+        for number, changes in enumerate(settings):
             config = self.experiment.beginning
-            for setting in settings.split():
+            for setting in changes.split():
                 config = override(config, *split_assignment(setting, "seed=1"))
             encoder = self._towers(pooled=False)
-            encoder.load_state_dict(beginning)
-            results.append(self._trained(f"ingredient-{number}", encoder, config))
-        return results or [beginning]
+            encoder.load_state_dict(start)
+            results.append(self._trained(f"{stage}-{number}", encoder, config))
+        return results
 
-    def teacher(self, ingredients: Sequence[Weights]) -> CompactEncoder:
-        """The mean of those ingredients that do better together."""
+    def mean(self, ingredients: Sequence[Weights]) -> CompactEncoder:
+        """Of those ingredients that do better together."""
         encoder = self._towers(pooled=False).to(self.train.device).eval()
 
         def score(weights: Weights) -> float:
@@ -198,6 +215,10 @@ class Making:
         best = torch.load(folder / BEST, weights_only=True, map_location="cpu")
         weights: Weights = best["weights"]
         return weights
+
+
+def _copied(encoder: CompactEncoder) -> Weights:
+    return {name: value.detach().cpu().clone() for name, value in encoder.state_dict().items()}
 
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from eaglenet.encoders.config import check_sizes
 from eaglenet.encoders.deferred import reading_on_demand, realise
 from eaglenet.encoders.model_files import read_safetensors
 from eaglenet.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
-from eaglenet.files import write_json, written_whole
+from eaglenet.files import write_json, write_tensors
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.methods.int8_weights import from_int8, to_int8
 from eaglenet.run_folder import MODEL
@@ -62,8 +61,7 @@ def save(method: Method, folder: str | Path, *, storage: Storage = "full") -> No
     }
     if storage == "int8":
         weights = to_int8(weights)
-    with written_whole(folder / WEIGHTS) as partial:
-        safetensors.torch.save_file(weights, partial, metadata={"format": "pt"})
+    write_tensors(folder / WEIGHTS, weights)
     if method.tokenizer is not None:
         method.tokenizer.save(folder)
     write_json(folder / CONFIG, description)

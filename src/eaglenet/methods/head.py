@@ -16,7 +16,7 @@ from eaglenet import foreign
 from eaglenet.encoders.config import check_sizes
 from eaglenet.encoders.feature_encoder import FeatureConfig
 from eaglenet.errors import CheckpointError, UsageError
-from eaglenet.files import write_json, written_whole
+from eaglenet.files import write_json, write_tensors
 from eaglenet.layers.temporal_transformer import default_heads
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.folder import CONFIG, PACKAGED, WEIGHTS, is_packaged
@@ -62,8 +62,7 @@ def save_head(method: Method, folder: Path | str) -> None:
         if not name.startswith(TOWERS)
     }
     folder.mkdir(parents=True, exist_ok=True)
-    with written_whole(folder / WEIGHTS) as partial:
-        safetensors.torch.save_file(weights, partial, metadata={"format": "pt"})
+    write_tensors(folder / WEIGHTS, weights)
     description = {
         "eaglenet_head": FORMAT,
         "method": method.name,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from eaglenet.experiments.pair_run import PairExperiment
 from eaglenet.training.pairs.config import PairTrainingConfig
 
+_FURTHER = (
+    "lr_towers=1e-4 lr_heads=5e-4 warmup_steps=60 word_dropout=0.15 drop_path=0.1 crop=0.3 "
+    "machine_share=0.4 video_share=0.33 average=0.998 evaluate_every=250"
+)
 _INGREDIENT = "lr_heads=5e-4 warmup_steps=40 steps=850 average=0.995 evaluate_every=200"
 
 TOWER_RECIPES: dict[str, PairExperiment] = {
-    # 370 s on an H200 with COCO, MSR-VTT frames and Flickr8k: models/small/README.md.
+    # 700 s on an H200: models/small/README.md.
     "small": PairExperiment(
         "small",
         beginning=PairTrainingConfig(
@@ -28,6 +32,10 @@ TOWER_RECIPES: dict[str, PairExperiment] = {
             f"{_INGREDIENT} lr_towers=1e-4 layer_decay=0.8 video_share=0.33 "
             "word_dropout=0.15 seed=2",
             f"{_INGREDIENT} lr_towers=7e-5 crop=0.3 machine_share=0.5 seed=3",
+        ),
+        further=(
+            f"{_FURTHER} steps=1200 seed=1",
+            f"{_FURTHER} steps=1100 frames_per_video=3 seed=3",
         ),
     )
 }

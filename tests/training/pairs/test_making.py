@@ -131,25 +131,27 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
         towers=TINY,
         beginning=tiny_training(),
         ingredients=("seed=1 patch_dropout=0.3", "seed=2"),
+        further=("seed=3",),
         student=tiny_training(),
     )
     said: list[str] = []
     data = bank()
     making = Making(experiment, tmp_path, data, {"all": data}, said.append)
     beginning = making._trained("beginning", making._towers(pooled=False), experiment.beginning)
-    made = making.student(making.teacher(making.ingredients(beginning)))
+    made = making.student(making.teacher(beginning))
     assert made.config == TINY
     assert {path.parent.name for path in tmp_path.glob("*/done")} == {
         "beginning",
         "ingredient-0",
         "ingredient-1",
+        "further-0",
         "student",
     }
     assert any("the mean of ingredients" in line for line in said)
     said.clear()
     (tmp_path / "student" / "done").unlink()
-    again = making.student(making.teacher(making.ingredients(beginning)))
-    assert sum("is there already" in line for line in said) == 2
+    again = making.student(making.teacher(beginning))
+    assert sum("is there already" in line for line in said) == 3
     for name, value in made.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], value)
 

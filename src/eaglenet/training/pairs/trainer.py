@@ -249,8 +249,8 @@ class PairTrainer:
 
 def same_words(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
     """Which sentences of a batch are equal, token by token."""
-    _, kinds = torch.unique(ids, dim=0, return_inverse=True)
-    return kinds[:, None] == kinds[None]
+    kinds: Tensor = torch.unique(ids, dim=0, return_inverse=True)[1]
+    return kinds[:, None] == kinds
 
 
 def pool_frames(
