@@ -93,6 +93,23 @@ def test_a_store_that_lacks_files_is_not_swapped_in_and_goes_on_later(
     assert eaglenet.open(old).manifest.identity != before
 
 
+def test_other_weights_under_the_same_name_are_told_with_a_command_that_works(
+    old: Path, tmp_path: Path
+) -> None:
+    """As after an update of the package with a better `small`."""
+    model = other_model(tmp_path / "model")
+    with pytest.raises(StoreError, match=r"other weights of .*--like .*old --model .* --swap") as e:
+        eaglenet.open(old).search("red")
+    words = ["index", str(tmp_path / "videos"), "--store", str(old), "--workers", "0"]
+    words += ["--clip-seconds", "3", "--overlap", "0"]
+    with pytest.raises(StoreError, match=r"has other weights now.*--like"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    told = str(e.value).split("eaglenet ")[-1].replace("NEW", str(tmp_path / "new"))
+    run(*told.split(), "--workers", "0")
+    assert eaglenet.open(old).manifest.model == str(model)
+    assert eaglenet.open(old).search("red", k=1)
+
+
 def test_mistakes_are_named(old: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     for arguments, message in (

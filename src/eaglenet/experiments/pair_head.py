@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from eaglenet.data.frame_folder import FrameItem
+from eaglenet.methods.base import METHODS
 from eaglenet.methods.folder import load
 from eaglenet.methods.head import FOLDER, save_head
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
@@ -31,13 +32,12 @@ def save_level_head(model: Path, sentences: Sequence[str], weight: float) -> Non
     Their vectors are kept in half precision, and not the sentences.
     """
     towers = load(model)
-    head = WordFrame(
-        towers.encoder,
-        WordFrameConfig(
-            num_layers=0, changes=False, interaction=False, bank=len(sentences), bank_weight=weight
-        ),
+    config = WordFrameConfig(
+        num_layers=0, changes=False, interaction=False, bank=len(sentences), bank_weight=weight
     )
-    assert head.bank is not None
+    # Built as a method is: the level is computed with the temperature of the towers.
+    head = METHODS["wordframe"].build(config, towers.encoder)
+    assert isinstance(head, WordFrame) and head.bank is not None  # noqa: PT018
     for start in range(0, len(sentences), TEXTS_AT_ONCE):
         texts = towers.encode_text(sentences[start : start + TEXTS_AT_ONCE])
         head.bank.add(texts.sentence)

@@ -43,7 +43,8 @@ class Manifest:
         """What keeps the clips of ``other`` out of this store, in words."""
         found = []
         if self.identity != other.identity:
-            found.append(f"model {self.model!r} (now {other.model!r})")
+            now = "has other weights now" if other.model == self.model else f"now {other.model!r}"
+            found.append(f"model {self.model!r} ({now})")
         for title, mine, theirs in (
             ("frames", self.frame_spec, other.frame_spec),
             ("clips", self.splitting, other.splitting),
@@ -61,7 +62,8 @@ class Manifest:
         if found:
             raise StoreError(
                 f"{location} was made with {'; '.join(found)}: the two do not mix. Index with the "
-                "settings of the store, or give another --store for the new ones"
+                "settings of the store, or give another --store for the new ones (--like takes "
+                "files and settings of an old one)"
             )
 
     def extended_by(self, other: Manifest) -> Manifest:
