@@ -3,14 +3,14 @@
     python benchmarks/indexing.py                       # 240p, 720p and 1080p, 64 s each
     python benchmarks/indexing.py --seconds 32 --rounds 1 --cores 2
 
-Everyone looks at the same moments: 12 of each clip (10 s, 2 s of overlap), of which neighbouring
-clips share two; ours encodes those once. It encodes in the precision that `eaglenet index` takes on
-this machine; ``small`` has its own weights, ViT-B/32 random ones on all sides. The plain loops
-decode every frame with PyAV or OpenCV, shrink the wanted ones, and encode them in fp32 with
-transformers or open_clip. Decoding and encoding apart are with one core; "whole" has all of
-``--cores``: ours is `index` into a new store, thumbnails and syncing included, the model loaded
-before; theirs one after the other with as many threads as they take. Ours starts processes first,
-which takes seconds whatever the length: "both" is without that.
+Everyone looks at the same moments: 6 of each clip (10 s, 2 s of overlap), as ``small`` does, of
+which neighbouring clips share one; ours encodes that once. It encodes in the precision that
+`eaglenet index` takes on this machine; ``small`` has its own weights, ViT-B/32 random ones on all
+sides. The plain loops decode every frame with PyAV or OpenCV, shrink the wanted ones, and encode
+them in fp32 with transformers or open_clip. Decoding and encoding apart are with one core; "whole"
+has all of ``--cores``: ours is `index` into a new store, thumbnails and syncing included, the model
+loaded before; theirs one after the other with as many threads as they take. Ours starts processes
+first, which takes seconds whatever the length: "both" is without that.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from common import save_result
 from decoding import FPS, Film, make_file
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.config import ClipConfig
+from eaglenet.experiments.pair_run import FRAMES_A_CLIP
 from eaglenet.hardware import choose_precision, encoding_in
 from eaglenet.methods.base import METHODS, Method
+from eaglenet.methods.clip4clip import CLIP4ClipConfig
 from eaglenet.methods.folder import load
 from eaglenet.search.indexing.clips import fixed_windows
 from eaglenet.search.indexing.decoding import ClipFrames, decode_clips, split_request
@@ -47,7 +49,7 @@ from eaglenet.video.containers import pyav
 from eaglenet.video.sampling import shared_step
 from repeating import repeat_piece
 
-CLIP_SECONDS, OVERLAP, NUM_FRAMES, BATCH = 10.0, 2.0, 12, 48
+CLIP_SECONDS, OVERLAP, NUM_FRAMES, BATCH = 10.0, 2.0, FRAMES_A_CLIP, 48
 SIZES = {"240p": (320, 240), "720p": (1280, 720), "1080p": (1920, 1080)}
 PIECE = 32
 """Seconds that are made; longer films repeat them. So many that a clip and the next never show the
@@ -191,7 +193,7 @@ def ways() -> dict[str, Way]:
     """Sides whose packages are installed, in the order in which they take turns."""
     small = load("small")
     spec = METHODS["clip4clip"]
-    clip = spec.build(spec.config_class(), ENCODERS["clip"].build(ClipConfig()))
+    clip = spec.build(CLIP4ClipConfig(num_frames=NUM_FRAMES), ENCODERS["clip"].build(ClipConfig()))
     clip.tokenizer = small.tokenizer
     every = {
         "eaglenet, small": ours(small.eval()),
