@@ -18,6 +18,7 @@ from eaglenet.cli.main import app
 from eaglenet.data.frame_folder import FrameFolder
 from eaglenet.data.frame_preparation import FramePreparation, prepare_frames
 from eaglenet.errors import DatasetError, UsageError
+from eaglenet.methods.head import head_folder, with_head
 
 COLOURS = {"red": (230, 20, 20), "green": (20, 210, 20), "blue": (20, 20, 230)}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS, "##s", "\u4e2d"]
@@ -103,8 +104,8 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
         "towers.text.vocabulary_size": len(PIECES), "towers.text.context_length": 32,
         "towers.text.heads": 2, "towers.text.width": 16, "towers.text.layers": 1,
         "towers.text.mlp_width": 32, "beginning.steps": 3, "beginning.batch_items": 4,
-        "beginning.evaluate_every": 3, "ingredients": "seed=1", "student.steps": 2,
-        "student.batch_items": 4,
+        "beginning.evaluate_every": 3, "ingredients": "seed=1", "further": "seed=2",
+        "student.steps": 2, "student.batch_items": 4,
     }  # fmt: skip
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     trained = runner.invoke(app, ["train", "small", "--output", str(tmp_path / "run"), *options])
@@ -114,6 +115,10 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
     # The Chinese piece is not kept, so its number is gone and the rest is as before.
     assert model.tokenizer.vocabulary_size == len(PIECES) - 1
     assert model.tokenizer(["a red picture"]).ids[0, :5].tolist() == [2, 4, 6, 5, 3]
+    assert (tmp_path / "run" / "further-0" / "done").exists()
+    head = head_folder(tmp_path / "run" / "model")
+    assert head is not None
+    assert with_head(model, head).name == "wordframe"
 
 
 def test_frames_of_a_video_are_found_by_a_pattern_and_cut_in_halves(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -177,7 +178,7 @@ def test_a_save_that_fails_leaves_the_old_model(
     def full_disk(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(folder_module.safetensors.torch, "save_file", full_disk)
+    monkeypatch.setattr(safetensors.torch, "save_file", full_disk)
     with pytest.raises(OSError, match="no space"):
         eaglenet.save(build(energy="bilinear"), tmp_path)
     assert torch.equal(scores(eaglenet.load(tmp_path)), scores(method))

@@ -93,10 +93,10 @@ def load_for_search(
         method = load_for_texts(str(given))
     if model_identity(method) != manifest.identity:
         name = given.name if isinstance(given, Method) else str(given)
-        if name == manifest.model:
+        if not isinstance(given, Method) and name == manifest.model:
             raise StoreError(
                 f"{store.location} was made with other weights of {name!r}: it has changed since, "
-                "or came with another version of eaglenet. Index the same files anew, in a store "
+                "or came with another version of eaglenet. Index the same files again, in a store "
                 f"that takes its place when complete: eaglenet index --store NEW --like "
                 f"{store.location} --model {name} --swap"
             )
