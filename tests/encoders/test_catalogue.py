@@ -174,6 +174,7 @@ def test_speed_is_measured_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> N
     from eaglenet.cli.models import frames_per_second
 
     card = CARDS["openai/clip-vit-base-patch32"]
+    monkeypatch.setattr("eaglenet.cli.models.MEASURED_FRAMES", 2)
     assert (frames_per_second(card) or 0) > 0
     monkeypatch.setattr("eaglenet.cli.models.SLOW_FRAME", 0.0)
     monkeypatch.setattr("eaglenet.cli.models.MEASURED_FRAMES", 1)
