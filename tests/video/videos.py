@@ -21,7 +21,8 @@ CODES = {
     "h264": ("libx264", {"g": "30", "bf": "3"}),
     "hevc": ("libx265", {"x265-params": "log-level=none:keyint=30:bframes=3"}),
     "vp9": ("libvpx-vp9", {"g": "30", "deadline": "realtime", "cpu-used": "8"}),
-    "av1": ("libsvtav1", {"g": "30", "preset": "12"}),
+    # One thread: with several, its last packets once came in an order that no file takes.
+    "av1": ("libsvtav1", {"g": "30", "preset": "12", "svtav1-params": "lp=1"}),
     "mpeg4": ("mpeg4", {"g": "30", "bf": "2"}),
     "intra": ("mjpeg", {}),
 }
