@@ -12,7 +12,7 @@ import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search import rebuilding
-from eaglenet.search.rebuilding import swap_stores
+from eaglenet.search.rebuilding import swap_stores, tags_like
 from small_model import save_small_model
 
 
@@ -91,6 +91,15 @@ def test_a_store_that_lacks_files_is_not_swapped_in_and_goes_on_later(
     assert "1 video indexed" in told
     assert "1 unchanged" in told
     assert eaglenet.open(old).manifest.identity != before
+
+
+def test_tags_of_the_command_come_before_those_of_the_store(old: Path) -> None:
+    """By path or by bare name, as the table of tags has them."""
+    path = str(old.parent / "videos" / "one.mp4")
+    assert tags_like(old, {}) == {path: ("2026", "trip")}
+    assert tags_like(old, {"one.mp4": ("home",)}) == {}
+    assert tags_like(old, {path: ()}) == {}
+    assert tags_like(old, {"two.mp4": ("home",)}) == {path: ("2026", "trip")}
 
 
 def test_other_weights_under_the_same_name_are_told_with_a_command_that_works(

@@ -177,8 +177,9 @@ def index(
     if not paths and not listed:
         raise UsageError("nothing to index; give folders or files, or another store with --like")
     check_request(paths or (), options)
-    given_tags = tags_like(like) if like is not None else {}
-    given_tags |= read_tags(tags) if tags is not None else {}
+    given_tags = read_tags(tags) if tags is not None else {}
+    if like is not None:
+        given_tags |= tags_like(like, given_tags)
     with shown_progress(quiet=as_json) as announce:
         if not as_json:
             if takes_default(store, model):

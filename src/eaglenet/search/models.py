@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,8 @@ def load_for_search(
             raise StoreError(
                 f"{store.location} was made with other weights of {name!r}: it has changed since, "
                 "or came with another version of eaglenet. Index the same files again, in a store "
-                f"that takes its place when complete: eaglenet index --store NEW --like "
-                f"{store.location} --model {name} --swap"
+                "that takes its place when complete: eaglenet index --store NEW --like "
+                f"{shlex.quote(store.location)} --model {shlex.quote(name)} --swap"
             )
         raise StoreError(
             f"{store.location} was made with another model than {name!r}: their vectors cannot "

@@ -6,10 +6,11 @@ import ctypes
 import dataclasses
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from eaglenet.errors import StoreError, UsageError
+from eaglenet.search.indexing.files import tags_of
 from eaglenet.search.indexing.run import IndexOptions
 from eaglenet.search.store.base import kind_of, open_store
 
@@ -36,14 +37,16 @@ def settings_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, 
     return manifest.roots, changed
 
 
-def tags_like(store: str | Path) -> dict[str, tuple[str, ...]]:
-    """Tags of the files of ``store``."""
+def tags_like(
+    store: str | Path, given: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Tags of the files of ``store``, but of those that ``given`` names, by path or bare name."""
     files = open_store(store).snapshot().files
     return {
         path: tuple(tags)
         for paths, tags in zip(files.paths, files.tags, strict=True)
         for path in paths
-        if tags
+        if tags and tags_of(path, given) is None
     }
 
 

@@ -80,17 +80,22 @@ class WordsRun:
         """Store what waits: lines, then their sources, then the disk."""
         if not self._waiting:
             return
-        rows = [row for row, _ in self._waiting.values()]
+        waiting = list(self._waiting.values())
+        self._store(
+            [row for row, _ in waiting],
+            [word for row, lines in waiting for word in word_rows(row, lines)],
+        )
+        self._waiting, self._waiting_lines = {}, 0
+
+    def _store(self, rows: Sequence[SourceRow], lines: Sequence[WordRow]) -> None:
+        """Sources with all their lines, in one commit each."""
         # Of a killed run too, which may have stored lines and not that it did.
         self.words.remove_lines([row.key for row in rows])
-        self.words.add_lines(
-            [word for row, lines in self._waiting.values() for word in word_rows(row, lines)]
-        )
+        self.words.add_lines(lines)
         self.words.put_sources(rows)
         self.tables.sync()
         self.known.update((row.key, row) for row in rows)
         self.added += sum(row.lines for row in rows)
-        self._waiting, self._waiting_lines = {}, 0
 
     def store_part(self, row: SourceRow, lines: Sequence[Line]) -> None:
         """Store more lines of a source, and how far it is read."""
@@ -105,14 +110,13 @@ class WordsRun:
 
         Words do not depend on the model, and hearing them takes longer than seeing.
         """
-        for row, lines in other.lines_of(("speech", "text")):
-            if row.content in contents and row.key not in self.known:
-                self.words.remove_lines([row.key])
-                self.words.add_lines(lines)
-                self.words.put_sources([row])
-                self.known[row.key] = row
-                self.added += row.lines
-        self.tables.sync()
+        found = [
+            (row, lines)
+            for row, lines in other.lines_of(("speech", "text"))
+            if row.content in contents and row.key not in self.known
+        ]
+        if found:
+            self._store([row for row, _ in found], [line for _, lines in found for line in lines])
 
     def forget_lines(self, source: str, since: float) -> None:
         """Lines that a run stored before it was killed, or that another model read."""
