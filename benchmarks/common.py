@@ -87,11 +87,24 @@ def _product(
     return 2 * left[0] * left[1] * right[1]
 
 
+def _own_product(
+    left: list[int], weight: list[int], bias: list[int], out_shape: Any = None, **others: Any
+) -> int:
+    """The same of ``eaglenet.encoders.quick_gelu_product``, whose weight is a layer's own."""
+    return 2 * left[0] * left[1] * weight[0]
+
+
 def operations(function: Callable[[], Any]) -> int:
     """Floating-point operations of the matrix products and convolutions of a call, two a
     multiply-add. Attention is written out meanwhile, so that its products count on any device."""
+    import eaglenet.encoders.quick_gelu_product  # noqa: F401  # torch learns of the operation
+
     counter = FlopCounterMode(
-        display=False, custom_mapping={torch.ops.aten._addmm_activation: _product}
+        display=False,
+        custom_mapping={
+            torch.ops.aten._addmm_activation: _product,
+            torch.ops.eaglenet.quick_gelu_product: _own_product,
+        },
     )
     with sdpa_kernel(SDPBackend.MATH), counter:
         function()

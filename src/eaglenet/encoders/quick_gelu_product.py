@@ -1,0 +1,71 @@
+"""QuickGELU at the end of the product before it, on Hopper GPUs, and where it may be taken.
+
+cuBLAS applies no QuickGELU, so the widest tensor of a block of CLIP is written, read and written
+again, by torch.compile too. With the activation inside the product it is written once: 4 to 6% of
+CLIP B/32 on an H200. Triton is imported by the first call, for nothing else may pay for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor, nn
+
+LEAST_ROWS = 4096
+"""Fewer do not fill the device: the last block of a tower, which has one token a frame."""
+CAPABILITY = (9, 0)
+"""Hopper's: the kernel was tuned there, and older devices do not have its copy engine."""
+HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
+"""Asked here, since torch.compile cannot. AMD's devices also have a "capability" of (9, 0)."""
+STEP = 8
+"""Numbers of 16 bytes together: the copy engine wants every row to start at a multiple of them."""
+
+
+@torch.library.custom_op(
+    "eaglenet::quick_gelu_product",
+    mutates_args=(),
+    schema="(Tensor rows, Tensor weight, Tensor bias) -> Tensor",
+)
+def quick_gelu_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """quick_gelu(rows weight^T + bias) of bfloat16 tensors, rounded once.
+
+    An operation of its own, so that torch.compile takes it as it is and does not look inside.
+    """
+    from eaglenet.encoders.quick_gelu_kernel import launch
+
+    output = rows.new_empty(len(rows), len(weight))
+    with torch.cuda.device_of(rows):
+        launch(_aligned(rows), _aligned(weight), bias.contiguous(), output)
+    return output
+
+
+@quick_gelu_product.register_fake
+def _shape(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return rows.new_empty(rows.shape[0], weight.shape[0])
+
+
+def _aligned(matrix: Tensor) -> Tensor:
+    matrix = matrix.contiguous()
+    return matrix.clone() if matrix.data_ptr() % (STEP * matrix.element_size()) else matrix
+
+
+def is_applicable(tokens: Tensor, layer: nn.Linear) -> bool:
+    """Whether ``quick_gelu_product`` may stand for ``layer`` and QuickGELU, and pays.
+
+    There are no gradients through it: whether they are wanted is for the caller to ask.
+    """
+    return (
+        tokens.is_cuda
+        and not torch.is_autocast_enabled("cuda")
+        and tokens.dtype == layer.weight.dtype == layer.bias.dtype == torch.bfloat16
+        and tokens.numel() >= LEAST_ROWS * tokens.shape[-1]
+        and (layer.in_features % STEP, layer.out_features % STEP) == (0, 0)
+        and has_kernel(tokens.device)
+    )
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Whether the kernel runs on this CUDA device; torch.compile takes the answer as a constant."""
+    properties = torch.cuda.get_device_properties(device)
+    return HAS_TRITON and (properties.major, properties.minor) == CAPABILITY
