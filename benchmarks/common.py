@@ -60,13 +60,47 @@ def _nothing() -> None:
     return None
 
 
-def ceiling(device: str, *, dtype: torch.dtype | None = None, size: int | None = None) -> float:
-    """TFLOP/s of a square product (bf16 on a GPU, fp32 on a CPU): what a device gives at best."""
+def square_product(
+    device: str, *, dtype: torch.dtype | None = None, size: int | None = None
+) -> tuple[Callable[[], Any], int]:
+    """A product of two square matrices (bf16 on a GPU, fp32 on a CPU), and its operations."""
     on_gpu = device == "cuda"
     size = size or (8192 if on_gpu else 1024)
     dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2 * size**3 / timed(lambda: left @ right, device, repeats=10).best / 1e12
+    return lambda: left @ right, 2 * size**3
+
+
+def ceiling(device: str, *, dtype: torch.dtype | None = None, size: int | None = None) -> float:
+    """TFLOP/s of the best of ten square products: what a device gives at best, for a moment."""
+    product, count = square_product(device, dtype=dtype, size=size)
+    return count / timed(product, device, repeats=10).best / 1e12
+
+
+def calls_a_second(
+    sides: dict[str, Callable[[], Any]], device: str, *, rounds: int, turn: float
+) -> dict[str, float]:
+    """Of each side: median over rounds in which every side has one turn of about ``turn`` seconds.
+
+    The calls of a turn (one at least) are queued without waiting in between. A GPU that is kept
+    busy so runs into its limit of power, as it does in use.
+    """
+    synchronize = torch.cuda.synchronize if device == "cuda" else _nothing
+    warmup = 3 if device == "cuda" else 1
+    calls = {
+        name: max(1, round(turn / timed(side, device, repeats=1, warmup=warmup).best))
+        for name, side in sides.items()
+    }
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            synchronize()
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                side()
+            synchronize()
+            found[name].append(calls[name] / (time.perf_counter() - start))
+    return {name: statistics.median(rates) for name, rates in found.items()}
 
 
 @contextmanager

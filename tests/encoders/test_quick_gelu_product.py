@@ -172,6 +172,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[int, int
         yield described
 
 
+with_a_described_device = pytest.mark.usefixtures("device")
+
+
 def is_taken(
     *shape: int,
     hidden: int = 256,
@@ -194,14 +197,14 @@ def is_taken(
     return OURS in recorded.calls
 
 
-@pytest.mark.usefixtures("device")
+@with_a_described_device
 def test_a_layer_takes_it_in_inference_on_hopper() -> None:
     assert is_taken(LEAST_ROWS, 64)
     assert is_taken(96, 50, 64)
     assert is_taken(96, 50, 64, hidden=264)
 
 
-@pytest.mark.usefixtures("device")
+@with_a_described_device
 @pytest.mark.parametrize(
     "options",
     [
@@ -220,14 +223,14 @@ def test_a_layer_does_as_before_where_it_cannot_take_it(options: dict[str, Any])
     assert not is_taken(96, 50, 64, **options)
 
 
-@pytest.mark.usefixtures("device")
+@with_a_described_device
 def test_few_rows_and_odd_widths_are_left_to_others() -> None:
     assert not is_taken(LEAST_ROWS - 1, 64)
     assert not is_taken(768, 1, 64)
     assert not is_taken(96, 50, 60)
 
 
-@pytest.mark.usefixtures("device")
+@with_a_described_device
 def test_autocast_chooses_its_own_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
     assert not is_taken(96, 50, 64)
@@ -242,7 +245,7 @@ def test_other_devices_are_left_as_they_are(
     assert not is_taken(96, 50, 64)
 
 
-@pytest.mark.usefixtures("device")
+@with_a_described_device
 def test_without_triton_everything_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HAS_TRITON", False)
     assert not is_taken(96, 50, 64)

@@ -1,0 +1,60 @@
+"""How the benchmark of towers takes its times, and how many frames it gives a tower."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def with_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their folder is no package: scripts that import each other by name."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_sides_take_turns_of_as_many_calls_as_fill_one() -> None:
+    from common import calls_a_second
+
+    made: list[str] = []
+
+    def side(name: str, seconds: float) -> Any:
+        def call() -> None:
+            made.append(name)
+            time.sleep(seconds)
+
+        return call
+
+    sides = {"quick": side("quick", 0.005), "slow": side("slow", 0.08)}
+    found = calls_a_second(sides, "cpu", rounds=3, turn=0.06)
+    assert 0 < found["slow"] < found["quick"] <= 200
+    turns = [name for place, name in enumerate(made) if place == 0 or made[place - 1] != name]
+    assert turns == ["quick", "slow"] * 4  # warm calls, and three rounds
+    assert made.count("slow") == 2 + 3  # one call a turn at least
+    assert (made.count("quick") - 2) % 3 == 0
+
+
+def test_a_turn_without_length_is_one_call() -> None:
+    from common import calls_a_second
+
+    made: list[int] = []
+    calls_a_second({"side": lambda: made.append(1)}, "cpu", rounds=4, turn=0.0)
+    assert len(made) == 2 + 4
+
+
+@pytest.mark.parametrize(
+    ("tower", "frames"),
+    [("clip-b32", 2304), ("siglip2-b32-256", 2304), ("clip-b16", 768), ("pe-l", 768)],
+)
+def test_towers_of_few_tokens_get_more_frames_on_a_gpu(tower: str, frames: int) -> None:
+    from towers import batch_for
+
+    assert batch_for(tower, argparse.Namespace(batch=None, quick=False, device="cuda")) == frames
+    assert batch_for(tower, argparse.Namespace(batch=None, quick=False, device="cpu")) == 16
+    assert batch_for(tower, argparse.Namespace(batch=None, quick=True, device="cuda")) == 2
+    assert batch_for(tower, argparse.Namespace(batch=24, quick=True, device="cuda")) == 24
