@@ -185,6 +185,8 @@ def main() -> int:
             for name, row in compare(failures):
                 found["modules"][name] = row
                 print(f"{name}: {row}", file=sys.stderr, flush=True)
+        if not quick_gelu_product.HAS_TRITON:
+            failures.append("a launch failed, and the plain layers stood in")
     print(json.dumps(found, indent=2))
     return 1 if failures else 0
 

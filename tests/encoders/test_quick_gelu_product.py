@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -41,6 +42,15 @@ def interpreted() -> bool:
 needs_the_interpreter = pytest.mark.skipif(
     not interpreted(), reason="Triton is not installed, or TRITON_INTERPRET is not 1"
 )
+
+
+@pytest.fixture(autouse=True)
+def no_failure_goes_unseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The plain layers stand in for a kernel that fails, and would pass any comparison."""
+    monkeypatch.setattr(module, "HAS_TRITON", True)
+    with patch.object(module.logger, "warning") as warning:
+        yield
+    assert not warning.called
 
 
 def operands(rows: int, inner: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,6 +106,22 @@ def test_matrices_that_do_not_lie_as_the_kernel_reads_them_are_copied() -> None:
     assert torch.equal(quick_gelu_product(shifted, weight, bias), expected)
     turned = weight.T.contiguous().T
     assert torch.equal(quick_gelu_product(left, turned, bias), expected)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_a_kernel_that_fails_is_left_out_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eaglenet.encoders import quick_gelu_kernel
+
+    def fail(*_: Tensor) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(quick_gelu_kernel, "launch", fail)
+    given = operands(9, 16, 8)
+    with patch.object(module.logger, "warning") as warning:
+        found = quick_gelu_product(*given)
+    assert torch.equal(found, quick_gelu(F.linear(*given)))
+    assert "C compiler" in str(warning.call_args)
+    assert not module.HAS_TRITON
 
 
 @needs_the_interpreter
@@ -167,7 +193,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[int, int
         return SimpleNamespace(major=major, minor=minor)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-    monkeypatch.setattr(module, "HAS_TRITON", True)
     with FakeTensorMode():
         yield described
 

@@ -28,7 +28,7 @@ GROUP = 8
 """Tiles below each other that are taken before the next column: they share weights in cache."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 @no_type_check  # tests that check signatures would wrap it, and Triton reads its source
 def _activated_product(
     rows, weight, output, bias, num_rows, width, inner,

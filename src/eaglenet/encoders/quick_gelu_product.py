@@ -8,10 +8,15 @@ CLIP B/32 on an H200. Triton is imported by the first call, for nothing else may
 from __future__ import annotations
 
 import importlib.util
+import logging
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eaglenet.arithmetic import quick_gelu
+
+logger = logging.getLogger(__name__)
 LEAST_ROWS = 4096
 """Fewer do not fill the device: the last block of a tower, which has one token a frame."""
 CAPABILITY = (9, 0)
@@ -31,12 +36,19 @@ def quick_gelu_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """quick_gelu(rows weight^T + bias) of bfloat16 tensors, rounded once.
 
     An operation of its own, so that torch.compile takes it as it is and does not look inside.
+    Triton wants a C compiler and a folder to write to; where it fails, it is not asked again.
     """
-    from eaglenet.encoders.quick_gelu_kernel import launch
-
+    global HAS_TRITON
     output = rows.new_empty(len(rows), len(weight))
-    with torch.cuda.device_of(rows):
-        launch(_aligned(rows), _aligned(weight), bias.contiguous(), output)
+    try:
+        from eaglenet.encoders.quick_gelu_kernel import launch
+
+        with torch.cuda.device_of(rows):
+            launch(_aligned(rows), _aligned(weight), bias.contiguous(), output)
+    except Exception as error:
+        HAS_TRITON = False
+        logger.warning("CLIP's towers do without our kernel, a little slower: %s", error)
+        return quick_gelu(F.linear(rows, weight, bias))
     return output
 
 
