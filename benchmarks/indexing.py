@@ -31,6 +31,7 @@ import torch
 
 from common import save_result
 from decoding import FPS, Film, make_file
+from eaglenet.cores import num_cores
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.config import ClipConfig
 from eaglenet.experiments.pair_run import FRAMES_A_CLIP
@@ -260,7 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=64, help=f"of each film, {PIECE} at a time")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="for the whole")
+    parser.add_argument("--cores", type=int, default=num_cores(), help="for the whole")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--output", type=Path, help="folder for the result")
     options = parser.parse_args()

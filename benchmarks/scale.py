@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS, environment, percentiles
+from eaglenet.cores import num_cores
 from eaglenet.files import write_json
 from eaglenet.search.approximate import coded_shortlists, is_scanned, way_of
 from eaglenet.search.indexing.commit import COMMIT_CLIPS, Commit
@@ -291,7 +292,7 @@ def main() -> None:
         for part in PARTS_OF_ALL:
             subprocess.run([sys.executable, __file__, *part], check=True)
         return
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(num_cores())
     load = os.getloadavg()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary) / "store"

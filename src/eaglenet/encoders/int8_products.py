@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
@@ -28,6 +27,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor, nn
 
+from eaglenet.cores import num_cores
 from eaglenet.errors import UsageError
 
 NUM_APART = 8
@@ -208,4 +208,4 @@ def _product_with(weights: Int8[Tensor, "outputs inputs"], scales: Float[Tensor,
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="int8")
+    return ThreadPoolExecutor(num_cores(), thread_name_prefix="int8")

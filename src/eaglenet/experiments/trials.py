@@ -8,7 +8,6 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
-import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from eaglenet import plugins
+from eaglenet.cores import num_cores
 from eaglenet.data import SOURCES
 from eaglenet.data.sources import DataChoice
 from eaglenet.evaluation.bootstrap import RANKS
@@ -167,7 +167,7 @@ def _run_side_by_side(
 def _work(job: Job, share: int, modules: Sequence[str]) -> None:
     """What a process does: everything it prints goes to a log beside the run."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // share))
+    torch.set_num_threads(max(1, num_cores() // share))
     for module in modules:
         plugins.import_named(module)
     log = job.output.parent / f".{job.output.name}.log"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import signal
 import socket
@@ -16,6 +15,7 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
+from eaglenet.cores import num_cores
 from eaglenet.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
@@ -47,7 +47,7 @@ def run(
     def warm_app() -> FastAPI:
         engine.warm_up()
         on_cpu = engine.method.device.type == "cpu"
-        return create_app(engine, replace(settings, workers=_cores()) if on_cpu else settings)
+        return create_app(engine, replace(settings, workers=num_cores()) if on_cpu else settings)
 
     run_app(warm_app, settings, host=host, port=port, on_ready=on_ready, until=until)
 
@@ -64,7 +64,7 @@ def run_app(
     """:func:`run` for any app; it is made before the port is opened."""
     listener = _listen(host, port)
     with listener:
-        torch.set_num_threads(_cores())
+        torch.set_num_threads(num_cores())
         if platform.machine() in ("aarch64", "arm64"):
             # Its products of a few rows pack the weights anew each time: a sentence takes 26 ms
             # instead of 9 (Neoverse N1), a large batch the same.
@@ -107,10 +107,6 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         if self.force_exit:
             # Interrupted twice: answers are cut off as asked, which needs no tracebacks.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-
-
-def _cores() -> int:
-    return max(1, os.cpu_count() or 1)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from eaglenet.cores import num_cores
 from eaglenet.errors import UsageError
 from eaglenet.video.distinct import DistinctFrame
 from eaglenet.words.lines import Line, clean_lines
@@ -41,7 +41,7 @@ class TextReader:
         rapidocr = self.require()
         self.name = f"rapidocr {version('rapidocr')}"
         # One picture at a time: threads that wait for each other only burn cores.
-        threads = {"intra_op_num_threads": os.cpu_count() or 1, "inter_op_num_threads": 1}
+        threads = {"intra_op_num_threads": num_cores(), "inter_op_num_threads": 1}
         engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
         self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine})
 

@@ -14,7 +14,7 @@ from small_videos import colour_video
 from synthetic_store import BagMethod
 
 from eaglenet.errors import UnknownNameError
-from eaglenet.search.indexing import encoding
+from eaglenet.search.indexing import encoding, executor
 from eaglenet.search.indexing.decoding import ClipRequest
 from eaglenet.search.indexing.executor import (
     EXECUTORS,
@@ -109,6 +109,6 @@ def test_an_executor_that_is_not_there_is_told_before_anything_is_written(
 def test_processes_are_started_where_the_work_is_worth_it(
     wanted: int | None, files: int, size: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(executor, "num_cores", lambda: 2)
     todo = [found(f"/{number}.mp4", size=size) for number in range(files)]
     assert num_workers(todo, wanted) == expected

@@ -143,7 +143,7 @@ def test_workers_that_would_have_nothing_to_do_are_not_started(
             super().__init__(method, manifest, 0)
 
     monkeypatch.setattr(executor, "ClipEncoding", Encoding)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(executor, "num_cores", lambda: 2)
     run(videos, bag, workers=500)
     run(videos, bag, videos.parent / "other", workers=3)
     assert started == [4, 3]

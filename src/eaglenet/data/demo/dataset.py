@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eaglenet.cores import num_cores
 from eaglenet.data.demo.rendering import FRAME_SIZE, nearest_colour, render, render_batch
 from eaglenet.data.demo.world import (
     FRAMES_PER_SECOND,
@@ -140,7 +140,7 @@ def render_world(
     settings = {"seed": seed, "size": size, "frames": NUM_FRAMES, "fps": FRAMES_PER_SECOND}
     _claim(folder, settings | ({"unmentioned": unmentioned} if unmentioned else {}))
     missing = [scene for scene in scenes if not _video_path(folder, scene).exists()]
-    with ThreadPoolExecutor(workers or min(4, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(workers or min(4, num_cores())) as pool:
         # Encoding runs outside Python's lock, so threads are enough.
         written = pool.map(lambda scene: _write_scene(folder, scene, size), missing)
         for there, _ in enumerate(written, len(scenes) - len(missing) + 1):

@@ -9,11 +9,11 @@ can call :func:`eaglenet.search.indexing.inspection.inspect` and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from eaglenet.cores import num_cores
 from eaglenet.methods.base import Method
 from eaglenet.registry import Registry
 from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
@@ -127,7 +127,7 @@ EXECUTORS.add("local", LocalExecutor)
 
 def num_workers(files: Sequence[FoundFile], wanted: int | None) -> int:
     """None only where that is asked for: a bad file must not end the run or eat the machine."""
-    cores = os.cpu_count() or 1
+    cores = num_cores()
     if wanted is not None:
         # A long film keeps every core busy, but more workers need more files.
         return min(max(0, wanted), max(cores, len(files)))
