@@ -105,6 +105,8 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
         "towers.text.heads": 2, "towers.text.width": 16, "towers.text.layers": 1,
         "towers.text.mlp_width": 32, "beginning.steps": 3, "beginning.batch_items": 4,
         "beginning.evaluate_every": 3, "ingredients": "seed=1", "further": "seed=2",
+        "unlabelled": tmp_path / "frames", "agreeing": "seed=3 unlabelled_items=2",
+        "finishing": "seed=4 patch_dropout=0", "joined": "frames",
         "student.steps": 2, "student.batch_items": 4,
     }  # fmt: skip
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
@@ -115,7 +117,8 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
     # The Chinese piece is not kept, so its number is gone and the rest is as before.
     assert model.tokenizer.vocabulary_size == len(PIECES) - 1
     assert model.tokenizer(["a red picture"]).ids[0, :5].tolist() == [2, 4, 6, 5, 3]
-    assert (tmp_path / "run" / "further-0" / "done").exists()
+    for stage in ("further-0", "agreeing-0", "finishing-0"):
+        assert (tmp_path / "run" / stage / "done").exists()
     head = head_folder(tmp_path / "run" / "model")
     assert head is not None
     assert with_head(model, head).name == "wordframe"

@@ -39,17 +39,19 @@ def quick_gelu_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     Triton wants a C compiler and a folder to write to; where it fails, it is not asked again.
     """
     global HAS_TRITON
-    output = rows.new_empty(len(rows), len(weight))
-    try:
-        from eaglenet.encoders.quick_gelu_kernel import launch
+    if HAS_TRITON:
+        output = rows.new_empty(len(rows), len(weight))
+        try:
+            from eaglenet.encoders.quick_gelu_kernel import launch
 
-        with torch.cuda.device_of(rows):
-            launch(_aligned(rows), _aligned(weight), bias.contiguous(), output)
-    except Exception as error:
-        HAS_TRITON = False
-        logger.warning("CLIP's towers do without our kernel, a little slower: %s", error)
-        return quick_gelu(F.linear(rows, weight, bias))
-    return output
+            with torch.cuda.device_of(rows):
+                launch(_aligned(rows), _aligned(weight), bias.contiguous(), output)
+            return output
+        except Exception as error:
+            HAS_TRITON = False
+            logger.warning("CLIP's towers do without our kernel, a little slower: %s", error)
+    # A compiled tower calls this whatever was found out after it was compiled.
+    return quick_gelu(F.linear(rows, weight, bias))
 
 
 @quick_gelu_product.register_fake

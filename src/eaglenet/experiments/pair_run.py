@@ -8,6 +8,8 @@ from pathlib import Path
 
 import tokenizers
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 from eaglenet.encoders.compact.config import CompactConfig
 from eaglenet.encoders.compact.encoder import CompactEncoder
@@ -22,7 +24,7 @@ from eaglenet.methods.clip4clip import CLIP4ClipConfig
 from eaglenet.methods.folder import save
 from eaglenet.run_folder import EXPERIMENT, MODEL
 from eaglenet.settings import override, split_assignment, to_plain
-from eaglenet.training.pairs.banks import PairBank, open_bank
+from eaglenet.training.pairs.banks import PairBank, join_banks, open_bank, open_pictures
 from eaglenet.training.pairs.config import PairTrainingConfig
 from eaglenet.training.pairs.evaluation import evaluate_all, recall_sum
 from eaglenet.training.pairs.soup import Weights, greedy_soup
@@ -52,7 +54,12 @@ class PairExperiment:
     ingredients: runs from there, each `beginning` with these settings changed, separated by
         spaces ("lr_towers=5e-5 seed=1"); the mean of the weights of those that help each other
         (:mod:`eaglenet.training.pairs.soup`) is the teacher.
-    further: likewise, from that mean on; the mean of these and of that one is the teacher then.
+    further, agreeing, finishing: likewise, one after the other, from the mean so far on; the mean
+        of these and of that one is the next. Settings of ``agreeing`` may ask for pictures of
+        ``unlabelled`` beside each batch.
+    unlabelled: folders of frames of which the captions are not read.
+    joined: names of those of ``folders`` whose held-out items are trained on in the last two
+        stages, when all is chosen; what is left to compare by is what the other folders hold out.
     student: how towers of the wanted shape learn to see as the teacher sees.
     head_sentences, head_weight: captions that stand for all in the head of the model, which levels
         videos that are near to any of them, and how much that counts; 0 sentences: no head.
@@ -66,6 +73,10 @@ class PairExperiment:
     beginning: PairTrainingConfig = field(default_factory=PairTrainingConfig)
     ingredients: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
+    agreeing: tuple[str, ...] = ()
+    finishing: tuple[str, ...] = ()
+    unlabelled: str = ""
+    joined: str = ""
     student: PairTrainingConfig = field(default_factory=PairTrainingConfig)
     head_sentences: int = 900
     head_weight: float = 0.75
@@ -81,13 +92,13 @@ class PairExperiment:
     @property
     def frame_folders(self) -> list[Path]:
         """The folders of frames, which must be there."""
-        names = [name.strip() for name in self.folders.split(",") if name.strip()]
-        if not names:
+        found = _paths(self.folders)
+        if not found:
             raise DatasetError(
                 "no folder of frames is given; prepare some with `eaglenet data frames` and name "
                 "them: --set folders=A,B"
             )
-        return [Path(name).expanduser() for name in names]
+        return found
 
 
 def train_pairs(
@@ -122,7 +133,9 @@ def train_pairs(
 
     report(f"reading pictures of {experiment.folders}")
     banks = (bank(experiment.frame_folders, "train"), _validation(experiment.frame_folders, bank))
-    making = Making(experiment, output, *banks, report)
+    alone = _paths(experiment.unlabelled)
+    pictures = open_pictures(alone, size=experiment.picture_size, device=device) if alone else None
+    making = Making(experiment, output, *banks, report, pictures)
     encoder = making.student(making.teacher(making.beginning()))
     save_towers(encoder, backend, output / MODEL)
     sentences = typical_sentences(banks[0].items, experiment.head_sentences)
@@ -140,6 +153,7 @@ class Making:
     train: PairBank
     validation: Mapping[str, PairBank]
     report: Callable[[str], None]
+    pictures: UInt8[Tensor, "pictures 3 height width"] | None = None
 
     def beginning(self) -> Weights:
         """The towers as they come, brought together for a short while."""
@@ -150,10 +164,33 @@ class Making:
 
     def teacher(self, beginning: Weights) -> CompactEncoder:
         """The towers after the ingredients and the runs that follow them."""
-        runs = self.runs("ingredient", self.experiment.ingredients, beginning)
-        mean = self.mean(runs or [beginning])
-        further = self.runs("further", self.experiment.further, _copied(mean))
-        return self.mean([_copied(mean), *further]) if further else mean
+        experiment = self.experiment
+        mean = self.mean(self.runs("ingredient", experiment.ingredients, beginning) or [beginning])
+        mean = self.round("further", experiment.further, mean)
+        last = self.with_joined() if experiment.joined else self
+        mean = last.round("agreeing", experiment.agreeing, mean)
+        return last.round("finishing", experiment.finishing, mean)
+
+    def round(self, stage: str, settings: Sequence[str], mean: CompactEncoder) -> CompactEncoder:
+        """The mean of ``mean`` and of the runs from there."""
+        start = _copied(mean)
+        runs = self.runs(stage, settings, start)
+        return self.mean([start, *runs]) if runs else mean
+
+    def with_joined(self) -> Making:
+        """The same with what the folders named ``joined`` hold out among what is trained on."""
+        names = [name.strip() for name in self.experiment.joined.split(",")]
+        missing = [name for name in names if name not in self.validation]
+        if missing:
+            held = ", ".join(self.validation) or "none"
+            raise ConfigError(
+                f"joined names {', '.join(missing)}; folders that hold items out: {held}"
+            )
+        train = self.train
+        for name in names:
+            train = join_banks(train, self.validation[name])
+        rest = {name: bank for name, bank in self.validation.items() if name not in names}
+        return replace(self, train=train, validation=rest)
 
     def runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
         """A run from ``start`` for each list of settings."""
@@ -215,11 +252,25 @@ class Making:
             def report(line: str) -> None:
                 self.report(f"{stage}: {line}")
 
-            PairTrainer(encoder, self.train, self.validation, config, folder, report, teacher).run()
+            PairTrainer(
+                encoder,
+                self.train,
+                self.validation,
+                config,
+                folder,
+                report,
+                teacher,
+                self.pictures,
+            ).run()
             mark.write_text("")
         best = torch.load(folder / BEST, weights_only=True, map_location="cpu")
         weights: Weights = best["weights"]
         return weights
+
+
+def _paths(names: str) -> list[Path]:
+    """Folders that are written with commas between them."""
+    return [Path(name.strip()).expanduser() for name in names.split(",") if name.strip()]
 
 
 def _copied(encoder: CompactEncoder) -> Weights:

@@ -114,6 +114,35 @@ def open_bank(
     )
 
 
+def join_banks(first: PairBank, second: PairBank) -> PairBank:
+    """The items of both."""
+    frames, sentences = len(first.frames), len(first.sentences)
+    return PairBank(
+        items=first.items + second.items,
+        frames=torch.cat([first.frames, second.frames]),
+        first_frame=torch.cat([first.first_frame, second.first_frame + frames]),
+        num_frames=torch.cat([first.num_frames, second.num_frames]),
+        sentences=first.sentences + second.sentences,
+        ids=torch.cat([first.ids, second.ids]),
+        people=torch.cat([first.people, second.people + sentences]),
+        machine=torch.cat([first.machine, second.machine + sentences]),
+    )
+
+
+def open_pictures(
+    folders: Sequence[Path], *, size: int, device: torch.device | str, threads: int = 8
+) -> UInt8[Tensor, "frames 3 size size"]:
+    """The training frames of these folders, whatever captions or labels they have."""
+    parts = []
+    for path in folders:
+        folder = FrameFolder.open(path)
+        kept = [item for item in folder.items if item.split == "train"]
+        if not kept:
+            raise DatasetError(f"no training item in {path}")
+        parts.append(folder.read_frames(kept, size, threads=threads)[0].to(device).contiguous())
+    return torch.cat(parts)
+
+
 def _token_ids(
     sentences: Sequence[str], tokenize: Callable[[Sequence[str]], Tokens]
 ) -> Int[Tensor, "sentences words"]:

@@ -26,6 +26,8 @@ class PairTrainingConfig:
         patches left out, where the tower does not pool them.
     average: decay of the running mean of all weights, which is what is evaluated and saved.
     crop: smallest share of a picture's area that a random crop keeps.
+    unlabelled_items: pictures without sentences beside a batch, if the run has any: what the model
+        saw in them before training should stay (:func:`.distillation.agreement_loss`).
     compile_blocks: let torch compile the visual blocks (a GPU; about half a minute at the start).
     """
 
@@ -50,6 +52,7 @@ class PairTrainingConfig:
     crop: float = 0.4
     clip_norm: float = 1.0
     evaluate_every: int = 1000
+    unlabelled_items: int = 0
     compile_blocks: bool = False
     seed: int = 0
 
@@ -57,6 +60,8 @@ class PairTrainingConfig:
         for name in ("steps", "batch_items", "frames_per_video", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, should be at least 1")
+        if self.unlabelled_items < 0:
+            raise ConfigError(f"unlabelled_items is {self.unlabelled_items}, should not be below 0")
         for name in (
             "video_share",
             "soft_targets",

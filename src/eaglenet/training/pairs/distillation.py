@@ -1,4 +1,4 @@
-"""The loss of a student tower that sees pictures as its teacher sees them."""
+"""Losses of towers that see pictures as others see them: a teacher, or they themselves before."""
 
 from __future__ import annotations
 
@@ -21,16 +21,42 @@ def distillation_loss(
     """
     p, t, s = (F.normalize(part.float(), dim=-1) for part in (pictures, taught, sentences))
     scale = log_scale.detach().float().exp().clamp(max=100.0)
-    ours, theirs = scale * (p @ s.T), scale * (t @ s.T)
-    divergence = sum(
+    distance = (1 - (p * t).sum(dim=-1)).mean()
+    return distance + _divergence(scale * (p @ s.T), scale * (t @ s.T))
+
+
+def agreement_loss(
+    pictures: Float[Tensor, "pictures dim"],
+    sentences: Float[Tensor, "sentences dim"],
+    log_scale: Float[Tensor, ""],
+    *,
+    seen: Float[Tensor, "pictures dim"],
+    said: Float[Tensor, "sentences dim"],
+    scale: Float[Tensor, ""],
+) -> Float[Tensor, ""]:
+    r"""How far pictures without sentences have moved among the sentences of a batch.
+
+    ``KL(softmax(b v w^T) || softmax(a p s^T))``, over the sentences of a picture and over the
+    pictures of a sentence by halves, ``a = exp(log_scale)``; v (``seen``) and w (``said``) are the
+    unit vectors of the same pictures and sentences before training, b (``scale``) its scale then.
+    """
+    p, s = F.normalize(pictures.float(), dim=-1), F.normalize(sentences.float(), dim=-1)
+    ours = log_scale.float().exp().clamp(max=100.0) * (p @ s.T)
+    return _divergence(ours, scale * (seen.float() @ said.float().T))
+
+
+def _divergence(
+    ours: Float[Tensor, "rows columns"], theirs: Float[Tensor, "rows columns"]
+) -> Float[Tensor, ""]:
+    """Of softmax(ours) from softmax(theirs): the mean row's and the mean column's, by halves."""
+    parts = [
         F.kl_div(
             F.log_softmax(ours, dim=side),
             F.log_softmax(theirs, dim=side),
             reduction="sum",
             log_target=True,
         )
+        / ours.shape[1 - side]
         for side in (0, 1)
-    )
-    distance = (1 - (p * t).sum(dim=-1)).mean()
-    result: Tensor = distance + divergence / (2 * len(p))
-    return result
+    ]
+    return (parts[0] + parts[1]) / 2

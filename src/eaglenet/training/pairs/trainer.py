@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from eaglenet.encoders.compact.encoder import CompactEncoder
@@ -25,6 +25,7 @@ from eaglenet.training.pairs.config import PairTrainingConfig
 from eaglenet.training.pairs.distillation import distillation_loss
 from eaglenet.training.pairs.evaluation import evaluate_all, recall_sum
 from eaglenet.training.pairs.loss import pair_loss
+from eaglenet.training.pairs.unlabelled import Unlabelled
 from eaglenet.types import Tokens
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class PairTrainer:
     report: Callable[[str], None] = logger.info
     teacher: CompactEncoder | None = None
     """Towers to follow instead of the pairs; the text tower is theirs and stays as it is."""
+    pictures: UInt8[Tensor, "pictures 3 height width"] | None = None
+    """Pictures without sentences, of which ``unlabelled_items`` go with every batch."""
     averaged: CompactEncoder = field(init=False)
     step: int = 0
 
@@ -69,6 +72,9 @@ class PairTrainer:
         self._images = (~is_video).nonzero()[:, 0]
         is_soft = self.config.soft_targets > 0 and self.teacher is None
         self.meanings = self._meanings() if is_soft else None
+        self.unlabelled: Unlabelled | None = None
+        if self.pictures is not None and self.config.unlabelled_items and self.teacher is None:
+            self.unlabelled = Unlabelled.before(self.averaged, self.pictures, self.train.ids)
         self._optimizer = self._make_optimizer()
         self.output.mkdir(parents=True, exist_ok=True)
 
@@ -98,7 +104,11 @@ class PairTrainer:
         items = torch.cat([videos, images])
         sentences = self.train.draw_sentences(items, config.machine_share, self.generator)
         size = self.encoder.config.vision.image_size
-        pixels = random_views(self.train.frames[rows], size, config.crop, self.generator)
+        shown = self.train.frames[rows]
+        if self.unlabelled is not None:
+            others = self.unlabelled.draw(config.unlabelled_items, self.generator)
+            shown = torch.cat([shown, self.unlabelled.frames[others]])
+        pixels = random_views(shown, size, config.crop, self.generator)
         tokens = self._hide_words(self.train.tokens(sentences))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             pixels = self.encoder.vision.normalise(pixels)
@@ -106,7 +116,8 @@ class PairTrainer:
             words = self.encoder.text(tokens.ids, tokens.mask)
             taught = None if self.teacher is None else self._taught(pixels)
         sentence = mean_of_words(words.float(), tokens.mask)
-        pictures = pool_frames(frames.float(), len(videos), config.frames_per_video)
+        frames, alone = frames.float().tensor_split([len(rows)])
+        pictures = pool_frames(frames, len(videos), config.frames_per_video)
         if taught is None:
             loss = pair_loss(
                 pictures,
@@ -120,6 +131,10 @@ class PairTrainer:
         else:
             goal = pool_frames(taught.float(), len(videos), config.frames_per_video)
             loss = distillation_loss(pictures, goal, sentence, self.encoder.logit_scale)
+        if self.unlabelled is not None:
+            loss = loss + self.unlabelled.loss(
+                others, alone, sentences, sentence, self.encoder.logit_scale
+            )
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.encoder.parameters(), config.clip_norm)
@@ -235,7 +250,8 @@ class PairTrainer:
             for name, m in results.items()
         )
         self.report(f"step {self.step}, {seconds:.0f} s, loss {loss:.3f}: {recalls}")
-        if total > best:
+        # Without anything to compare by, the last is as good as any before, and more trained.
+        if total >= best:
             torch.save(
                 {
                     "weights": self.averaged.state_dict(),
