@@ -16,6 +16,7 @@ first, which takes seconds whatever the length: "both" is without that.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import statistics
 import sys
@@ -182,6 +183,10 @@ def transformers_model() -> Callable[[Frames], Any]:
 
 
 def open_clip_model() -> Callable[[Frames], Any]:
+    for package in ("cv2", "open_clip", "timm", "pytest"):
+        # The tests' import below would skip a test, which is no ImportError.
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"{package} is not installed")
     # Building a model needs nothing of torchvision, which open_clip imports all the same.
     sys.path.append(str(Path(__file__).parent.parent / "tests"))
     from timm_oracle import import_oracle
