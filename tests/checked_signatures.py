@@ -3,12 +3,16 @@
 jaxtyping binds the arguments of each call anew and checks them twice, so that the sizes of one
 signature can be compared with each other. A signature without shapes needs none of that; checked
 directly, it costs a tenth: a model with a real vocabulary loads in a fifth of the time.
+
+A function inside another is made at every call of that one. Its check is written and compiled the
+first time only: it takes a millisecond, which moving a few tensors would else cost every time.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import Any, get_args
 
 import jaxtyping
@@ -16,6 +20,10 @@ from beartype import BeartypeConf, beartype
 
 _shapes_checked = jaxtyping.jaxtyped
 _types_checked = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError))
+_CHECKED_FUNCTION = "__beartype_func"
+"""The keyword by whose default a check of beartype's knows what it calls."""
+_inner_checks: dict[CodeType, FunctionType | None] = {}
+"""Checks of functions inside others by their code; none where there is nothing to check."""
 
 
 def check_signatures(modules: list[str]) -> Any:
@@ -28,11 +36,34 @@ def _checked(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
     """What jaxtyping's import hook puts around each function and class."""
 
     def decorate(target: Any) -> Any:
+        if inspect.isfunction(target) and target.__code__ in _inner_checks:
+            return _checked_again(target)
         if inspect.isfunction(target) and not any(map(has_shape, _annotations(target))):
-            return _types_checked(target)
+            return _noted(_types_checked(target), target)
         return _shapes_checked(target, typechecker=typechecker)
 
     return decorate
+
+
+def _noted(check: Any, target: FunctionType) -> Any:
+    """``check``, kept for the next function of the same code where ``target`` is an inner one."""
+    if "<locals>" in target.__qualname__:
+        if check is target:
+            _inner_checks[target.__code__] = None
+        elif (check.__kwdefaults__ or {}).get(_CHECKED_FUNCTION) is target:
+            _inner_checks[target.__code__] = check
+    return check
+
+
+def _checked_again(target: FunctionType) -> Any:
+    """The check that was written for the same code, around this function."""
+    check = _inner_checks[target.__code__]
+    if check is None:
+        return target
+    again = FunctionType(check.__code__, check.__globals__, target.__name__, check.__defaults__)
+    again.__kwdefaults__ = {**(check.__kwdefaults__ or {}), _CHECKED_FUNCTION: target}
+    again.__wrapped__ = target  # type: ignore[attr-defined]
+    return again
 
 
 def has_shape(annotation: Any) -> bool:

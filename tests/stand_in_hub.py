@@ -18,6 +18,7 @@ def serve_hub(folder: Path, identifier: str) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are two writes
 
         def do_HEAD(self) -> None:
             self._answer(with_body=False)

@@ -36,6 +36,11 @@ class Pair:
     first: Float[Tensor, "size"]
     second: Float[Tensor, "size"]
 
+def adder(number: int):
+    def add(other: int) -> int:
+        return other + number if number < 9 else "many"
+    return add
+
 class Box:
     @property
     def wrong(self) -> int:
@@ -95,6 +100,21 @@ def test_types_without_shapes_are_checked_too(checked: ModuleType) -> None:
         checked.Box.made("1")
     with pytest.raises(wrong):
         checked.Box.chosen("1")
+
+
+def test_functions_inside_others_are_checked_each_time_and_are_their_own(
+    checked: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the check of the first is taken for all that have its code."""
+    first, second, ninth = checked.adder(1), checked.adder(2), checked.adder(9)
+    assert (first(1), second(1), first(1)) == (2, 3, 2)
+    for add in (first, second):
+        with pytest.raises(jaxtyping.TypeCheckError):
+            add("1")
+    with pytest.raises(jaxtyping.TypeCheckError):
+        ninth(1)
+    monkeypatch.setattr(checked_signatures, "_types_checked", lambda _: pytest.fail("written anew"))
+    assert checked.adder(3)(1) == 4
 
 
 def test_the_package_is_checked() -> None:

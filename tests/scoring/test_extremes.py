@@ -122,7 +122,7 @@ def test_any_selection_of_prepared_rows_is_scored(backend: str) -> None:
 )  # fmt: skip
 def test_a_broken_model_has_no_plausible_scores(backend: str, name: str) -> None:
     method = scaled(name, float("nan"))
-    scores = score_all(method, texts(2), videos(2), backend=backend)
+    scores = score_all(method, texts(1), videos(2), backend=backend)
     assert scores.isnan().all()
 
 
@@ -190,12 +190,12 @@ def test_sixty_four_frames_go_to_the_kernel() -> None:
 
 def test_half_precision_finds_the_same_first_video_where_it_is_clear() -> None:
     method = model(**RELEASED, dim=WIDE, num_heads=4)
-    text, video = texts(40, dim=WIDE), videos(30, dim=WIDE)
+    text, video = texts(24, dim=WIDE), videos(15, dim=WIDE)
     expected = score_all(method, text, video)
     half = score_all(method, text, video, precision="bf16")
     best = expected.topk(2, dim=1)
     is_clear = best.values[:, 0] - best.values[:, 1] > 3e-3
-    assert is_clear.sum() > 20
+    assert is_clear.sum() > 12
     assert torch.equal(half.argmax(dim=1)[is_clear], best.indices[is_clear, 0])
     assert largest_difference(half, expected) < 3e-3
 

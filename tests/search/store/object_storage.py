@@ -34,6 +34,9 @@ class Gate:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Head and body are two writes: without this the body waits for the head to be
+            # acknowledged, 40 ms at each request.
+            disable_nagle_algorithm = True
 
             def _forward(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
