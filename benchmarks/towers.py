@@ -66,7 +66,7 @@ TIMM = {
     "pe-b": "vit_pe_core_base_patch16_224",
     "pe-l": "vit_pe_core_large_patch14_336",
 }
-CHECKED = 96
+CHECKED = 384
 """Frames whose vectors are compared with fp32; of fewer, a GPU might take other products."""
 FEW_TOKENS = 64
 """Of a frame; towers with no more need larger batches to fill a GPU."""

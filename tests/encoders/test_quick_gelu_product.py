@@ -226,8 +226,8 @@ def is_taken(
 @with_a_described_device
 def test_a_layer_takes_it_in_inference_on_hopper() -> None:
     assert is_taken(LEAST_ROWS, 64)
-    assert is_taken(96, 50, 64)
-    assert is_taken(96, 50, 64, hidden=264)
+    assert is_taken(384, 50, 64)
+    assert is_taken(384, 50, 64, hidden=264)
 
 
 @with_a_described_device
@@ -246,20 +246,20 @@ def test_a_layer_takes_it_in_inference_on_hopper() -> None:
     ids=str,
 )
 def test_a_layer_does_as_before_where_it_cannot_take_it(options: dict[str, Any]) -> None:
-    assert not is_taken(96, 50, 64, **options)
+    assert not is_taken(384, 50, 64, **options)
 
 
 @with_a_described_device
 def test_few_rows_and_odd_widths_are_left_to_others() -> None:
     assert not is_taken(LEAST_ROWS - 1, 64)
     assert not is_taken(768, 1, 64)
-    assert not is_taken(96, 50, 60)
+    assert not is_taken(384, 50, 60)
 
 
 @with_a_described_device
 def test_autocast_chooses_its_own_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
-    assert not is_taken(96, 50, 64)
+    assert not is_taken(384, 50, 64)
 
 
 @pytest.mark.parametrize("capability", [AMPERE, (8, 9), BLACKWELL, (12, 0)])
@@ -268,13 +268,13 @@ def test_other_devices_are_left_as_they_are(
 ) -> None:
     device["capability"] = capability
     assert not has_kernel(torch.device("cuda"))
-    assert not is_taken(96, 50, 64)
+    assert not is_taken(384, 50, 64)
 
 
 @with_a_described_device
 def test_without_triton_everything_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HAS_TRITON", False)
-    assert not is_taken(96, 50, 64)
+    assert not is_taken(384, 50, 64)
 
 
 def test_the_towers_are_imported_without_triton_and_the_compiler() -> None:

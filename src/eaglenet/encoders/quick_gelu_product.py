@@ -1,8 +1,8 @@
 """QuickGELU at the end of the product before it, on Hopper GPUs, and where it may be taken.
 
 cuBLAS applies no QuickGELU, so the widest tensor of a block of CLIP is written, read and written
-again, by torch.compile too. With the activation inside the product it is written once: 4 to 6% of
-CLIP B/32 on an H200. Triton is imported by the first call, for nothing else may pay for it.
+again, by torch.compile too. With the activation inside the product it is written once: CLIP B/32
+encodes 3 to 4% more frames a second on an H200 (768 frames at a time). Triton is imported by the first call, for nothing else may pay for it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from eaglenet.arithmetic import quick_gelu
 
 logger = logging.getLogger(__name__)
-LEAST_ROWS = 4096
-"""Fewer do not fill the device: the last block of a tower, which has one token a frame."""
+LEAST_ROWS = 16384
+"""With fewer, starting the kernel takes longer than it saves: 96 frames of CLIP B/32 (4,800 rows)
+took 3.1 instead of 2.2 ms on an H200; layers of 10,000 rows are 10% faster with it."""
 CAPABILITY = (9, 0)
 """Hopper's: the kernel was tuned there, and older devices do not have its copy engine."""
 HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
