@@ -2,7 +2,8 @@
 
 cuBLAS applies no QuickGELU, so the widest tensor of a block of CLIP is written, read and written
 again, by torch.compile too. With the activation inside the product it is written once: CLIP B/32
-encodes 3 to 4% more frames a second on an H200 (768 frames at a time). Triton is imported by the first call, for nothing else may pay for it.
+encodes 3 to 4% more frames a second on an H200 (768 frames at a time). Triton is imported by the
+first call, for nothing else may pay for it.
 """
 
 from __future__ import annotations

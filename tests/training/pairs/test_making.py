@@ -206,6 +206,7 @@ def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
         "student",
     }
     assert any("the mean of ingredients" in line for line in said)
+    assert not any("pairs alone" in line for line in said)
     said.clear()
     (tmp_path / "student" / "done").unlink()
     again = making.student(making.teacher(beginning))
@@ -225,6 +226,16 @@ def test_what_was_held_out_is_trained_on_in_the_last_stages(tmp_path: Path) -> N
     wrong = Making(replace(experiment, joined="video"), tmp_path, bank(), held, lambda line: None)
     with pytest.raises(ConfigError, match="video; folders that hold items out: videos, pictures"):
         wrong.with_joined()
+
+
+def test_a_run_without_the_pictures_it_asks_for_says_so(tmp_path: Path) -> None:
+    experiment = PairExperiment(
+        "tiny", towers=TINY, beginning=tiny_training(), agreeing=("unlabelled_items=2",)
+    )
+    said: list[str] = []
+    making = Making(experiment, tmp_path, bank(), {}, said.append)
+    making.round("agreeing", experiment.agreeing, making._towers(pooled=False))
+    assert sum("agreeing-0: no folder is given as `unlabelled`" in line for line in said) == 1
 
 
 def test_the_last_weights_are_kept_where_nothing_is_held_out(tmp_path: Path) -> None:
