@@ -31,7 +31,7 @@ from eaglenet.training.pairs.soup import Weights, greedy_soup
 from eaglenet.training.pairs.trainer import BEST, PairTrainer
 
 FRAMES_A_CLIP = 6
-"""That a search looks at: nearly as good as 12 (the card has both on the test videos), for half of
+"""That a search looks at: as good as 12 (the card has both on the test videos), for half of
 the encoding, which is most of the work of indexing."""
 
 
