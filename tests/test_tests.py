@@ -15,7 +15,7 @@ ALONGSIDE = {"contract", "end_to_end", "hostile", "reference"}
 def is_fixture(node: ast.AST) -> bool:
     """A function that pytest calls to make something for tests."""
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
-        "fixture" in ast.unparse(decorator) for decorator in node.decorator_list
+        "pytest.fixture" in ast.unparse(decorator) for decorator in node.decorator_list
     )
 
 

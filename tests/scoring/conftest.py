@@ -40,6 +40,7 @@ def patched_once(patch: Callable[[FunctionType], Any]) -> Callable[[FunctionType
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_interpreter() -> Iterator[None]:
+    """Triton's interpreter exchanges its language once for a kernel (``patched_once``)."""
     if importlib.util.find_spec("triton") is None:
         yield
         return
