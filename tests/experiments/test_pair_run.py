@@ -110,7 +110,12 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
         "student.steps": 2, "student.batch_items": 4,
     }  # fmt: skip
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    trained = runner.invoke(app, ["train", "small", "--output", str(tmp_path / "run"), *options])
+    command = ["train", "small", "--output", str(tmp_path / "run"), *options]
+    refused = runner.invoke(app, [*command, "--set", "joined=frame"])
+    assert refused.exit_code != 0
+    assert "joined names frame; folders that hold items out: frames" in str(refused.exception)
+    assert not (tmp_path / "run" / "beginning").exists()
+    trained = runner.invoke(app, command)
     assert trained.exit_code == 0, trained.output
     model = eaglenet.load(tmp_path / "run" / "model")
     assert model.tokenizer is not None

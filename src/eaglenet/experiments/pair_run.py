@@ -136,6 +136,7 @@ def train_pairs(
     alone = _paths(experiment.unlabelled)
     pictures = open_pictures(alone, size=experiment.picture_size, device=device) if alone else None
     making = Making(experiment, output, *banks, report, pictures)
+    making.joined_names()  # a wrong one is told now, not after the stages before
     encoder = making.student(making.teacher(making.beginning()))
     save_towers(encoder, backend, output / MODEL)
     sentences = typical_sentences(banks[0].items, experiment.head_sentences)
@@ -179,18 +180,22 @@ class Making:
 
     def with_joined(self) -> Making:
         """The same with what the folders named ``joined`` hold out among what is trained on."""
-        names = [name.strip() for name in self.experiment.joined.split(",")]
+        names, train = self.joined_names(), self.train
+        for name in names:
+            train = join_banks(train, self.validation[name])
+        rest = {name: bank for name, bank in self.validation.items() if name not in names}
+        return replace(self, train=train, validation=rest)
+
+    def joined_names(self) -> list[str]:
+        """The folders of ``joined``, all of which hold something out."""
+        names = [name.strip() for name in self.experiment.joined.split(",") if name.strip()]
         missing = [name for name in names if name not in self.validation]
         if missing:
             held = ", ".join(self.validation) or "none"
             raise ConfigError(
                 f"joined names {', '.join(missing)}; folders that hold items out: {held}"
             )
-        train = self.train
-        for name in names:
-            train = join_banks(train, self.validation[name])
-        rest = {name: bank for name, bank in self.validation.items() if name not in names}
-        return replace(self, train=train, validation=rest)
+        return names
 
     def runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
         """A run from ``start`` for each list of settings."""
