@@ -48,6 +48,18 @@ masked_cases = pytest.mark.parametrize(
 )
 
 
+ON_EXPERTS_ALONE = {"hgr"}
+"""Methods that have no form on a tower's own frames."""
+
+
+def test_no_method_falls_out_of_these_tests() -> None:
+    """A tower that a method refuses is left out of the cases, even where it should not refuse."""
+    on_towers = {(case.method, case.variant) for case in CASES if case.encoder == "clip"}
+    wanted = {(name, variant) for name in METHODS for variant in CONFIGS.get(name, ["default"])}
+    assert {name for name, _ in wanted - on_towers} == ON_EXPERTS_ALONE
+    assert {case.method for case in CASES} == set(METHODS)
+
+
 @functools.cache
 def method_of(case: Case) -> Method:
     """Shared between tests, none of which may change it."""
