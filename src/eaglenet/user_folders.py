@@ -33,12 +33,3 @@ def cache_folder() -> Path:
 def default_store() -> str:
     """The store where none is named: that of ``EAGLENET_STORE``, or one in the data folder."""
     return os.environ.get(STORE_VARIABLE) or str(data_folder() / "store")
-
-
-def store_argument(location: object) -> str:
-    """What to add to a command so that it works on this store; nothing where it would anyhow.
-
-    >>> store_argument("holidays")
-    ' --store holidays'
-    """
-    return "" if str(location) == default_store() else f" --store {location}"

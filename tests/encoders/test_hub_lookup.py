@@ -80,9 +80,17 @@ def test_a_model_cached_in_part_counts_as_missing(hub_cache: Path) -> None:
         load_clip("openai/clip-vit-base-patch16")
 
 
-def test_a_missing_folder_is_no_hub_id() -> None:
-    with pytest.raises(ModelNotFoundError, match="no such folder or file"):
-        find_hub_folder("models/somewhere/deep")
+@pytest.mark.parametrize("name", ["models/somewhere/deep", "my models/mine", "../mine", "/mine"])
+def test_a_missing_folder_is_no_hub_id(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="no such folder or file") as failure:
+        find_hub_folder(name)
+    assert "hf download" not in str(failure.value)  # no hub could know it
+
+
+def test_the_revision_of_a_missing_model_is_told(hub_cache: Path) -> None:
+    with pytest.raises(ModelNotFoundError) as failure:
+        find_hub_folder("somebody/model@0123abc")
+    assert str(failure.value).endswith("hf download somebody/model --revision 0123abc")
 
 
 def test_the_hub_is_asked_for_what_the_cache_does_not_have(

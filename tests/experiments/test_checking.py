@@ -40,6 +40,13 @@ def test_missing_data_and_a_missing_model_are_told_together(tmp_path: Path) -> N
     assert "folder-small" in model  # what works without
 
 
+def test_a_missing_folder_of_a_model_is_not_to_be_downloaded(tmp_path: Path) -> None:
+    fault = dry_run("msrvtt-b32", "--set", f"encoder.source={tmp_path / 'my models'}")
+    assert f"no model '{tmp_path / 'my models'}'" in str(fault)
+    assert "--set encoder.source=FOLDER" in str(fault)
+    assert "--download" not in str(fault)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [([], "say it with --root FOLDER"), (["--root", "nosuch"], "--root nosuch: no such folder")],

@@ -179,6 +179,7 @@ def test_files_and_folders_are_removed_from_a_store(world: Path, tmp_path: Path)
     store = ["--store", str(tmp_path / "store")]
     unknown = runner.invoke(app, ["store", "remove", str(tmp_path / "nothing"), *store])
     assert isinstance(unknown.exception, UsageError)
+    assert str(unknown.exception).endswith(f"with: eaglenet store files --store {store[1]}")
     blue = world / "videos" / "blue.mp4"
     removed = runner.invoke(app, ["store", "remove", str(blue), *store])
     assert removed.stdout == f"1 file of {tmp_path / 'store'} forgotten\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from synthetic_store import (
     content_of,
     make_store,
 )
+from typer.testing import CliRunner
 
+from eaglenet.cli.main import app
 from eaglenet.errors import StoreError
 from eaglenet.search.engine import Engine
 from eaglenet.search.upkeep import repair
@@ -40,3 +43,21 @@ def test_repairing_never_leaves_less_than_can_be_searched(bag: BagMethod, tmp_pa
     with pytest.raises(StoreError, match="hold 3 clips, but 6 can be searched"):
         repair(tmp_path)
     assert len(Engine.open(tmp_path, bag).search("red car", k=50)) == 6
+
+
+@pytest.mark.parametrize("name", ["my store", "it's a store", "$HOME; store"])
+def test_the_command_that_a_damaged_store_asks_for_mends_it(
+    name: str, bag: BagMethod, tmp_path: Path
+) -> None:
+    """As it stands in the message, whatever the store's folder is called."""
+    location = tmp_path / name
+    make_store(location, bag, num_files=2)
+    expected = [hit.clip_id for hit in Engine.open(location, bag).search("red car")]
+    (location / "snapshot" / "current.json").write_text("{")
+    with pytest.raises(StoreError) as refused:
+        Engine.open(location, bag)
+    program, *arguments = shlex.split(str(refused.value).split("rebuild it with: ")[1])
+    assert program == "eaglenet"
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert [hit.clip_id for hit in Engine.open(location, bag).search("red car")] == expected

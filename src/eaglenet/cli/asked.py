@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaglenet.command_lines import quoted
 from eaglenet.errors import UsageError, cause_of
 from eaglenet.video.suffixes import VIDEO_SUFFIXES
 
@@ -49,11 +50,11 @@ class Asked:
             raise UsageError("--not works with words only, not with a picture or a video")
         if self.image is not None and self.image.suffix.lower() in VIDEO_SUFFIXES:
             raise UsageError(
-                f"--image takes a picture; to search with a video: --video {self.image}"
+                f"--image takes a picture; to search with a video: --video {quoted(self.image)}"
             )
         if self.similar is not None and Path(self.similar).exists():
             raise UsageError(
-                f"--similar takes a clip id; to search with a file: --video {self.similar}"
+                f"--similar takes a clip id; to search with a file: --video {quoted(self.similar)}"
             )
 
     def ask(self, engine: Engine, k: int, options: SearchOptions) -> list[Answer]:

@@ -18,6 +18,7 @@ from eaglenet.cli.demo_photograph import (
     rank_sentences,
 )
 from eaglenet.cli.progress import shown_progress
+from eaglenet.command_lines import quoted
 from eaglenet.errors import UsageError
 from eaglenet.progress import Progress, tell
 
@@ -103,15 +104,17 @@ def demo(
         )
         return
     say(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n")
-    say(NEXT_STEPS.format(output=output, sentence=asked[0][0]))
+    say(next_steps(asked[0][0], output / "store"))
 
 
-NEXT_STEPS = """Your own videos, with the model `small` (demo knows shapes only):
+def next_steps(sentence: str, store: Path) -> str:
+    """What to try after the demo: videos of one's own first."""
+    return f"""Your own videos, with the model `small` (demo knows shapes only):
   eaglenet index FOLDER
   eaglenet search "a dog on a beach"
 The demo world:
-  eaglenet search "{sentence}" --store {output}/store
-  eaglenet serve --store {output}/store          a page to search in, on this machine only
+  eaglenet search {quoted(sentence)} --store {quoted(store)}
+  eaglenet serve --store {quoted(store)}          a page to search in, on this machine only
   eaglenet train demo --output runs/demo         train the model yourself, in minutes"""
 
 

@@ -23,8 +23,8 @@ from eaglenet.cli.saving import Saved, save_hits
 from eaglenet.cli.store_options import StoreName
 from eaglenet.cli.terminal import counted, one_line
 from eaglenet.cli.words import NO_WORDS
+from eaglenet.command_lines import store_argument
 from eaglenet.errors import UsageError, VideoDecodeError
-from eaglenet.user_folders import store_argument
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine

@@ -21,6 +21,7 @@ from eaglenet.cli.training_options import (
     find_experiment,
     root_setting,
 )
+from eaglenet.command_lines import quoted
 
 if TYPE_CHECKING:
     from eaglenet.experiments.experiment import Experiment
@@ -89,7 +90,9 @@ def train_towers(name: str, output: Path, settings: list[str] | None, device: st
 
     experiment = TOWER_RECIPES[name].changed(settings or [])
     model = train_pairs(experiment, output, device=device)
-    print(f"the model is in {model}; next: eaglenet index FOLDER --store NEW --model {model}")
+    print(
+        f"the model is in {model}; next: eaglenet index FOLDER --store NEW --model {quoted(model)}"
+    )
 
 
 def show(result: dict[str, Any], output: str) -> None:
@@ -99,7 +102,7 @@ def show(result: dict[str, Any], output: str) -> None:
         row = metrics[direction]
         recalls = "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
         print(f"  {direction} [{metrics['protocol']}]  {recalls}")
-    print(f"  {result['seconds']:.0f} s; next: eaglenet evaluate {output}")
+    print(f"  {result['seconds']:.0f} s; next: eaglenet evaluate {quoted(output)}")
 
 
 def check(experiment: Experiment, device: str, as_json: bool) -> None:

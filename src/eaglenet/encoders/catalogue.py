@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from eaglenet.command_lines import quoted
 from eaglenet.errors import UsageError
 
 Languages = Literal["English", "many"]
@@ -139,7 +140,8 @@ def require_licence(identifier: str, page: str = "") -> None:
     raise UsageError(
         f"{identifier}{size} is licensed {licence}, which "
         "forbids commercial use. If that suits you, download it with `eaglenet models --download "
-        f"{identifier} --accept-licence {licence}`, or set {ACCEPTED}={licence}"
+        f"{quoted(identifier)} --accept-licence {quoted(licence)}`, or set "
+        f"{ACCEPTED}={quoted(licence)}"
     )
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eaglenet import foreign
+from eaglenet.command_lines import quoted
 from eaglenet.encoders.catalogue import HUB_IDS, require_licence
 from eaglenet.encoders.download_progress import download_progress
 from eaglenet.encoders.model_files import (
@@ -33,7 +34,7 @@ def find_hub_folder(name: str) -> Path:
     """The local folder of a hub model: from the cache where it is there, else downloaded."""
     identifier, revision = split_revision(HUB_IDS.get(name, name))
     # No import where the name cannot be a hub id: the message is the same, the wait is not.
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", identifier):
+    if not is_hub_id(identifier):
         raise _not_found(name, [Path(name)], "no such folder or file")
     import huggingface_hub
     from huggingface_hub import constants
@@ -115,6 +116,15 @@ def knock(endpoint: str, name: str) -> None:
         ) from error
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether a hub could know the name; paths of folders mostly are none.
+
+    >>> is_hub_id("openai/clip-vit-base-patch32"), is_hub_id("my models/mine"), is_hub_id("../run")
+    (True, False, False)
+    """
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
+
+
 def split_revision(name: str) -> tuple[str, str | None]:
     """``owner/model@commit`` in its two parts; without ``@`` the newest revision is meant."""
     found = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})", name)
@@ -124,7 +134,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
 def exact_name(name: str) -> str:
     """A hub model as ``owner/model@commit``, the one that lies here; any other name as it is."""
     identifier, revision = split_revision(HUB_IDS.get(name, name))
-    if revision is not None or not re.fullmatch(r"[\w.-]+/[\w.-]+", identifier):
+    if revision is not None or not is_hub_id(identifier):
         return name if revision is None else f"{identifier}@{revision}"
     folder = cached_folder(identifier)
     if folder is None or not re.fullmatch(r"[0-9a-f]{7,40}", folder.name):
@@ -214,16 +224,19 @@ def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) ->
 
 def _not_found(name: str, locations: list[Path], cause: str) -> ModelNotFoundError:
     """In one short line; a name that no hub could know is not asked for there."""
-    identifier = HUB_IDS.get(name, name)
-    if "/" not in identifier or Path(name).is_absolute():
+    identifier, revision = split_revision(HUB_IDS.get(name, name))
+    if not is_hub_id(identifier):
         return ModelNotFoundError(
             f"there is no model {name!r} ({cause})",
             "give small (--model small), which comes with the package, another of "
             "`eaglenet models`, or a model folder",
         )
+    fetch = f"hf download {quoted(identifier)}"
+    if revision is not None:
+        fetch += f" --revision {quoted(revision)}"
     looked_in = ", ".join(str(location) for location in locations)
     return ModelNotFoundError(
         f"model {name!r} was not found ({cause}; looked in {looked_in})",
         "give small (--model small), which comes with the package, or get it where there is a "
-        f"network: hf download {identifier}",
+        f"network: {fetch}",
     )

@@ -10,10 +10,12 @@ import torch
 
 import eaglenet.experiments.feature_data
 import eaglenet.experiments.frame_data  # noqa: F401  (rows of SOURCES)
+from eaglenet.command_lines import quoted
 from eaglenet.data import SOURCES
 from eaglenet.data.sources import DataChoice, Findings, Opening, Source
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.catalogue import HUB_IDS
+from eaglenet.encoders.hub_cache import is_hub_id, split_revision
 from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.methods import METHODS
@@ -68,16 +70,15 @@ def _advised(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
     """What is missing, with the ways out that training has: it knows no `--model`."""
     if not error.has_advice:
         return error
-    command = f"eaglenet models --download {HUB_IDS.get(source, source)}"
-    fetch = ""
-    if "/" in command:
-        fetch = (
-            f"; or fetch it where there is a network: {command}; the recipes folder-small (your "
-            "own videos) and frames (pictures) need no download"
+    identifier = HUB_IDS.get(source, source)
+    ways = ["name a folder that has it: --set encoder.source=FOLDER"]
+    if is_hub_id(split_revision(identifier)[0]):
+        ways.append(
+            "fetch it where there is a network: eaglenet models --download "
+            f"{quoted(identifier)}; the recipes folder-small (your own videos) and frames "
+            "(pictures) need no download"
         )
-    return ModelNotFoundError(
-        error.fact, f"name a folder that has it: --set encoder.source=FOLDER{fetch}"
-    )
+    return ModelNotFoundError(error.fact, "; or ".join(ways))
 
 
 def build_tokenizer(source: str) -> Tokenizer:

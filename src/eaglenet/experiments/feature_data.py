@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from eaglenet.command_lines import quoted
 from eaglenet.data.batches import FeaturePairs
 from eaglenet.data.experts import ExpertSplit, load_expert_folder
 from eaglenet.data.feature_folder import INDEX_FILE, load_feature_folder, made_otherwise, read_index
@@ -87,12 +88,12 @@ def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
         told = json.dumps(given)
         raise ConfigError(
             f"the folder has the experts {told}, the model takes {json.dumps(wanted)}: "
-            f"--set 'encoder.config.experts={told}'"
+            "--set " + quoted(f"encoder.config.experts={told}")
         )
     if features.frames_expert != config.frames:
         raise ConfigError(
             f"the folder's frames are {features.frames_expert!r}, the model's {config.frames!r}: "
-            f"--set encoder.config.frames={features.frames_expert}"
+            "--set " + quoted(f"encoder.config.frames={features.frames_expert}")
         )
     for name, found, expected in (
         ("text_dim", features.text_dim, config.text_dim),
@@ -101,7 +102,7 @@ def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
         if found != expected:
             raise ConfigError(
                 f"the folder has {name} {found}, the model takes {expected}: "
-                f"--set encoder.config.{name}={found}"
+                "--set " + quoted(f"encoder.config.{name}={found}")
             )
     return features
 
@@ -116,14 +117,14 @@ def check_features(features: FeatureSplit, reader: Reader) -> FeatureSplit:
     if given != expected:
         raise ConfigError(
             f"the features are {given[0]} wide for sentences and {given[1]} for frames, the model "
-            f"takes {expected[0]} and {expected[1]}: --set encoder.config.text_dim={given[0]} "
-            f"--set encoder.config.frame_dim={given[1]}"
+            f"takes {expected[0]} and {expected[1]}: --set encoder.config.text_dim={given[0]:d} "
+            f"--set encoder.config.frame_dim={given[1]:d}"
         )
     most = getattr(reader.config, "num_frames", None)
     if most is not None and features.max_frames > most:
         raise ConfigError(
             f"the features have up to {features.max_frames} frames per video, the model takes "
-            f"{most}: --set method_config.num_frames={features.max_frames}"
+            f"{most}: --set method_config.num_frames={features.max_frames:d}"
         )
     return features
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from eaglenet.command_lines import quoted
 from eaglenet.experiments.experiment import Experiment
 from eaglenet.registry import Registry
 
@@ -20,7 +21,7 @@ def add_recipe(name: str, recipe: Recipe, doc: str) -> None:
         return dataclasses.replace(recipe(), name=name)
 
     named.__name__ = name
-    named.__doc__ = f"eaglenet train {name} --output DIR\n\n{doc}"
+    named.__doc__ = f"eaglenet train {quoted(name)} --output DIR\n\n{doc}"
     RECIPES.add(name, named)
 
 

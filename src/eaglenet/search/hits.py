@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eaglenet.command_lines import quoted
 from eaglenet.errors import StoreError
 from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
@@ -76,7 +77,7 @@ def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptio
     if not scores.isfinite().all():
         raise StoreError(
             f"clips of {snapshot.location} have scores that are no numbers: its features are "
-            f"damaged; rebuild them with: eaglenet store repair --store {snapshot.location}"
+            f"damaged; rebuild them with: eaglenet store repair --store {quoted(snapshot.location)}"
         )
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = scores.sort(descending=True, stable=True).indices.tolist()

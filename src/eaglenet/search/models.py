@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from eaglenet.command_lines import quoted
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub_cache import exact_name
 from eaglenet.errors import CheckpointError, ModelNotFoundError, StoreError, UsageError
@@ -99,7 +99,7 @@ def load_for_search(
                 f"{store.location} was made with other weights of {name!r}: it has changed since, "
                 "or came with another version of eaglenet. Index the same files again, in a store "
                 "that takes its place when complete: eaglenet index --store NEW --like "
-                f"{shlex.quote(store.location)} --model {shlex.quote(name)} --swap"
+                f"{quoted(store.location)} --model {quoted(name)} --swap"
             )
         raise StoreError(
             f"{store.location} was made with another model than {name!r}: their vectors cannot "

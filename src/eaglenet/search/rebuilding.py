@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from eaglenet.command_lines import quoted
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search.indexing.files import tags_of
 from eaglenet.search.indexing.run import IndexOptions
@@ -76,7 +77,7 @@ def check_complete(new: str | Path, old: str | Path, failed: Iterable[str] = ())
             f"not swapped: {new} lacks {len(lacking or kept)} of the {len(kept)} files of {old}"
             + (f" ({named})" if named else "")
             + "; run the same command again when they are there; those that are gone for good are "
-            f"forgotten with `eaglenet store remove PATH --store {old}`"
+            f"forgotten with `eaglenet store remove PATH --store {quoted(old)}`"
         )
 
 

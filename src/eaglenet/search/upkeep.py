@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eaglenet.command_lines import quoted, store_argument
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.objects import absolute
 from eaglenet.search.approximate import Recall, measure_recall
@@ -58,7 +59,7 @@ def _require_whole(store: Store, tables: ClipStore) -> None:
         raise StoreError(
             f"the tables of {store.location} lack {sum(missing.values())} clips of {len(missing)} "
             "files that were indexed; what can be searched now stays searchable. Encode them "
-            f"again with: eaglenet index FOLDER --store {store.location}"
+            f"again with: eaglenet index FOLDER --store {quoted(store.location)}"
         )
     finished = {row.content for row in tables.files() if row.status == "done"}
     held = sum(content in finished for content, _ in set(tables.clip_keys()))
@@ -67,7 +68,7 @@ def _require_whole(store: Store, tables: ClipStore) -> None:
         raise StoreError(
             f"the tables of {store.location} hold {held} clips, but {searched} can be searched, "
             "which stays searchable. Restore the folder, or bring it up to date with: "
-            f"eaglenet index FOLDER --store {store.location}"
+            f"eaglenet index FOLDER --store {quoted(store.location)}"
         )
 
 
@@ -95,8 +96,8 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
         ]
         if not gone:
             raise UsageError(
-                f"{location} has no file {' or '.join(map(str, paths))}; `eaglenet store files` "
-                "lists those it has"
+                f"{location} has no file {' or '.join(map(str, paths))}; those it has are listed "
+                f"with: eaglenet store files{store_argument(location)}"
             )
         tables.remove_files(gone)
         left = [row for row in rows if row.path not in set(gone)]
@@ -143,20 +144,20 @@ def verify(location: str | Path) -> Verified:
             if place is not None and check != snapshot.columns["vector_check"][place]:
                 raise StoreError(
                     f"clips.lance and the snapshot of {location} differ in a clip of {key[0]}; "
-                    f"rebuild the snapshot with: eaglenet store repair --store {location}"
+                    f"rebuild the snapshot with: eaglenet store repair --store {quoted(location)}"
                 )
     missing = missing_clips(tables)
     if missing:
         raise StoreError(
             f"the tables of {location} lack {sum(missing.values())} clips that were indexed; "
-            f"encode them again with: eaglenet index FOLDER --store {location}"
+            f"encode them again with: eaglenet index FOLDER --store {quoted(location)}"
         )
     done = [row for row in files if row.status == "done"]
     shown = {path for paths in snapshot.files.paths for path in paths}
     if {row.path for row in done} != shown:
         raise StoreError(
             f"files.lance and the snapshot of {location} list other files; rebuild the snapshot "
-            f"with: eaglenet store repair --store {location}"
+            f"with: eaglenet store repair --store {quoted(location)}"
         )
     words = store.words()
     return Verified(len(snapshot), len(done), len(keys), words.verify() if words is not None else 0)
@@ -165,7 +166,7 @@ def verify(location: str | Path) -> Verified:
 def _check_levels(store: Store, snapshot: Snapshot) -> None:
     """Whether the clips are levelled by the bank of the store."""
     bank = store.bank()
-    repair_it = f"eaglenet store repair --store {store.location}"
+    repair_it = f"eaglenet store repair --store {quoted(store.location)}"
     if (None if bank is None else bank.note.file) != snapshot.bank:
         raise StoreError(
             f"the clips of {store.location} are levelled with {snapshot.bank or 'no bank'}, not "

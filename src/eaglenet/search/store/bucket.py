@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from eaglenet.command_lines import quoted, store_argument
 from eaglenet.errors import StoreError, UnreachableError
 from eaglenet.objects import MissingObjectError, ObjectError, ObjectFolder, storage_options
 from eaglenet.search.store import publishing
@@ -47,7 +48,6 @@ from eaglenet.search.store.published import PUBLISHED, Published
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
 from eaglenet.search.store.tables import ClipStore
 from eaglenet.search.store.words import WordIndex
-from eaglenet.user_folders import store_argument
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class StoreBucket:
                     if attempt == 4:
                         raise StoreError(
                             f"{self.location} has no readable snapshot ({error}); rebuild it with: "
-                            f"eaglenet store repair --store {self.location}"
+                            f"eaglenet store repair --store {quoted(self.location)}"
                         ) from error
                     time.sleep(0.2 * attempt)
         raise AssertionError("unreachable")

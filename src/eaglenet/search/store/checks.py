@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.command_lines import quoted
 from eaglenet.errors import StoreError
 
 FORMAT = 2
@@ -53,5 +54,5 @@ def damaged(part: str, location: str) -> StoreError:
     """An error that names the part and the command that mends it."""
     return StoreError(
         f"{part} in the snapshot of {location} is damaged: it is not as it was written. Rebuild "
-        f"the snapshot with: eaglenet store repair --store {location}"
+        f"the snapshot with: eaglenet store repair --store {quoted(location)}"
     )

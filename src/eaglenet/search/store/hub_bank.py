@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.command_lines import quoted
 from eaglenet.errors import StoreError
 from eaglenet.search.store.checks import file_check
 
@@ -115,8 +116,8 @@ def read_bank(content: bytes, note: HubNote, dim: int, location: str) -> HubBank
 def lost_bank(note: HubNote, location: str, reason: object) -> StoreError:
     return StoreError(
         f"{note.file} of {location} cannot be read ({reason}); what is searched stays as it is. "
-        f"Restore it, or name the bank again: eaglenet index FOLDER --store {location} --hubness "
-        "own|off|FILE"
+        f"Restore it, or name the bank again: eaglenet index FOLDER --store {quoted(location)} "
+        "--hubness own|off|FILE"
     )
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from eaglenet.command_lines import quoted
 from eaglenet.errors import StoreError
 from eaglenet.search.store.words import SourceRow, WordQuestion, WordRow
 from eaglenet.types import WordKind
@@ -194,8 +195,9 @@ class LanceWordIndex:
     def _damaged(self, what: str) -> StoreError:
         return StoreError(
             f"the words of {self.folder} are damaged ({what}); pictures can be searched with --in "
-            f"pictures. Forget the words with: eaglenet store repair --store {self.folder}, and "
-            "read them again with: eaglenet index"
+            "pictures. Forget the words with: eaglenet store repair --store "
+            f"{quoted(self.folder)}; read them again with: eaglenet index FOLDER --store "
+            f"{quoted(self.folder)}"
         )
 
 

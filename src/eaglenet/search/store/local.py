@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from eaglenet import foreign
+from eaglenet.command_lines import store_argument
 from eaglenet.errors import StoreError
 from eaglenet.files import sync, write_bytes
 from eaglenet.locking import LockHeldError, hold_lock
@@ -31,7 +32,6 @@ from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
 from eaglenet.search.store.tables import ClipStore
 from eaglenet.search.store.words import WordIndex
-from eaglenet.user_folders import store_argument
 
 MANIFEST = "manifest.json"
 TABLES = ("clips.lance", "files.lance")

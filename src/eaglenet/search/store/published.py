@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from eaglenet.command_lines import quoted
 from eaglenet.errors import StoreError
 from eaglenet.objects import ObjectFolder
 from eaglenet.search.store.checks import unsealed
@@ -36,7 +37,7 @@ class Published:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"{folder.url}/{PUBLISHED} is damaged ({error}); rebuild the snapshot with: "
-                f"eaglenet store repair --store {folder.url}"
+                f"eaglenet store repair --store {quoted(folder.url)}"
             ) from error
 
     def names(self) -> set[str]:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet import foreign
+from eaglenet.command_lines import quoted
 from eaglenet.errors import StoreError, UsageError
 from eaglenet.search.store.byte_sources import ByteSource, LocalBytes
 from eaglenet.search.store.checked import checked_slots
@@ -91,7 +92,7 @@ class Snapshot:
                 if attempt == 4 or not (self.folder / CURRENT).exists():
                     raise StoreError(
                         f"{location} has no readable snapshot ({error}); rebuild it with: "
-                        f"eaglenet store repair --store {location}"
+                        f"eaglenet store repair --store {quoted(location)}"
                     ) from error
             except OSError as error:
                 raise StoreError(
@@ -100,7 +101,7 @@ class Snapshot:
             except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
                 raise StoreError(
                     f"the snapshot in {location} is damaged ({error}); rebuild it with: "
-                    f"eaglenet store repair --store {location}"
+                    f"eaglenet store repair --store {quoted(location)}"
                 ) from error
 
     def _load(self) -> None:

@@ -1,0 +1,137 @@
+"""Commands that messages tell a user to run can be copied into a shell as they stand."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from eaglenet.cli.main import app
+from eaglenet.command_lines import quoted, store_argument
+from eaglenet.user_folders import STORE_VARIABLE
+
+SOURCE = Path(__file__).parents[1] / "src" / "eaglenet"
+
+QUOTING = ("quoted", "store_argument")
+NUMBER = re.compile(r"[.\d]*[dfg]")
+"""A format that only a number takes."""
+SAFE, UNSAFE = "\x01", "\x02"
+"""What stands for a value in the text of a message: quoted or a number, and any other."""
+
+COMMANDS = "|".join(typer.main.get_group(app).commands)
+TOLD = re.compile(rf"\b(?:eaglenet (?:{COMMANDS})|hf download|pip install|ray start)\b")
+END = re.compile(r"`|\n|[;,.:] |[;.]$")
+OPTION = re.compile(rf"(?<=[:;`,.(] )--[a-z-]+[ =][^ {SAFE}]*{UNSAFE}")
+"""An option to give, later in a message; at its beginning it says again what was given."""
+
+
+def pieces(node: ast.expr) -> str:
+    """The text of a message, a mark in place of every value."""
+    match node:
+        case ast.Constant(value=str(text)):
+            # A template for str.format has its values in braces.
+            return re.sub(r"\{\w+\}", UNSAFE, text)
+        case ast.JoinedStr(values=values):
+            return "".join(
+                part.value
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                else pieces(part)
+                for part in values
+            )
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return pieces(left) + pieces(right)
+        case ast.FormattedValue(value=value, format_spec=form, conversion=-1):
+            if form is not None and NUMBER.fullmatch(ast.unparse(form).strip("f'\"")):
+                return SAFE
+            return pieces(value) if isinstance(value, ast.Call) else UNSAFE
+        case ast.Call(func=ast.Name(id=name)) if name in QUOTING:
+            return SAFE
+    return UNSAFE
+
+
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every string; parts of a longer one come with it and alone."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr | ast.BinOp | ast.Constant):
+            yield node.lineno, pieces(node)
+
+
+def unquoted(message: str) -> list[str]:
+    """The commands and options of a message with a value that a shell may take apart."""
+    found = [hit[0] for hit in OPTION.finditer(message)]
+    for hit in TOLD.finditer(message):
+        end = END.search(message, hit.end())
+        command = message[hit.start() : end.start() if end else len(message)]
+        if UNSAFE in command:
+            found.append(command)
+    return [each.replace(SAFE, "QUOTED").replace(UNSAFE, "VALUE") for each in found]
+
+
+def test_every_value_in_a_told_command_is_quoted() -> None:
+    faults = {
+        f"{path.relative_to(SOURCE)}:{line}": found
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, message in messages(path.read_text("utf-8"))
+        if (found := unquoted(message))
+    }
+    assert faults == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'f"no store; make one with: eaglenet index PATH --store {folder}"',
+        'f"{place} is damaged: eaglenet store repair --store {store.location!r}"',
+        'f"is damaged; mend it: eaglenet store repair --store {str(place)}, and read it"',
+        'f"get it: hf download {name}"',
+        'f"to search with a video: --video {path}"',
+        'f"the frames are {frames}: --set encoder.config.frames={frames}"',
+        '"made; next: eaglenet evaluate " + output',
+        '"  eaglenet search \\"{sentence}\\" --store store"',
+        'f"train with `eaglenet train {quoted(name)} --output {output}`"',
+    ],
+)
+def test_an_unquoted_value_is_seen(source: str) -> None:
+    assert any(unquoted(message) for _, message in messages(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'f"no store at {folder}; make one with: eaglenet index PATH{store_argument(folder)}"',
+        'f"{place} is damaged: eaglenet store repair --store {quoted(place)}, {count} clips"',
+        'f"--root {root}: no such folder"',
+        'f"see `eaglenet models`, {name} is not one of them"',
+        'f"the model takes {most}: --set method_config.num_frames={frames:d}"',
+        '"the frames: --set " + quoted(f"encoder.config.frames={frames}")',
+        'f"eaglenet {version}"',
+    ],
+)
+def test_what_is_quoted_or_no_command_is_let_be(source: str) -> None:
+    assert not any(unquoted(message) for _, message in messages(source))
+
+
+@pytest.mark.parametrize(
+    "value", ["/My Videos/store", "it's", 'a "red" car', "$HOME", "a;b", "", "\u00e9t\u00e9", "~/x"]
+)
+def test_a_shell_reads_a_quoted_value_as_it_was(value: str) -> None:
+    assert shlex.split(f"eaglenet index {quoted(value)}") == ["eaglenet", "index", value]
+
+
+def test_a_plain_value_stays_as_it_is() -> None:
+    for plain in ("/films/store-2", "s3://films/store", "openai/clip-vit-base-patch32"):
+        assert quoted(plain) == plain
+    assert quoted(Path("films") / "a b") == "'films/a b'"
+
+
+def test_the_store_that_is_meant_anyhow_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hint that repeats the default would be noise; any other store has to be in it."""
+    monkeypatch.setenv(STORE_VARIABLE, "my store")
+    assert store_argument("my store") == ""
+    assert store_argument("/other/store") == " --store /other/store"
+    assert store_argument("/an other/store") == " --store '/an other/store'"
