@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.errors import UsageError
+from eaglenet.errors import StoreError, UsageError
 from eaglenet.methods import METHODS
 from eaglenet.methods.folder import PACKAGED, load
 from eaglenet.methods.head import save_head
@@ -58,10 +58,38 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
     assert not list(store.glob("bank-*"))
     with pytest.raises(UsageError, match="bag has no bank of sentences of its own"):
         index("own")
-    with pytest.raises(UsageError, match="give own, off, or a file of sentences"):
-        index(str(tmp_path / "none.txt"))
+    (tmp_path / "bytes.txt").write_bytes(b"\xff")
+    for name, cause in (("none.txt", "no such file"), ("bytes.txt", "'utf-8' codec")):
+        with pytest.raises(UsageError, match="give own, off, or a file of sentences") as refused:
+            index(str(tmp_path / name))
+        assert str(refused.value).startswith(f"{tmp_path / name}: cannot be read ({cause}")
     with pytest.raises(UsageError, match="a bank of 0 sentences"):
         read_sentences([" "])
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["lost", "damaged"])
+def test_a_bank_comes_back_when_it_is_named_again(is_there: bool, tmp_path: Path) -> None:
+    """As the message of a lost bank says."""
+    (tmp_path / "videos").mkdir()
+    colour_video(tmp_path / "videos/0.mp4", ["red", "green", "blue"])
+    store = tmp_path / "store"
+
+    def index(hubness: Any = None) -> None:
+        options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0, hubness=hubness)
+        index_videos([tmp_path / "videos"], store, "bag", method=BagMethod(), options=options)
+
+    index(["red car"])
+    (bank,) = store.glob("bank-*")
+    content = bank.read_bytes()
+    bank.unlink()
+    if is_there:
+        bank.write_bytes(b"damaged")
+    colour_video(tmp_path / "videos/1.mp4", ["blue", "red"])
+    with pytest.raises(StoreError, match="name the bank again"):
+        index()
+    index(["red car"])
+    assert bank.read_bytes() == content
+    assert verify(store).files == 2
 
 
 def test_a_head_gives_its_bank_and_leaves_the_towers_as_they_are(tmp_path: Path) -> None:

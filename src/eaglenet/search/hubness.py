@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from eaglenet import foreign
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.errors import StoreError, UsageError, cause_of
 from eaglenet.methods.base import Method
 from eaglenet.methods.head import head_folder, with_head
 from eaglenet.scoring.hubness import TEMPERATURE
@@ -49,7 +49,10 @@ def read_file(path: str, else_give: str = "") -> tuple[str, ...]:
     try:
         text = foreign.read_text(Path(path).expanduser())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{error}; give {else_give}a file of sentences, one a line") from None
+        raise UsageError(
+            f"{path}: cannot be read ({cause_of(error)}); give {else_give}a file of sentences, one "
+            "a line"
+        ) from error
     return _checked(text.splitlines())
 
 
@@ -107,7 +110,7 @@ def bank_of_sentences(sentences: Sequence[str], method: Method) -> HubBank:
 def set_bank(store: Store, tables: ClipStore, bank: HubBank | None) -> Store:
     """The store with this bank from its next publication on, all of its clips included."""
     if (None if bank is None else bank.note) == store.manifest.hubness:
-        return store
+        return store if _is_whole(store) else store.with_bank(bank)
     if store.is_searched and missing_clips(tables):
         # Everything is derived anew, and clips that the tables lost would be gone.
         raise StoreError(
@@ -115,3 +118,12 @@ def set_bank(store: Store, tables: ClipStore, bank: HubBank | None) -> Store:
             "first, without --hubness"
         )
     return store.with_bank(bank)
+
+
+def _is_whole(store: Store) -> bool:
+    """Whether its bank can be read; one that was lost comes back when it is named again."""
+    try:
+        store.bank()
+    except StoreError:
+        return False
+    return True

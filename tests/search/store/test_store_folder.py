@@ -23,6 +23,24 @@ def test_a_folder_without_a_store_says_how_to_make_one(tmp_path: Path) -> None:
         Engine.open(tmp_path / "nothing")
 
 
+def test_a_place_where_no_store_can_be_made_is_told_when_it_is_searched(
+    bag: BagMethod, tmp_path: Path
+) -> None:
+    """No command is told there that would be refused."""
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "a.mp4").touch()
+    make_store(tmp_path / "lost", bag, num_files=2)
+    (tmp_path / "lost" / "manifest.json").unlink()
+    for place, told in (
+        ("videos", "holds other files"),
+        ("videos/a.mp4", "is a file"),
+        ("lost", "holds a store's tables but no manifest"),
+    ):
+        with pytest.raises(StoreError, match=told) as refused:
+            Engine.open(tmp_path / place)
+        assert "eaglenet index" not in str(refused.value)
+
+
 @pytest.mark.parametrize("is_emptied", [False, True], ids=["gone", "emptied"])
 @pytest.mark.parametrize("table", ["clips", "files"])
 def test_a_lost_table_is_told_and_not_made_anew(

@@ -67,6 +67,8 @@ class StoreFolder:
         try:
             content = (folder / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
+            with suppress(OSError):
+                _require_room(folder)  # else the command below would be refused
             raise StoreError(
                 f"no store at {folder}; make one with: eaglenet index PATH{store_argument(folder)}"
             ) from None
