@@ -207,7 +207,7 @@ def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path
     assert set(hits) == {"red & green.mp4", "blue.mp4"}
     assert Path(hits["red & green.mp4"]["saved"]).is_file()
     assert hits["blue.mp4"]["saved"] is None
-    assert "1 of the files found are not there any more" in result.stderr
+    assert "found files that are not there any more: 1," in result.stderr
     assert "1 result not saved" in result.stderr
 
 

@@ -16,6 +16,7 @@ from eaglenet import plugins
 from eaglenet.cli.help import in_sections, speak_plainly
 from eaglenet.cli.quick import ShortCommand, end_short_command
 from eaglenet.cli.terminal import SafeFormatter, lines
+from eaglenet.cores import limit_threads
 from eaglenet.errors import EagleNetError, StoppedError, StoreError, UsageError
 from eaglenet.objects import ObjectError
 
@@ -156,6 +157,7 @@ for _name in COMMAND_MODULES:
 
 def main() -> None:
     """Run the command line. Exit codes: see ``eaglenet.errors``; 130 or 143 when interrupted."""
+    limit_threads()
     try:
         app()
     except KeyboardInterrupt:

@@ -263,7 +263,7 @@ def _tell_what_is_gone(answers: list[Answer], store: str) -> None:
     gone = [path for path in paths if is_gone(path)]
     if gone:
         print(
-            f"{len(gone)} of the files found are not there any more, {one_line(gone[0])} first; "
+            f"found files that are not there any more: {len(gone)}, {one_line(gone[0])} first; "
             f"forget them with: eaglenet index FOLDER{store_argument(store)} --drop-missing",
             file=sys.stderr,
         )
