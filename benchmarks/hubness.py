@@ -1,6 +1,6 @@
 """What a bank of sentences brings to a store of a model: recalls with and without.
 
-python benchmarks/hubness.py --root FRAMES --split val [--model small] [--frames 1] [--captions 4]
+python benchmarks/hubness.py --root TEST --training FRAMES --split test --frames 6 [--model small]
 
 Some captions of each video are queries over all videos. The levels are those that a store would
 keep (``eaglenet index --hubness``): of the model's own bank, of captions of the training split, of
@@ -30,7 +30,7 @@ from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.store.hub_bank import HubBank
 from eaglenet.training.epochs import index_chunks
 
-TRAINING_BANKS = (1024, 256, 64)
+TRAINING_BANKS = (4096, 1024, 256, 64)
 
 
 @torch.no_grad()
@@ -38,6 +38,7 @@ def main() -> None:
     """Read the options, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", required=True, help="folder of frames")
+    parser.add_argument("--training", default="", help="folder of the training split, if another")
     parser.add_argument("--split", default="val")
     parser.add_argument("--model", default="small")
     parser.add_argument("--frames", type=int, default=1, help="of a video")
@@ -47,9 +48,13 @@ def main() -> None:
     given = parser.parse_args()
     model = load(given.model).eval()
     model.frame_spec = dataclasses.replace(model.frame_spec, num_frames=given.frames)
-    data = DataChoice("frames", given.root, frames=model.frame_spec, workers=0)
     source, training = (
-        open_frames(data, name, Opening(model, Path())) for name in (given.split, "train")
+        open_frames(
+            DataChoice("frames", root, frames=model.frame_spec, workers=0),
+            split,
+            Opening(model, Path()),
+        )
+        for root, split in ((given.root, given.split), (given.training or given.root, "train"))
     )
 
     def texts_of(split: object, rows: Tensor) -> Tensor:
@@ -87,7 +92,11 @@ def main() -> None:
         row["most"] = int(torch.bincount(scores.topk(10).indices.flatten()).max())
         found.append(row)
         print(row)
-    settings = {key: value for key, value in vars(given).items() if key not in ("root", "output")}
+    settings = {
+        key: value
+        for key, value in vars(given).items()
+        if key not in ("root", "training", "output")
+    }
     result = {**settings, "queries": len(texts), "videos": len(videos), "rows": found}
     print(save_result("hubness", result, given.output))
 

@@ -46,6 +46,23 @@ def test_the_head_scores_the_towers_features_as_it_did_stored_ones(tmp_path: Pat
     torch.testing.assert_close(sentences.sentence, plain.sentence)
 
 
+@torch.no_grad()
+def test_a_head_in_int8_is_smaller_and_scores_nearly_the_same(tmp_path: Path) -> None:
+    head, model = trained(), eaglenet.load("demo")
+    save_head(head, tmp_path / "full")
+    save_head(head, tmp_path / "int8", storage="int8")
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "int8")]
+    assert sizes[1] < 0.3 * sizes[0]
+    full, rounded = (with_head(model, tmp_path / name) for name in ("full", "int8"))
+    generator = torch.Generator().manual_seed(0)
+    text = TextFeatures(torch.randn(3, DIM, generator=generator))
+    mask = torch.ones(5, 4, dtype=torch.bool)
+    video = VideoFeatures(torch.randn(5, 4, DIM, generator=generator), mask)
+    one, other = full.score(text, video), rounded.score(text, video)
+    assert not torch.equal(one, other)
+    torch.testing.assert_close(other, one, atol=0.02 * float(one.std()), rtol=0)
+
+
 def test_a_head_with_adapters_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="identity=true"):
         save_head(trained(identity=False), tmp_path / "head")

@@ -29,7 +29,8 @@ def typical_sentences(items: Sequence[FrameItem], number: int) -> list[str]:
 def save_level_head(model: Path, sentences: Sequence[str], weight: float) -> None:
     """Beside the towers in ``model``: `wordframe` without its interaction, a bank of these.
 
-    Their vectors are kept in half precision, and not the sentences.
+    Their vectors are kept, and not the sentences; in int8, for twice as many that take the space of
+    half precision level better, and the rounding changes nothing.
     """
     towers = load(model)
     config = WordFrameConfig(
@@ -41,5 +42,4 @@ def save_level_head(model: Path, sentences: Sequence[str], weight: float) -> Non
     for start in range(0, len(sentences), TEXTS_AT_ONCE):
         texts = towers.encode_text(sentences[start : start + TEXTS_AT_ONCE])
         head.bank.add(texts.sentence)
-    head.bank.half()
-    save_head(head, model / FOLDER)
+    save_head(head, model / FOLDER, storage="int8")

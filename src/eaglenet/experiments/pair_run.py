@@ -78,7 +78,7 @@ class PairExperiment:
     unlabelled: str = ""
     joined: str = ""
     student: PairTrainingConfig = field(default_factory=PairTrainingConfig)
-    head_sentences: int = 900
+    head_sentences: int = 1800
     head_weight: float = 0.75
 
     def changed(self, settings: Sequence[str]) -> PairExperiment:

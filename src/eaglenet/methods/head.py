@@ -19,7 +19,8 @@ from eaglenet.errors import CheckpointError, UsageError
 from eaglenet.files import write_json, write_tensors
 from eaglenet.layers.temporal_transformer import default_heads
 from eaglenet.methods.base import METHODS, Method
-from eaglenet.methods.folder import CONFIG, PACKAGED, WEIGHTS, is_packaged
+from eaglenet.methods.folder import CONFIG, PACKAGED, WEIGHTS, Storage, is_packaged
+from eaglenet.methods.int8_weights import from_int8, to_int8
 from eaglenet.run_folder import MODEL
 from eaglenet.settings import from_plain
 
@@ -37,8 +38,8 @@ def head_folder(model: str | Path) -> Path | None:
     return None
 
 
-def save_head(method: Method, folder: Path | str) -> None:
-    """Write all of a method but its towers.
+def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") -> None:
+    """Write all of a method but its towers; ``storage`` as of :func:`.folder.save`.
 
     A method that was trained on stored features has none, and may not have adapters either: these
     would be missing where real towers give the features.
@@ -62,7 +63,7 @@ def save_head(method: Method, folder: Path | str) -> None:
         if not name.startswith(TOWERS)
     }
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / WEIGHTS, weights)
+    write_tensors(folder / WEIGHTS, to_int8(weights) if storage == "int8" else weights)
     description = {
         "eaglenet_head": FORMAT,
         "method": method.name,
@@ -85,7 +86,7 @@ def with_head(model: Method, folder: Path | str) -> Method:
     path = folder / CONFIG
     try:
         plain = foreign.read_json(path)
-        weights = safetensors.torch.load_file(folder / WEIGHTS)
+        weights = from_int8(safetensors.torch.load_file(folder / WEIGHTS))
     except Exception as error:  # a damaged file can fail in any way
         raise CheckpointError(f"{folder}: the head cannot be read ({error})") from error
     if not isinstance(plain, dict) or plain.get("eaglenet_head") != FORMAT:
