@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ class FailingDisk:
     at: int | None = None
     number: int = 0
     is_torn: bool = False
-    """Whether the file that was being synced keeps only half of its bytes."""
+    """Whether the file that was being synced keeps only half of what was not on the disk yet."""
     operations: int = 0
+    synced: dict[int, int] = field(default_factory=dict)
+    """Of each file (by inode) that was synced: its bytes then."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fsync, replace, unlink = os.fsync, os.replace, os.unlink
@@ -28,9 +30,12 @@ class FailingDisk:
             path = os.readlink(f"/proc/self/fd/{descriptor}")
             if self._fails(path):
                 if self.is_torn and os.path.isfile(path):
-                    os.truncate(path, os.path.getsize(path) // 2)
+                    safe = self.synced.get(os.fstat(descriptor).st_ino, 0)
+                    os.truncate(path, safe + (os.path.getsize(path) - safe) // 2)
                 raise OSError(self.number, os.strerror(self.number))
             fsync(descriptor)
+            status = os.fstat(descriptor)
+            self.synced[status.st_ino] = status.st_size
 
         def failing_replace(source: Any, target: Any, **options: Any) -> None:
             if self._fails(str(target)):
@@ -40,6 +45,9 @@ class FailingDisk:
         def failing_unlink(path: Any, **options: Any) -> None:
             if self._fails(str(path)):
                 raise OSError(self.number, os.strerror(self.number), str(path))
+            if os.path.exists(path):
+                # The number may be another file's next.
+                self.synced.pop(os.stat(path).st_ino, None)
             unlink(path, **options)
 
         monkeypatch.setattr(os, "fsync", failing_fsync)

@@ -21,11 +21,11 @@ class ForgetfulDisk:
     root: Path
     cut: int | None = None
     syncs: int = 0
-    names: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Of each folder (by inode) that was synced: its entries then."""
+    names: dict[int, dict[str, tuple[int, bool]]] = field(default_factory=dict)
+    """Of each folder (by inode) that was synced: its entries then, and which of them are folders.
+    The inode of a folder that is removed may be a file's next."""
     contents: dict[int, bytes] = field(default_factory=dict)
     """Of each file (by inode) that was synced: its bytes then."""
-    folders: set[int] = field(default_factory=set)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = os.fsync
@@ -45,12 +45,7 @@ class ForgetfulDisk:
     def note(self, descriptor: int, path: str) -> None:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            entries = {}
-            for entry in os.scandir(path):
-                entries[entry.name] = entry.inode()
-                if entry.is_dir(follow_symlinks=False):
-                    self.folders.add(entry.inode())
-            self.names[status.st_ino] = entries
+            self.names[status.st_ino] = {entry.name: _known(entry) for entry in os.scandir(path)}
         else:
             self.contents[status.st_ino] = Path(path).read_bytes()
 
@@ -71,11 +66,13 @@ class ForgetfulDisk:
             for entry in os.scandir(now):
                 here[entry.name] = Path(entry.path)
                 if keeps_names:
-                    entries.setdefault(entry.name, entry.inode())
-                if entry.is_dir(follow_symlinks=False):
-                    self.folders.add(entry.inode())
-        for name, child in entries.items():
-            if child in self.folders:
+                    entries.setdefault(entry.name, _known(entry))
+        for name, (child, is_folder) in entries.items():
+            if is_folder:
                 self._restore(child, here.get(name), target / name, keeps_names)
             else:
                 (target / name).write_bytes(self.contents.get(child, b""))
+
+
+def _known(entry: os.DirEntry[str]) -> tuple[int, bool]:
+    return entry.inode(), entry.is_dir(follow_symlinks=False)
