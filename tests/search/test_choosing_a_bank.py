@@ -126,7 +126,7 @@ def test_the_model_in_the_package_levels_new_stores_with_its_own_bank(tmp_path: 
     found = runner.invoke(app, [*arguments, "--workers", "0", "--precision", "fp32"])
     assert found.exit_code == 0, found.output
     engine = Engine.open(tmp_path / "store", device="cpu")
-    assert engine.info()["hubness"] == "900 sentences of the model's own, weight 0.75"
+    assert engine.info()["hubness"] == "1800 sentences of the model's own, weight 0.75"
     for hit in engine.search("a red picture"):
         # Its head does the same arithmetic on the same frames: shortlist and ranking agree.
         assert hit.score == pytest.approx(hit.coarse_score, abs=2e-3)
