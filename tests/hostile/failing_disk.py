@@ -30,8 +30,9 @@ class FailingDisk:
             path = os.readlink(f"/proc/self/fd/{descriptor}")
             if self._fails(path):
                 if self.is_torn and os.path.isfile(path):
-                    safe = self.synced.get(os.fstat(descriptor).st_ino, 0)
-                    os.truncate(path, safe + (os.path.getsize(path) - safe) // 2)
+                    now = os.fstat(descriptor)
+                    safe = min(self.synced.get(now.st_ino, 0), now.st_size)
+                    os.truncate(path, (safe + now.st_size) // 2)
                 raise OSError(self.number, os.strerror(self.number))
             fsync(descriptor)
             status = os.fstat(descriptor)

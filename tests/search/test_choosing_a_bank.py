@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,18 @@ from eaglenet.search.upkeep import verify
 from eaglenet.types import Clips
 
 
+def index_with_bag(videos: Path, store: Path, hubness: Any = None) -> None:
+    options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0, hubness=hubness)
+    index_videos([videos], store, "bag", method=BagMethod(), options=options)
+
+
 def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     colour_video(tmp_path / "videos/0.mp4", ["red", "green", "blue"])
     store = tmp_path / "store"
 
     def index(hubness: Any = None) -> str:
-        options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0, hubness=hubness)
-        index_videos([tmp_path / "videos"], store, "bag", method=BagMethod(), options=options)
+        index_with_bag(tmp_path / "videos", store, hubness)
         assert verify(store).clips
         return str(Engine.open(store, BagMethod()).info()["hubness"])
 
@@ -73,11 +78,7 @@ def test_a_bank_comes_back_when_it_is_named_again(is_there: bool, tmp_path: Path
     (tmp_path / "videos").mkdir()
     colour_video(tmp_path / "videos/0.mp4", ["red", "green", "blue"])
     store = tmp_path / "store"
-
-    def index(hubness: Any = None) -> None:
-        options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0, hubness=hubness)
-        index_videos([tmp_path / "videos"], store, "bag", method=BagMethod(), options=options)
-
+    index = partial(index_with_bag, tmp_path / "videos", store)
     index(["red car"])
     (bank,) = store.glob("bank-*")
     content = bank.read_bytes()
