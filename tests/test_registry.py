@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import types
+from pathlib import Path
+
 import pytest
 
+from eaglenet.encoders import ENCODERS
 from eaglenet.errors import UnknownNameError
+from eaglenet.methods import METHODS
 from eaglenet.registry import MOST_LISTED, Registry
+from eaglenet.scoring.fast import FAST_FORMS
+
+SOURCES = Path(__file__).parents[1] / "src" / "eaglenet"
 
 
 def table(count: int) -> Registry[int]:
@@ -29,3 +39,65 @@ def test_of_very_many_names_only_some_are_listed() -> None:
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="twice"):
         table(1).add("shape0", 7)
+
+
+@pytest.fixture
+def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[int]:
+    """Names with modules, which are not imported yet; ``helpers`` adds nothing."""
+    package = types.ModuleType("shapes_of_a_test")
+    monkeypatch.setattr(package, "__path__", [str(tmp_path)], raising=False)
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    names = ["circle", "helpers", "hexagon", "square"]
+    modules = {name: f"{package.__name__}.{name}" for name in names}
+    for name in names:
+        add = f"from {package.__name__} import table; table.add({name!r}, {len(name)})"
+        (tmp_path / f"{name}.py").write_text("" if name == "helpers" else add)
+        monkeypatch.delitem(sys.modules, modules[name], raising=False)
+    table: Registry[int] = Registry("shape", modules=modules)
+    monkeypatch.setattr(package, "table", table, raising=False)
+    return table
+
+
+def imported(shapes: Registry[int]) -> list[str]:
+    return [name for name, module in shapes.modules.items() if module in sys.modules]
+
+
+def test_a_module_is_imported_when_its_name_is_asked_for(shapes: Registry[int]) -> None:
+    assert imported(shapes) == []
+    assert shapes["square"] == 6
+    assert "triangle" not in shapes
+    assert imported(shapes) == ["square"]
+    assert "hexagon" in shapes
+    assert imported(shapes) == ["hexagon", "square"]
+
+
+def test_names_are_listed_in_one_order_whoever_asked_before(shapes: Registry[int]) -> None:
+    shapes.add("of a plug-in", 1)
+    assert shapes["square"] == 6
+    assert list(shapes) == ["circle", "hexagon", "square", "of a plug-in"]
+    assert len(shapes) == 4
+
+
+def test_an_unknown_name_is_told_those_that_nobody_asked_for(shapes: Registry[int]) -> None:
+    with pytest.raises(UnknownNameError, match=r"mean 'circle'\? \(known: circle, hexagon, square"):
+        shapes["cirle"]
+    with pytest.raises(UnknownNameError, match="unknown shape 'helpers'"):
+        shapes["helpers"]
+
+
+def test_the_name_of_a_module_is_taken_before_it_is_imported(shapes: Registry[int]) -> None:
+    with pytest.raises(ValueError, match="twice"):
+        shapes.add("square", 7)
+    assert shapes["square"] == 6
+
+
+@pytest.mark.parametrize("table", [ENCODERS, FAST_FORMS], ids=["ENCODERS", "FAST_FORMS"])
+def test_every_module_that_is_named_adds_its_name(table: Registry[object]) -> None:
+    assert list(table) == list(table.modules)
+
+
+def test_every_method_has_the_name_of_its_file() -> None:
+    files = (SOURCES / "methods").glob("*.py")
+    adding = {file.stem for file in files if re.search(r"^METHODS\.add\(", file.read_text(), re.M)}
+    assert len(adding) > 20
+    assert list(METHODS) == sorted(adding)

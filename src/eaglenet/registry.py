@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Generic, TypeVar
 
 from eaglenet import plugins
@@ -25,23 +26,30 @@ class Registry(Generic[Entry]):
     4
     """
 
-    def __init__(self, kind: str, *, is_open: bool = False) -> None:
-        """``is_open``: other packages add entries; they are imported when a name is not known."""
+    def __init__(
+        self, kind: str, *, is_open: bool = False, modules: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        is_open: other packages add entries; they are imported when a name is not known.
+        modules: the module that adds a name, imported when that name is asked for, since a search
+            should not wait for thirty methods; all of them where the names are listed.
+        """
         self.kind = kind
         self.is_open = is_open
+        self.modules = dict(modules or {})
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> Entry:
-        if name in self._entries:
+        if name in self:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         self._entries[name] = entry
         return entry
 
     def __getitem__(self, name: str) -> Entry:
-        if name not in self._entries and self.is_open:
+        if name not in self and self.is_open:
             plugins.load_installed()
-        if name not in self._entries:
-            close = difflib.get_close_matches(name, self._entries, n=1)
+        if name not in self:
+            close = difflib.get_close_matches(name, list(self), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             others = "; a package may bring it: install it, or give --import MODULE"
             raise UnknownNameError(
@@ -52,15 +60,24 @@ class Registry(Generic[Entry]):
 
     def _listed(self) -> str:
         """The names, or the first of very many."""
-        shown = ", ".join(list(self._entries)[:MOST_LISTED]) or "none"
-        more = len(self._entries) - MOST_LISTED
+        names = list(self)
+        shown = ", ".join(names[:MOST_LISTED]) or "none"
+        more = len(names) - MOST_LISTED
         return f"{shown} and {more} more" if more > 0 else shown
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._entries and name in self.modules:
+            # While that module adds the name, it is being imported, and this does nothing.
+            import_module(self.modules[str(name)])
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        """The names with modules in their order, then the others as they were added.
+
+        Who asked for what before has no say in it.
+        """
+        ours = [name for name in self.modules if name in self]
+        return iter(ours + [name for name in self._entries if name not in self.modules])
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(1 for _ in self)  # list() would ask for the length first

@@ -76,6 +76,27 @@ for family in sys.argv[3:]:
     assert done.stdout.splitlines() == [f"{each} True True" for each in families], done.stderr
 
 
+def test_a_search_imports_the_methods_and_towers_of_its_model_alone() -> None:
+    code = """
+import sys
+import eaglenet
+from eaglenet.methods.folder import load_for_texts
+from eaglenet.search.engine import Engine
+load_for_texts("small")
+for part in ("methods", "scoring", "encoders"):
+    print(part, *sorted(name for name in sys.modules if name.startswith(f"eaglenet.{part}.")))
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    methods, scoring, encoders = done.stdout.splitlines()
+    assert "eaglenet.methods.clip4clip" in methods
+    assert "eaglenet.methods.xpool" not in methods
+    assert "eaglenet.methods.eaglenet" not in methods.split()
+    assert "eaglenet.scoring.eaglenet" not in scoring
+    assert "eaglenet.encoders.compact.family" in encoders
+    assert "eaglenet.encoders.siglip" not in encoders
+
+
 def test_it_ends_with_its_code_and_all_that_it_printed() -> None:
     code = """
 import atexit, sys

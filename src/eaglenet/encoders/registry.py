@@ -61,4 +61,16 @@ class EncoderSpec:
     reads_features: bool = False
 
 
-ENCODERS: Registry[EncoderSpec] = Registry("encoder family", is_open=True)
+ENCODERS: Registry[EncoderSpec] = Registry(
+    "encoder family",
+    is_open=True,
+    modules={
+        "clip": "eaglenet.encoders.clip_family",
+        "experts": "eaglenet.encoders.experts",
+        "features": "eaglenet.encoders.feature_encoder",
+        "compact": "eaglenet.encoders.compact.family",
+        "openclip": "eaglenet.encoders.openclip.family",
+        "perception": "eaglenet.encoders.perception.family",
+        "siglip": "eaglenet.encoders.siglip.family",
+    },
+)

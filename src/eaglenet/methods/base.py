@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -304,4 +305,12 @@ class MethodSpec:
         return self.checked.startswith("approximate")
 
 
-METHODS: Registry[MethodSpec] = Registry("method", is_open=True)
+METHODS: Registry[MethodSpec] = Registry(
+    "method",
+    is_open=True,
+    modules={
+        module.name: f"eaglenet.methods.{module.name}"
+        for module in iter_modules([str(Path(__file__).parent)])
+    },
+)
+"""A method has the name of its file, which is imported when the name is asked for."""

@@ -1,6 +1,7 @@
 """The table of fast scorers: methods whose score can be arranged so that little is left of a pair.
 
-A method gets one with a function and ``FAST_FORMS.add(name of the method, function)``.
+A method gets one with a function and ``FAST_FORMS.add(name of the method, function)``; a module of
+this package that does so is named in the table.
 """
 
 from __future__ import annotations
@@ -38,4 +39,10 @@ class Arrange(Protocol):
         ...
 
 
-FAST_FORMS: Registry[Arrange] = Registry("fast scorer")
+FAST_FORMS: Registry[Arrange] = Registry(
+    "fast scorer",
+    modules={
+        "eaglenet": "eaglenet.scoring.eaglenet.scorers",
+        "wordframe": "eaglenet.scoring.wordframe",
+    },
+)

@@ -1,5 +1,1 @@
-"""EagleNet's scores, factorised: in plain PyTorch and as Triton kernels; both get registered."""
-
-from eaglenet.scoring.eaglenet import scorers
-
-__all__ = ["scorers"]
+"""EagleNet's scores, factorised: in plain PyTorch and as Triton kernels."""
