@@ -45,3 +45,23 @@ def test_indexing_says_what_is_missing_before_it_loads_anything(
     assert "\n" not in str(result.exception)
     assert "loading" not in result.stderr
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "told"), [("videos", "holds other files"), ("videos/a.mp4", "is a file")]
+)
+def test_a_place_that_cannot_be_a_store_is_told_before_a_model_is_loaded_or_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, told: str
+) -> None:
+    def load(name: str) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(videos, "load_model", load)
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "a.mp4").write_bytes(b"of a user")
+    command = ["index", str(tmp_path / "videos"), "--store", str(tmp_path / place)]
+    result = runner.invoke(app, [*command, "--model", "fast"])
+    assert isinstance(result.exception, EagleNetError)
+    assert told in str(result.exception)
+    assert "loading" not in result.stderr
+    assert (tmp_path / "videos" / "a.mp4").read_bytes() == b"of a user"

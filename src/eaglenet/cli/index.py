@@ -176,7 +176,7 @@ def index(
     listed = read_list(files) if files is not None else []
     if not paths and not listed:
         raise UsageError("nothing to index; give folders or files, or another store with --like")
-    check_request(paths or (), options)
+    check_request(paths or (), store, options)
     given_tags = read_tags(tags) if tags is not None else {}
     if like is not None:
         given_tags |= tags_like(like, given_tags)

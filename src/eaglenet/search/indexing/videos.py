@@ -88,7 +88,7 @@ def index_videos(
     ``on_progress`` is told of encoding, ``on_words`` of reading text and hearing speech.
     """
     options = options or IndexOptions()
-    make_executor = check_request(paths, options)
+    make_executor = check_request(paths, store, options)
     roots = [absolute(path) for path in paths]
     found = _find(roots, files, store, options.exclude)
     readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
@@ -146,12 +146,16 @@ def index_videos(
     return dataclasses.replace(report, device=str(method.device), precision=precision)
 
 
-def check_request(paths: Sequence[str | Path], options: IndexOptions) -> MakeExecutor:
+def check_request(
+    paths: Sequence[str | Path], store: str | Path, options: IndexOptions
+) -> MakeExecutor:
     """Refuse what cannot work before anything is loaded, which takes seconds; gives the executor.
 
-    A path, a device, a precision, an executor or an extra that is not there.
+    A path, a device, a precision, an executor or an extra that is not there; a place where no
+    store can be.
     """
     check_splitting(options.splitting)
+    kind_of(store).require_room(str(store))
     for root in map(absolute, paths):
         if not is_object(root) and not Path(root).exists():
             raise UsageError(f"{root}: no such file or folder")

@@ -45,6 +45,11 @@ class Store(Protocol):
         ...
 
     @classmethod
+    def require_room(cls, location: str) -> None:
+        """Refuse a location where there is no store and none can be made; cheap."""
+        ...
+
+    @classmethod
     def open(cls, location: str) -> Self:
         """Read the manifest; says how to make a store where there is none."""
         ...

@@ -85,6 +85,10 @@ class StoreBucket:
             return True
 
     @classmethod
+    def require_room(cls, location: str) -> None:
+        cls.exists(location)  # says where it cannot be reached
+
+    @classmethod
     def exists(cls, location: str) -> bool:
         with _store_errors():
             try:

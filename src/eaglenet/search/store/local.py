@@ -62,13 +62,32 @@ class StoreFolder:
         return (_path(location) / MANIFEST).exists()
 
     @classmethod
+    def require_room(cls, location: str | Path) -> None:
+        folder = _path(location)
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"{folder} is a file; give a folder for --store")
+        if not folder.exists() or (folder / MANIFEST).exists():
+            return
+        if (folder / TABLES[0]).exists():
+            # The manifest is written before the tables, so it did not get lost in a crash.
+            raise StoreError(
+                f"{folder} holds a store's tables but no {MANIFEST}, which says with what model and "
+                "settings they were made; restore it, or give another --store"
+            )
+        ours = {LOCK, SNAPSHOT, MARK, *TABLES, *WORD_TABLES}
+        if any(
+            path.name not in ours and not path.name.startswith(".") for path in folder.iterdir()
+        ):
+            raise StoreError(f"{folder} holds other files and is not a store; give another --store")
+
+    @classmethod
     def open(cls, location: str | Path) -> Self:
         folder = _path(location)
         try:
             content = (folder / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             with suppress(OSError):
-                _require_room(folder)  # else the command below would be refused
+                cls.require_room(folder)  # else the command below would be refused
             raise StoreError(
                 f"no store at {folder}; make one with: eaglenet index PATH{store_argument(folder)}"
             ) from None
@@ -83,7 +102,7 @@ class StoreFolder:
     @contextmanager
     def create(cls, location: str | Path, wanted: Manifest) -> Iterator[Self]:
         folder = _path(location)
-        _require_room(folder)
+        cls.require_room(folder)
         if cls.exists(folder):
             # Before the lock, so that a wrong model is told even while another writer works.
             cls.open(folder).manifest.require_same(wanted, str(folder))
@@ -197,23 +216,6 @@ class StoreFolder:
 
 def _path(location: str | Path) -> Path:
     return Path(str(location).removeprefix("file://")).expanduser()
-
-
-def _require_room(folder: Path) -> None:
-    """Refuse a folder that is something else than a store or an empty place for one."""
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder} is a file; give a folder for --store")
-    if not folder.exists() or (folder / MANIFEST).exists():
-        return
-    if (folder / TABLES[0]).exists():
-        # The manifest is written before the tables, so it did not get lost in a crash.
-        raise StoreError(
-            f"{folder} holds a store's tables but no {MANIFEST}, which says with what model and "
-            "settings they were made; restore it, or give another --store"
-        )
-    ours = {LOCK, SNAPSHOT, MARK, *TABLES, *WORD_TABLES}
-    if any(path.name not in ours and not path.name.startswith(".") for path in folder.iterdir()):
-        raise StoreError(f"{folder} holds other files and is not a store; give another --store")
 
 
 @contextmanager
