@@ -71,8 +71,8 @@ class StoreFolder:
         if (folder / TABLES[0]).exists():
             # The manifest is written before the tables, so it did not get lost in a crash.
             raise StoreError(
-                f"{folder} holds a store's tables but no {MANIFEST}, which says with what model and "
-                "settings they were made; restore it, or give another --store"
+                f"{folder} holds a store's tables but no {MANIFEST}, which says with what model "
+                "and settings they were made; restore it, or give another --store"
             )
         ours = {LOCK, SNAPSHOT, MARK, *TABLES, *WORD_TABLES}
         if any(
