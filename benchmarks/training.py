@@ -28,7 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import ceiling, environment, operations, save_result, timed, written_out_attention
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
-from eaglenet.energy import ENERGIES, ChainRunner, sample
+from eaglenet.energy.captured_chain import ChainRunner
+from eaglenet.energy.energies import ENERGIES
+from eaglenet.energy.langevin import sample
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.training.determinism import repeatable

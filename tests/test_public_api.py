@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 import eaglenet
 
@@ -39,3 +44,28 @@ def test_model_and_training_code_imports_without_decoder_store_or_command_line()
         "import eaglenet.methods, eaglenet.scoring, eaglenet.experiments.runs, eaglenet.recipes\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_threads_import_the_public_names_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python raises where two threads import a package and its module at the same time."""
+    active: list[str] = []
+    together: list[int] = []
+
+    def slow_import(module: str) -> types.SimpleNamespace:
+        active.append(module)
+        together.append(len(active))
+        time.sleep(0.02)
+        active.remove(module)
+        return types.SimpleNamespace(load=1, open=2, index=3, METHODS=4)
+
+    monkeypatch.setattr(eaglenet, "import_module", slow_import)
+    names = ["load", "open", "index", "METHODS"]
+    for name in names:
+        monkeypatch.delitem(vars(eaglenet), name, raising=False)
+    with ThreadPoolExecutor(4) as pool:
+        values = list(pool.map(lambda name: getattr(eaglenet, name), names))
+    for name in names:
+        vars(eaglenet).pop(name)  # the monkeypatch puts back what was there
+    assert (values, together) == ([1, 2, 3, 4], [1] * 4)

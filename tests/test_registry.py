@@ -91,6 +91,17 @@ def test_the_name_of_a_module_is_taken_before_it_is_imported(shapes: Registry[in
     assert shapes["square"] == 6
 
 
+def test_a_module_that_fails_after_it_added_its_name_adds_nothing(
+    shapes: Registry[int], tmp_path: Path
+) -> None:
+    with (tmp_path / "square.py").open("a") as module:
+        module.write("; import of_nobody")
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="of_nobody"):
+            shapes["square"]
+    assert shapes["circle"] == 6
+
+
 @pytest.mark.parametrize("table", [ENCODERS, FAST_FORMS], ids=["ENCODERS", "FAST_FORMS"])
 def test_every_module_that_is_named_adds_its_name(table: Registry[object]) -> None:
     assert list(table) == list(table.modules)

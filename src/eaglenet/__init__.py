@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.version import __version__
@@ -48,10 +49,15 @@ __all__ = [
 ]
 
 
+_IMPORTING = RLock()
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'eaglenet' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    # One thread at a time: two that import a package and its module at once wait for each other.
+    with _IMPORTING:
+        value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

@@ -66,10 +66,20 @@ class Registry(Generic[Entry]):
         return f"{shown} and {more} more" if more > 0 else shown
 
     def __contains__(self, name: object) -> bool:
-        if name not in self._entries and name in self.modules:
-            # While that module adds the name, it is being imported, and this does nothing.
-            import_module(self.modules[str(name)])
+        if isinstance(name, str) and name not in self._entries and name in self.modules:
+            self._import(name)
         return name in self._entries
+
+    def _import(self, name: str) -> None:
+        """Import the module that adds a name; nothing happens while that module does so.
+
+        No lock is held meanwhile: a module that someone imports by itself holds its own.
+        """
+        try:
+            import_module(self.modules[name])
+        except BaseException:
+            self._entries.pop(name, None)  # of a module that failed after adding it
+            raise
 
     def __iter__(self) -> Iterator[str]:
         """The names with modules in their order, then the others as they were added.

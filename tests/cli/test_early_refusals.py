@@ -48,7 +48,12 @@ def test_indexing_says_what_is_missing_before_it_loads_anything(
 
 
 @pytest.mark.parametrize(
-    ("place", "told"), [("videos", "holds other files"), ("videos/a.mp4", "is a file")]
+    ("place", "told"),
+    [
+        ("videos", "holds other files"),
+        ("videos/a.mp4", "a.mp4 is a file"),
+        ("videos/a.mp4/store", "a.mp4 is a file"),
+    ],
 )
 def test_a_place_that_cannot_be_a_store_is_told_before_a_model_is_loaded_or_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, told: str

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from eaglenet.energy import ENERGIES, ChainRunner, sample
+from eaglenet.energy.captured_chain import ChainRunner
+from eaglenet.energy.energies import ENERGIES
+from eaglenet.energy.langevin import sample
 
 PAIRS, FRAMES, DIM = 3, 5, 8
 OPTIONS = {"steps": 4, "step_size": 0.5, "deviation": 0.01}

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from eaglenet.energy import ENERGIES, Energy, noise_deviation, sample
+from eaglenet.energy.energies import ENERGIES, Energy
+from eaglenet.energy.langevin import noise_deviation, sample
 from eaglenet.errors import UnknownNameError
 from reference import eaglenet_reference as reference
 

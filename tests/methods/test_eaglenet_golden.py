@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from eaglenet.energy import sample
+from eaglenet.energy.langevin import sample
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.methods.released_checkpoint import Conversion, convert
 from eaglenet.types import Losses, TextFeatures, Tokens, VideoFeatures

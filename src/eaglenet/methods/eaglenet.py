@@ -10,13 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eaglenet.energy import (
-    ENERGIES,
-    ChainRunner,
-    ReplayBuffer,
-    energy_matching_loss,
-    noise_deviation,
-)
+from eaglenet.energy.captured_chain import ChainRunner
+from eaglenet.energy.energies import ENERGIES
+from eaglenet.energy.langevin import noise_deviation
+from eaglenet.energy.matching_loss import energy_matching_loss
+from eaglenet.energy.replay_buffer import ReplayBuffer
 from eaglenet.errors import ConfigError, too_many_frames
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video

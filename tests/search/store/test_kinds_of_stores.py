@@ -38,6 +38,10 @@ class Shelf(StoreFolder):
         return StoreFolder.exists(cls._on_shelf(location))
 
     @classmethod
+    def require_room(cls, location: str | Path) -> None:
+        StoreFolder.require_room(cls._on_shelf(location))
+
+    @classmethod
     def open(cls, location: str | Path) -> Self:
         opened = StoreFolder.open(cls._on_shelf(location))
         return cls(opened.folder, opened.manifest)

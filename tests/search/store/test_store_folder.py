@@ -23,6 +23,11 @@ def test_a_folder_without_a_store_says_how_to_make_one(tmp_path: Path) -> None:
         Engine.open(tmp_path / "nothing")
 
 
+def test_the_home_of_nobody_is_told() -> None:
+    with pytest.raises(StoreError, match=r"--store ~of-nobody/store: .*home"):
+        Engine.open("~of-nobody/store")
+
+
 def test_a_place_where_no_store_can_be_made_is_told_when_it_is_searched(
     bag: BagMethod, tmp_path: Path
 ) -> None:

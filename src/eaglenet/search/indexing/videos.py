@@ -155,7 +155,6 @@ def check_request(
     store can be.
     """
     check_splitting(options.splitting)
-    kind_of(store).require_room(str(store))
     for root in map(absolute, paths):
         if not is_object(root) and not Path(root).exists():
             raise UsageError(f"{root}: no such file or folder")
@@ -166,7 +165,9 @@ def check_request(
         TextReader.require()
     if options.listen is not None:
         Listener.require()
-    return find_executor(options.executor)
+    make_executor = find_executor(options.executor)
+    kind_of(store).require_room(str(store))  # last: a bucket is asked over the network
+    return make_executor
 
 
 def _find(

@@ -64,8 +64,9 @@ class StoreFolder:
     @classmethod
     def require_room(cls, location: str | Path) -> None:
         folder = _path(location)
-        if folder.exists() and not folder.is_dir():
-            raise StoreError(f"{folder} is a file; give a folder for --store")
+        for part in (folder, *folder.parents):
+            if part.exists() and not part.is_dir():
+                raise StoreError(f"{part} is a file; give a folder for --store")
         if not folder.exists() or (folder / MANIFEST).exists():
             return
         if (folder / TABLES[0]).exists():
@@ -87,7 +88,7 @@ class StoreFolder:
             content = (folder / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             with suppress(OSError):
-                cls.require_room(folder)  # else the command below would be refused
+                StoreFolder.require_room(folder)  # else the command below would be refused
             raise StoreError(
                 f"no store at {folder}; make one with: eaglenet index PATH{store_argument(folder)}"
             ) from None
@@ -102,7 +103,7 @@ class StoreFolder:
     @contextmanager
     def create(cls, location: str | Path, wanted: Manifest) -> Iterator[Self]:
         folder = _path(location)
-        cls.require_room(folder)
+        StoreFolder.require_room(folder)
         if cls.exists(folder):
             # Before the lock, so that a wrong model is told even while another writer works.
             cls.open(folder).manifest.require_same(wanted, str(folder))
@@ -215,7 +216,11 @@ class StoreFolder:
 
 
 def _path(location: str | Path) -> Path:
-    return Path(str(location).removeprefix("file://")).expanduser()
+    path = Path(str(location).removeprefix("file://"))
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise StoreError(f"--store {location}: {error}") from None
 
 
 @contextmanager
