@@ -211,7 +211,7 @@ def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path
     assert "1 result not saved" in result.stderr
 
 
-@pytest.mark.parametrize(("seconds", "lines"), [(0.0, 3), (1000.0, 1)])
+@pytest.mark.parametrize(("seconds", "lines"), [(0.0, 4), (1000.0, 1)])
 def test_a_log_gets_a_line_of_progress_now_and_then(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, lines: int
 ) -> None:
@@ -225,7 +225,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
     assert told[0] == "loading the model, looking for videos"
     assert len(told) == lines
     # The first clip is told of before its file is finished.
-    expected = ["0/1 files, 1 clips", "1/1 files, 2 clips"][: lines - 1]
+    expected = ["0/1 files, 0 clips", "0/1 files, 1 clip", "1/1 files, 2 clips"][: lines - 1]
     assert [", ".join(line.split(", ")[:2]) for line in told[1:]] == expected
     quiet = runner.invoke(app, [*index, *options, "--json"])
     assert quiet.stderr == ""

@@ -233,7 +233,7 @@ def describe(progress: IndexProgress) -> str:
     left = progress.seconds_left
     parts = [
         f"{progress.done + progress.skipped}/{progress.total} files",
-        f"{progress.clips} clips",
+        counted(progress.clips, "clip"),
         *(
             [f"{progress.hours:.2f} h of video", f"{progress.speed:.1f}x real time"]
             if progress.hours

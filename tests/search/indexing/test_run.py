@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from index_cases import SPLITTING, found, run
-from synthetic_store import BagMethod
+from synthetic_store import BagMethod, make_manifest
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing import commit, decoding
-from eaglenet.search.indexing.encoding import ClipEncoding
+from eaglenet.search.indexing.encoding import BATCH_SECONDS, ClipEncoding
 from eaglenet.search.indexing.report import IndexProgress
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
@@ -127,3 +127,32 @@ def test_an_interrupt_keeps_what_was_decoded(
     names = {name for name, _ in found(videos, bag)}
     # The three files are decoded one after the other and fit into one batch.
     assert names == {"first.mp4", "long.mp4"} | ({"second.mkv"} if step == "encode" else set())
+
+
+def test_a_run_says_at_once_how_much_there_is_to_do(videos: Path, bag: BagMethod) -> None:
+    seen: list[IndexProgress] = []
+    index_videos(
+        [videos],
+        videos.parent / "store",
+        "bag",
+        method=bag,
+        options=IndexOptions(workers=0),
+        on_progress=seen.append,
+    )
+    assert (seen[0].done, seen[0].total, seen[0].bytes_done) == (0, 4, 0)
+    assert seen[-1].done == 3
+
+
+def test_batches_of_a_slow_model_are_small_and_those_of_a_fast_one_large(bag: BagMethod) -> None:
+    manifest = make_manifest(bag)
+    encoding = ClipEncoding(bag, manifest, 0)
+    frames, most = manifest.frame_spec.num_frames, encoding.most_clips
+    assert (encoding.batch_size, most) == (24 // frames, 192 // frames)
+    encoding._pace(BATCH_SECONDS * 1.2)
+    assert encoding.batch_size == 24 // frames
+    encoding._pace(BATCH_SECONDS * 1000)
+    assert encoding.batch_size == 1
+    encoding._pace(BATCH_SECONDS / 4)
+    assert encoding.batch_size == 4
+    encoding._pace(0.0)
+    assert encoding.batch_size == most

@@ -100,6 +100,8 @@ class IndexRun:
 
     def encode(self, todo: Sequence[FoundFile], executor: Executor) -> None:
         """Have the clips of these files encoded, and commit now and then."""
+        if todo:
+            self._tell(self.tally.progress(()))
         try:
             inspected = executor.inspect(todo, frozenset(self.ledger.whole))
             for outcome in executor.encode(self._requests(inspected)) if todo else ():
