@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from eaglenet.cli.main import app
-from eaglenet.command_lines import quoted, store_argument
+from eaglenet.command_lines import quoted, store_argument, this_program
 from eaglenet.user_folders import STORE_VARIABLE
 
 SOURCE = Path(__file__).parents[1] / "src" / "eaglenet"
@@ -127,6 +127,22 @@ def test_a_plain_value_stays_as_it_is() -> None:
     for plain in ("/films/store-2", "s3://films/store", "openai/clip-vit-base-patch32"):
         assert quoted(plain) == plain
     assert quoted(Path("films") / "a b") == "'films/a b'"
+
+
+def test_the_program_is_named_so_that_a_shell_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `make demo` no shell knows the command, until the environment is activated."""
+    program = tmp_path / ".venv" / "bin" / "eaglenet"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(program)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert this_program() == ".venv/bin/eaglenet"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert this_program() == "eaglenet"
 
 
 def test_the_store_that_is_meant_anyhow_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:

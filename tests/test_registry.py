@@ -12,6 +12,7 @@ import pytest
 from eaglenet.encoders import ENCODERS
 from eaglenet.errors import UnknownNameError
 from eaglenet.methods import METHODS
+from eaglenet.recipes import RECIPES
 from eaglenet.registry import MOST_LISTED, Registry
 from eaglenet.scoring.fast import FAST_FORMS
 
@@ -34,6 +35,11 @@ def test_of_very_many_names_only_some_are_listed() -> None:
     with pytest.raises(UnknownNameError, match="and 5 more") as caught:
         table(MOST_LISTED + 5)["circle"]
     assert f"shape{MOST_LISTED}" not in str(caught.value)
+
+
+def test_of_very_many_names_the_command_that_lists_them_is_told() -> None:
+    with pytest.raises(UnknownNameError, match=r"\(`eaglenet recipes` lists all \d+\)"):
+        RECIPES["nothing like any"]
 
 
 def test_a_name_is_taken_once() -> None:

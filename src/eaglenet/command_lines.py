@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
+from pathlib import Path
 
 from eaglenet.user_folders import default_store
+
+PROGRAM = "eaglenet"
 
 
 def quoted(value: object) -> str:
@@ -14,6 +20,17 @@ def quoted(value: object) -> str:
     ('/films/store', "'/My Videos/store'")
     """
     return shlex.quote(str(value))
+
+
+def this_program() -> str:
+    """How a shell starts the command that runs: its file where the shell would not find it.
+
+    After `make demo` that is `.venv/bin/eaglenet`, until the environment is activated.
+    """
+    file = Path(sys.argv[0])
+    if file.name != PROGRAM or not file.is_file() or shutil.which(PROGRAM):
+        return PROGRAM
+    return quoted(os.path.relpath(file))
 
 
 def store_argument(location: object) -> str:

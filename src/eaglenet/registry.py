@@ -27,16 +27,23 @@ class Registry(Generic[Entry]):
     """
 
     def __init__(
-        self, kind: str, *, is_open: bool = False, modules: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        *,
+        is_open: bool = False,
+        modules: Mapping[str, str] | None = None,
+        listed_by: str = "",
     ) -> None:
         """
         is_open: other packages add entries; they are imported when a name is not known.
+        listed_by: the command that lists the names, told where there are very many.
         modules: the module that adds a name, imported when that name is asked for, since a search
             should not wait for thirty methods; all of them where the names are listed.
         """
         self.kind = kind
         self.is_open = is_open
         self.modules = dict(modules or {})
+        self.listed_by = listed_by
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> Entry:
@@ -53,17 +60,19 @@ class Registry(Generic[Entry]):
             hint = f"; did you mean {close[0]!r}?" if close else ""
             others = "; a package may bring it: install it, or give --import MODULE"
             raise UnknownNameError(
-                f"unknown {self.kind} {name!r}{hint} (known: {self._listed()})"
+                f"unknown {self.kind} {name!r}{hint} ({self._listed()})"
                 + (others if self.is_open and not close else "")
             )
         return self._entries[name]
 
     def _listed(self) -> str:
-        """The names, or the first of very many."""
+        """The names, or of very many the command that lists them, or the first."""
         names = list(self)
-        shown = ", ".join(names[:MOST_LISTED]) or "none"
         more = len(names) - MOST_LISTED
-        return f"{shown} and {more} more" if more > 0 else shown
+        if more > 0 and self.listed_by:
+            return f"`{self.listed_by}` lists all {len(names)}"
+        shown = ", ".join(names[:MOST_LISTED]) or "none"
+        return f"known: {shown} and {more} more" if more > 0 else f"known: {shown}"
 
     def __contains__(self, name: object) -> bool:
         if isinstance(name, str) and name not in self._entries and name in self.modules:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -288,8 +289,18 @@ def test_counts_of_nothing_are_refused(arguments: list[str]) -> None:
     assert runner.invoke(app, arguments).exit_code == 2
 
 
+def test_words_without_quotes_are_one_sentence(world: Path) -> None:
+    assert search(world, "a", "red", "circle") == search(world, "a red circle")
+    store = ["--store", str(world / "store")]
+    result = runner.invoke(app, ["search", "a red circle", "a blue square", *store])
+    assert isinstance(result.exception, UsageError)
+    assert "2 sentences were given" in str(result.exception)
+    assert "--queries FILE" in str(result.exception)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
 def test_an_interrupt_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_short: bool
 ) -> None:
     interrupted = typer.Typer()
 
@@ -299,10 +310,14 @@ def test_an_interrupt_is_told(
 
     monkeypatch.setattr(main, "app", interrupted)
     monkeypatch.setattr("sys.argv", ["eaglenet"])
+    monkeypatch.setattr(main.ShortCommand, "runs", is_short)
+    monkeypatch.setattr(main, "end_short_command", sys.exit)  # it would end this process
     with pytest.raises(SystemExit) as leaving:
         main.main()
     assert leaving.value.code == 130
-    assert "interrupted" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("interrupted")
+    assert ("run the same command again" in told) == (not is_short)
 
 
 def test_the_version_is_told() -> None:

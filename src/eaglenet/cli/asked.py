@@ -19,6 +19,22 @@ if TYPE_CHECKING:
 _IN = Path("-")
 
 
+def sentence_of(words: list[str] | None) -> str | None:
+    """The words of a command line as one sentence, which many type without quotes.
+
+    >>> sentence_of(["a", "red", "car"]), sentence_of([])
+    ('a red car', None)
+    """
+    if not words:
+        return None
+    if len(words) > 1 and any(" " in word for word in words):
+        raise UsageError(
+            f"{len(words)} sentences were given; search for one, or for those of a file, one a "
+            "line, with --queries FILE"
+        )
+    return " ".join(words)
+
+
 @dataclass(frozen=True)
 class Asked:
     """What to search with; exactly one is given."""

@@ -18,7 +18,7 @@ from eaglenet.cli.demo_photograph import (
     rank_sentences,
 )
 from eaglenet.cli.progress import shown_progress
-from eaglenet.command_lines import quoted
+from eaglenet.command_lines import quoted, this_program
 from eaglenet.errors import UsageError
 from eaglenet.progress import Progress, tell
 
@@ -109,13 +109,14 @@ def demo(
 
 def next_steps(sentence: str, store: Path) -> str:
     """What to try after the demo: videos of one's own first."""
+    program = this_program()
     return f"""Your own videos, with the model `small` (demo knows shapes only):
-  eaglenet index FOLDER
-  eaglenet search "a dog on a beach"
+  {program} index FOLDER
+  {program} search "a dog on a beach"
 The demo world:
-  eaglenet search {quoted(sentence)} --store {quoted(store)}
-  eaglenet serve --store {quoted(store)}          a page to search in, on this machine only
-  eaglenet train demo --output runs/demo         train the model yourself, in minutes"""
+  {program} search {quoted(sentence)} --store {quoted(store)}
+  {program} serve --store {quoted(store)}          a page to search in, on this machine only
+  {program} train demo --output runs/demo         train the model yourself, in minutes"""
 
 
 def choose_sentences(world: DemoSplit) -> list[tuple[str, str]]:

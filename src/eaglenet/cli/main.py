@@ -166,10 +166,8 @@ def main() -> None:
     except SystemExit as leaving:
         # Typer turns an interrupt into this code without a word.
         if leaving.code == 130:
-            print(
-                "interrupted; run the same command again to continue training, indexing or caching",
-                file=sys.stderr,
-            )
+            goes_on = "; run the same command again to continue training, indexing or caching"
+            print(f"interrupted{'' if ShortCommand.runs else goes_on}", file=sys.stderr)
         if ShortCommand.runs and isinstance(leaving.code, int | None):
             end_short_command(leaving.code or 0)
         raise
@@ -196,11 +194,8 @@ def main() -> None:
             error.filename is None and error.errno not in DISK_FAULTS
         ):
             raise
-        print(
-            lines(
-                f"error: {error.filename or 'the disk'}: {error.strerror}; check the path, its "
-                "permissions and the space on its disk"
-            ),
-            file=sys.stderr,
-        )
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        advice = "check the path, its permissions and the space on its disk"
+        cause = f"{error.strerror}; {'a folder is needed there' if is_file else advice}"
+        print(lines(f"error: {error.filename or 'the disk'}: {cause}"), file=sys.stderr)
         sys.exit(1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from eaglenet.cli import search_options as given
-from eaglenet.cli.asked import Asked
+from eaglenet.cli.asked import Asked, sentence_of
 from eaglenet.cli.asking import ask_on
 from eaglenet.cli.graphics import Draw
 from eaglenet.cli.graphics import choose as choose_drawing
@@ -74,7 +74,7 @@ def search(
     from eaglenet.search.filters import make_filters
     from eaglenet.search.options import SearchOptions, parse_parts
 
-    asked = Asked(query, queries, image, video, similar)
+    asked = Asked(sentence_of(query), queries, image, video, similar)
     shown = Shown(store, save_clips, padding, save_as, open_best, html, picture, as_json)
     is_talk = asked.is_nothing and sys.stdin.isatty() and not as_json
     if not is_talk:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-Words = Annotated[str | None, typer.Argument(help="What should be seen.")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="What should be seen.")]
 Results = Annotated[int, typer.Option("-k", "--results", help="Number of results.")]
 Shortlist = Annotated[
     int, typer.Option(min=1, help="Clips that are ranked exactly; at least -k are.")

@@ -65,7 +65,7 @@ class PairSampler:
             kind = "videos" if self.one_caption else "captions"
             raise ConfigError(
                 f"{self.num_drawn} {kind} cannot fill one batch of {self.batch_size}: "
-                "an epoch would be empty; lower the batch size"
+                "an epoch would be empty; lower it with --set training.batch_size=N"
             )
         if self.neighbours and not self.one_caption:
             raise ConfigError(

@@ -278,6 +278,11 @@ def load_run(folder: str | Path) -> tuple[Experiment, Method]:
     """A finished (or at least once evaluated) run's experiment and selected model."""
     folder = Path(folder).expanduser()
     path = folder / EXPERIMENT
+    if not folder.exists():
+        raise CheckpointError(
+            f"{folder}: there is no such run folder; to evaluate a model by its name or folder say "
+            "on what with --dataset"
+        )
     if not path.exists():
         raise CheckpointError(
             f"{folder} is not a run folder: it has no {EXPERIMENT}; to evaluate a model by "

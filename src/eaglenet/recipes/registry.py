@@ -11,7 +11,7 @@ from eaglenet.registry import Registry
 
 Recipe = Callable[[], Experiment]
 
-RECIPES: Registry[Recipe] = Registry("recipe", is_open=True)
+RECIPES: Registry[Recipe] = Registry("recipe", is_open=True, listed_by="eaglenet recipes")
 
 
 def add_recipe(name: str, recipe: Recipe, doc: str) -> None:

@@ -131,6 +131,11 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> J
         parts.append(f"{field}: {found['msg']}"[:300])
     # Names of unknown fields are the client's and may hold what UTF-8 cannot.
     message = "; ".join(parts).encode("utf-8", "replace").decode("utf-8")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/x-www-form-urlencoded" and error.errors()[0]["loc"] == ("body",):
+        # What `curl -d` says by itself.
+        hint = "send the body as JSON, with the header Content-Type: application/json"
+        return error_response(422, message, hint=hint)
     return error_response(422, message)
 
 

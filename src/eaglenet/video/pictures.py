@@ -71,8 +71,18 @@ def read_picture(path: Path) -> Image:
         raise
     # A damaged picture can fail in any way; some of Pillow's decoders raise what they like.
     except Exception as error:
-        cause = (str(error).splitlines() or [type(error).__name__])[0].replace(str(path), "it")
-        raise UnreadablePictureError(cause) from error
+        raise UnreadablePictureError(_cause(error)) from error
+
+
+def _cause(error: Exception) -> str:
+    """Why, without the path, which whoever shows it adds."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return "its content is of no known kind"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _upright(opened: Image) -> Image:

@@ -10,7 +10,7 @@ from index_cases import SPLITTING, found, run
 from synthetic_store import BagMethod, make_manifest
 
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing import commit, decoding
+from eaglenet.search.indexing import commit, decoding, encoding
 from eaglenet.search.indexing.encoding import BATCH_SECONDS, ClipEncoding
 from eaglenet.search.indexing.report import IndexProgress
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
@@ -122,6 +122,7 @@ def test_an_interrupt_keeps_what_was_decoded(
         "encode": (ClipEncoding, "_encode"),
     }[step]
     monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
+    monkeypatch.setattr(encoding, "FIRST_FRAMES", encoding.BATCH_FRAMES)
     with pytest.raises(KeyboardInterrupt):
         run(videos, bag)
     names = {name for name, _ in found(videos, bag)}
@@ -145,14 +146,14 @@ def test_a_run_says_at_once_how_much_there_is_to_do(videos: Path, bag: BagMethod
 
 def test_batches_of_a_slow_model_are_small_and_those_of_a_fast_one_large(bag: BagMethod) -> None:
     manifest = make_manifest(bag)
-    encoding = ClipEncoding(bag, manifest, 0)
-    frames, most = manifest.frame_spec.num_frames, encoding.most_clips
-    assert (encoding.batch_size, most) == (24 // frames, 192 // frames)
-    encoding._pace(BATCH_SECONDS * 1.2)
-    assert encoding.batch_size == 24 // frames
-    encoding._pace(BATCH_SECONDS * 1000)
-    assert encoding.batch_size == 1
-    encoding._pace(BATCH_SECONDS / 4)
-    assert encoding.batch_size == 4
-    encoding._pace(0.0)
-    assert encoding.batch_size == most
+    clips = ClipEncoding(bag, manifest, 0)
+    frames, most = manifest.frame_spec.num_frames, clips.most_clips
+    assert (clips.batch_size, most) == (24 // frames, 192 // frames)
+    clips._pace(BATCH_SECONDS * 1.2)
+    assert clips.batch_size == 24 // frames
+    clips._pace(BATCH_SECONDS * 1000)
+    assert clips.batch_size == 1
+    clips._pace(BATCH_SECONDS / 4)
+    assert clips.batch_size == 4
+    clips._pace(0.0)
+    assert clips.batch_size == most
