@@ -256,7 +256,7 @@ def test_ablate_takes_the_worlds_of_released_settings(
         ),
         (["evaluate", "x", "--features", "f", "--split", "test"], "leave out --split"),
         (["evaluate", "x", "--root", "f"], "--root belongs to --dataset"),
-        (["evaluate", "nowhere"], "not a run folder.*--dataset"),
+        (["evaluate", "nowhere"], "no such run folder.*--dataset"),
         (["recipes", "--containing", "moon"], "none of the .* recipes has 'moon'"),
     ],
 )
@@ -273,7 +273,7 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(
     command += ["train", "features/clip4clip", "--output", str(tmp_path / "file" / "run")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
-    assert "check the path" in result.stderr
+    assert "a folder is needed there" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -429,3 +429,19 @@ def test_help_speaks_of_numbers_and_files_and_not_of_types() -> None:
         shown = runner.invoke(app, [*command, "--help"]).stdout
         assert "<" not in shown, shown
         assert "TEXT" in shown or "NUMBER" in shown
+
+
+def test_a_model_that_is_not_the_stores_is_refused_before_it_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colour_video(tmp_path / "red.mp4", ["red"])
+    command = ["index", str(tmp_path / "red.mp4"), "--store", str(tmp_path / "store")]
+    assert runner.invoke(app, [*command, "--model", "demo", "--workers", "0"]).exit_code == 0
+
+    def load(name: str) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("eaglenet.search.indexing.videos.load_model", load)
+    result = runner.invoke(app, [*command, "--model", "fast"])
+    assert isinstance(result.exception, EagleNetError)
+    assert "was made with model 'demo' (now 'fast'): the two do not mix" in str(result.exception)

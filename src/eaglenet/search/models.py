@@ -26,7 +26,7 @@ from eaglenet.objects import absolute
 from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store.base import Store, kind_of
 from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.search.store.manifest import Manifest, Splitting
+from eaglenet.search.store.manifest import Manifest, Splitting, not_to_mix
 from eaglenet.types import Clips, FrameSpec
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,21 @@ def model_of(location: str | Path) -> str:
     store = kind.open(str(location))
     require_model(store)
     return store.manifest.model
+
+
+def refuse_other_model(location: str | Path, name: str) -> None:
+    """Refuse a model that is surely not the store's, before it is downloaded and loaded.
+
+    Of one that comes with the package that is known by its name; a folder may hold it too.
+    """
+    from eaglenet.methods.folder import is_packaged
+
+    kind = kind_of(location)
+    if not kind.exists(str(location)):
+        return
+    own = kind.open(str(location)).manifest.model
+    if own != name and is_packaged(own) and not Path(name).expanduser().exists():
+        raise not_to_mix(str(location), [f"model {own!r} (now {name!r})"])
 
 
 def require_model(store: Store) -> None:

@@ -34,7 +34,7 @@ from eaglenet.search.indexing.run import IndexOptions, IndexRun
 from eaglenet.search.indexing.tally import Tally
 from eaglenet.search.indexing.word_parts import FrameText, PartReader, PartsRun, Speech
 from eaglenet.search.indexing.words import WordsRun
-from eaglenet.search.models import describe, load_model, model_of, put_on
+from eaglenet.search.models import describe, load_model, model_of, put_on, refuse_other_model
 from eaglenet.search.store.base import kind_of, open_store
 from eaglenet.user_folders import default_store
 from eaglenet.video.suffixes import may_be_video
@@ -96,6 +96,8 @@ def index_videos(
         readers.append(Speech(Listener(options.listen, options.device)))
     model = model if model is not None else model_of(store)
     is_given = method is not None
+    if not is_given:
+        refuse_other_model(store, model)
     method = method if method is not None else load_model(model)
     method.eval()
     if options.device != AUTO or not is_given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,6 +21,15 @@ FORMAT = 2
 FRAME_STEP = "frame_step"
 CHECK = "check"
 MAX_DIM = 65_536
+
+
+def not_to_mix(location: str, differences: Sequence[str]) -> StoreError:
+    """The error of who would add clips that were made in another way."""
+    return StoreError(
+        f"{location} was made with {'; '.join(differences)}: the two do not mix. Index with the "
+        "settings of the store, or give another --store for the new ones (--like takes files and "
+        "settings of an old one)"
+    )
 
 
 @dataclass(frozen=True)
@@ -60,11 +70,7 @@ class Manifest:
         """Refuse to mix features that cannot be compared."""
         found = self.differences(other)
         if found:
-            raise StoreError(
-                f"{location} was made with {'; '.join(found)}: the two do not mix. Index with the "
-                "settings of the store, or give another --store for the new ones (--like takes "
-                "files and settings of an old one)"
-            )
+            raise not_to_mix(location, found)
 
     def extended_by(self, other: Manifest) -> Manifest:
         """What this one becomes when clips as of ``other`` are added: the store's own ways stay."""
