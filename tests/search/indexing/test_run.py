@@ -11,7 +11,7 @@ from synthetic_store import BagMethod, make_manifest
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.indexing import commit, decoding, encoding
-from eaglenet.search.indexing.encoding import BATCH_SECONDS, ClipEncoding
+from eaglenet.search.indexing.encoding import BATCH_SECONDS, LEAST_CLIPS, ClipEncoding
 from eaglenet.search.indexing.report import IndexProgress
 from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
@@ -152,8 +152,8 @@ def test_batches_of_a_slow_model_are_small_and_those_of_a_fast_one_large(bag: Ba
     clips._pace(BATCH_SECONDS * 1.2)
     assert clips.batch_size == 24 // frames
     clips._pace(BATCH_SECONDS * 1000)
-    assert clips.batch_size == 1
-    clips._pace(BATCH_SECONDS / 4)
-    assert clips.batch_size == 4
+    assert clips.batch_size == LEAST_CLIPS
+    clips._pace(BATCH_SECONDS / 2)
+    assert clips.batch_size == 2 * LEAST_CLIPS
     clips._pace(0.0)
     assert clips.batch_size == most
