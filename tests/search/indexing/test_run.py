@@ -104,7 +104,11 @@ def test_an_interrupted_film_goes_on_where_it_was(
 
 @pytest.mark.parametrize("step", ["decode", "encode"])
 def test_an_interrupt_keeps_what_was_decoded(
-    step: str, videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+    step: str,
+    videos: Path,
+    bag: BagMethod,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls = []
 
@@ -125,6 +129,7 @@ def test_an_interrupt_keeps_what_was_decoded(
     monkeypatch.setattr(encoding, "FIRST_FRAMES", encoding.BATCH_FRAMES)
     with pytest.raises(KeyboardInterrupt):
         run(videos, bag)
+    assert "Ctrl-C again stops at once" in caplog.text
     names = {name for name, _ in found(videos, bag)}
     # The three files are decoded one after the other and fit into one batch.
     assert names == {"first.mp4", "long.mp4"} | ({"second.mkv"} if step == "encode" else set())

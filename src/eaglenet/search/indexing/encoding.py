@@ -31,7 +31,8 @@ FIRST_FRAMES, BATCH_FRAMES = 24, 192
 """Frames encoded at once on a CPU: of the first batch, and at most. Two cores are as fast with 24,
 but a batch encodes what neighbouring clips share once, and the next one does not know of it."""
 LEAST_CLIPS = 4
-"""Of later batches: of 12 frames a clip shares two or three, so fewer clips cost 5% and more."""
+"""Of later batches: of 12 frames a clip shares two with the one before, so that batches of four
+clips encode 5% more frames than one batch of all would, and single clips 20%."""
 BATCH_SECONDS = 4.0
 """What a batch should take a CPU: between two a run says how far it is, and can be interrupted."""
 GPU_BATCH_FRAMES = 1536
@@ -87,16 +88,13 @@ class ClipEncoding:
         except KeyboardInterrupt:
             # Decoding took long: what is decoded is not thrown away.
             if batch:
-                clips = f"{len(batch)} clip{'s' * (len(batch) > 1)}"
-                logger.warning("stopping: %s in hand first; Ctrl-C again stops at once", clips)
+                told = "stopping when the clips in hand (%d) are done; Ctrl-C again stops at once"
+                logger.warning(told, len(batch))
                 yield self._encode(batch)
             raise
 
     def _pace(self, seconds: float) -> None:
-        """Choose how many clips a batch has by what the last took.
-
-        Only where that differs much: batches of ever new sizes cost int8 products memory.
-        """
+        """Choose how many clips a batch has by what the last took; only where that differs much."""
         wanted = round(self.batch_size * BATCH_SECONDS / max(seconds, 1e-3))
         if self.is_paced and not 2 / 3 < wanted / self.batch_size < 3 / 2:
             self.batch_size = min(max(LEAST_CLIPS, wanted), self.most_clips)
