@@ -49,9 +49,13 @@ def named() -> tuple[str, ...]:
 
 
 def import_named(module: str) -> None:
-    """Import a module by its name, the working folder's modules too; it registers what it has."""
+    """Import a module that registers something: installed, or in the current folder.
+
+    The current folder is on the module path only meanwhile: it may be a folder of videos.
+    """
     here = os.getcwd()
-    if here not in sys.path:
+    is_added = here not in sys.path
+    if is_added:
         sys.path.append(here)
     try:
         importlib.import_module(module)
@@ -61,3 +65,6 @@ def import_named(module: str) -> None:
             f"--import {module}: {type(error).__name__}: {error}; give a module as Python names it "
             "(package.module), installed, in the working folder or on PYTHONPATH"
         ) from error
+    finally:
+        if is_added:
+            sys.path.remove(here)

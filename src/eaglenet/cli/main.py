@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from eaglenet import plugins
+from eaglenet.child_process import forget_current_folder
 from eaglenet.cli.help import in_sections, speak_plainly
 from eaglenet.cli.quick import ShortCommand, end_short_command
 from eaglenet.cli.terminal import SafeFormatter, lines
@@ -157,6 +158,7 @@ for _name in COMMAND_MODULES:
 
 def main() -> None:
     """Run the command line. Exit codes: see ``eaglenet.errors``; 130 or 143 when interrupted."""
+    forget_current_folder()
     limit_threads()
     try:
         app()

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import multiprocessing
-import multiprocessing.connection
-import multiprocessing.process
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from eaglenet import plugins
+from eaglenet.child_process import ChildProcess, start_child
 from eaglenet.cores import num_cores
 from eaglenet.data import SOURCES
 from eaglenet.data.sources import DataChoice
@@ -138,20 +137,18 @@ def _run_side_by_side(
     jobs: Sequence[Job], processes: int, share: int, say: Callable[[str], None]
 ) -> list[Job]:
     """Gives the jobs that failed."""
-    # Fresh interpreters: a forked one cannot use a GPU that its parent has touched.
-    context = multiprocessing.get_context("spawn")
     waiting, failed = list(jobs), list[Job]()
-    running: dict[Any, tuple[multiprocessing.process.BaseProcess, Job]] = {}
+    running: dict[Any, tuple[ChildProcess, Job]] = {}
     done, started = 0, time.monotonic()
     modules = plugins.named()
     while waiting or running:
         while waiting and len(running) < processes:
             job = waiting.pop(0)
-            worker = context.Process(target=_work, args=(job, share, modules), name=job.title)
-            worker.start()
-            running[worker.sentinel] = (worker, job)
-        for sentinel in multiprocessing.connection.wait(list(running)):
-            process, job = running.pop(sentinel)
+            # Fresh interpreters: a forked one cannot use a GPU that its parent has touched.
+            child = start_child(_work, job, share, modules)
+            running[child.connection] = (child.process, job)
+        for connection in wait(list(running)):
+            process, job = running.pop(connection)
             process.join()
             done += 1
             outcome = "done" if process.exitcode == 0 else f"FAILED (see {job.output / WORKER_LOG})"
@@ -164,7 +161,7 @@ def _run_side_by_side(
     return failed
 
 
-def _work(job: Job, share: int, modules: Sequence[str]) -> None:
+def _work(connection: Connection, job: Job, share: int, modules: Sequence[str]) -> None:
     """What a process does: everything it prints goes to a log beside the run."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(max(1, num_cores() // share))

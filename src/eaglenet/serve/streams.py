@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from eaglenet.child_process import child_command, child_environment
 from eaglenet.serve.media import CHUNK, OpenVideo
 from eaglenet.serve.problems import Problem
 
@@ -58,7 +58,8 @@ class Streams:
                 raise Problem(503, message, headers=LATER)
             arguments = (str(video.descriptor), str(start), str(os.getpid()))
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", MODULE, *arguments),
+                *child_command(MODULE, *arguments),
+                env=child_environment(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

@@ -17,6 +17,11 @@ SCALING = 4 | 0x2000
 """swscale's BICUBIC | FULL_CHR_H_INT. Without the second flag chroma is halved in width and every
 channel comes out about one grey level too dark."""
 
+ACCURATE = 0x40000
+"""swscale's ACCURATE_RND, which excludes its special converters for frames that keep their size.
+Trap: on x86 the one from YUV to planar RGB (libswscale 9.5) leaves the last columns unwritten where
+the width modulo 16 is 2 to 8, so they show whatever the memory held before."""
+
 BLANK = (123, 117, 104)
 """CLIP's mean colour: a blank frame is 0 after normalisation, as in the released code."""
 
@@ -110,13 +115,14 @@ def to_picture(
 
 def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
     """Upright pixels of a frame whose stored picture is scaled to ``width`` by ``height``."""
+    is_scaled = (width, height) != (frame.width, frame.height)
     scaled = reformatter.reformat(
         # Planes are scaled on their own: more than twice as fast as into packed RGB, same pixels.
         frame,
         width=width,
         height=height,
         format="gbrp",
-        interpolation=SCALING,
+        interpolation=SCALING if is_scaled else SCALING | ACCURATE,
         threads=1,
     )
     green, blue, red = (

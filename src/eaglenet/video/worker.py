@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from eaglenet.child_process import ChildProcess, start_child
 from eaglenet.errors import EagleNetError, VideoDecodeError
 from eaglenet.video.kept import KEPT
 from eaglenet.video.limits import bound_memory, die_with_parent
@@ -35,7 +35,7 @@ class Reply:
 class Worker:
     """A worker process as its parent sees it; ``item`` is what it works on, since ``began``."""
 
-    process: Any
+    process: ChildProcess
     connection: Connection
     is_ready: bool = False
     item: int | None = None
@@ -44,14 +44,8 @@ class Worker:
 
 def start_worker(work: Callable[[Any], Any], memory: int | None) -> Worker:
     """Start a process that does ``work`` on requests; it says when it is ready."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    arguments = (theirs, work, os.getpid(), memory)
-    process = context.Process(target=_work, args=arguments, daemon=True)
-    process.start()
-    # With our copy closed, a dead worker ends the connection instead of leaving us waiting.
-    theirs.close()
-    return Worker(process, ours)
+    child = start_child(_work, work, os.getpid(), memory)
+    return Worker(child.process, child.connection)
 
 
 def end_worker(worker: Worker) -> None:

@@ -7,10 +7,12 @@ so a worker or machine that is lost leaves nothing behind; what it had in hand i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -189,12 +191,16 @@ class RayExecutor:
             with warnings.catch_warnings():
                 # Ray forks its own processes and replaces them at once: none reads a store before.
                 warnings.filterwarnings("ignore", message="lancedb fork support")
-                ray.init(
-                    address=address,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    include_dashboard=None if address else False,
-                )
+                # Ray puts the folder in which it is started on the module path of its workers.
+                with contextlib.chdir(sys.prefix):
+                    ray.init(
+                        address=address,
+                        log_to_driver=False,
+                        logging_level=logging.ERROR,
+                        include_dashboard=None if address else False,
+                        # On its own it listens on all interfaces.
+                        _node_ip_address=None if address else "127.0.0.1",
+                    )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             where = f"at {named}" if named and named != "auto" else "on this machine"
             reason = (cause_of(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,159 @@
+"""Child processes that import nothing from the current folder.
+
+Python puts the current folder first on the module path of ``python -c`` and ``python -m``, and
+``multiprocessing`` starts its children that way. A file ``pickle.py`` among the videos would run in
+every decoder. Children are therefore started isolated (``-I``: no current folder, no ``PYTHON*``
+variables, no user site) and are given the module path of their parent without the current folder.
+
+    child = start_child(target, 1, 2)   # runs target(connection, 1, 2) in a fresh interpreter
+    child.connection.recv()
+
+The target is pickled by name, so it must be importable. The parent's main module is not imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+_BOOT = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+def module_path() -> list[str]:
+    """Return the module path for children: this process's, without the current folder.
+
+    The folder that holds this package stays, wherever it is.
+    """
+    package_root = str(Path(__file__).resolve().parent.parent)
+    current = os.path.realpath(os.getcwd())
+    trusted = [
+        entry for entry in sys.path if os.path.isabs(entry) and os.path.realpath(entry) != current
+    ]
+    return trusted if package_root in trusted else [*trusted, package_root]
+
+
+def forget_current_folder() -> None:
+    """Take the current folder off the module path of this process and of its children.
+
+    ``python -m eaglenet`` and an empty entry in ``PYTHONPATH`` put it there.
+    """
+    sys.path[:] = module_path()
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def child_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``module`` as a program, isolated."""
+    return [sys.executable, "-I", "-c", _BOOT, json.dumps(module_path()), module, *arguments]
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment of children: as here, and safe for what they start in turn."""
+    return {**os.environ, "PYTHONSAFEPATH": "1"}
+
+
+class ChildProcess:
+    """A running child process, with the methods of ``multiprocessing.Process`` used here."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        descriptors: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        options: dict[str, Any] = {}
+        if os.name == "nt":
+            startup = subprocess.STARTUPINFO()  # type: ignore[attr-defined]
+            startup.lpAttributeList = {"handle_list": list(descriptors)}
+            for handle in descriptors:
+                os.set_handle_inheritable(handle, True)  # type: ignore[attr-defined]
+            options["startupinfo"] = startup
+        else:
+            options["pass_fds"] = tuple(descriptors)
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            env=dict(environment) if environment is not None else child_environment(),
+            **options,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code, minus the signal that ended it, or None while it runs."""
+        return self._process.poll()
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, at most ``timeout`` seconds."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process that runs a function, and the connection to it."""
+
+    process: ChildProcess
+    connection: Connection
+
+
+def start_child(target: Callable[..., None], *arguments: Any) -> Child:
+    """Run ``target(connection, *arguments)`` in a fresh interpreter.
+
+    When the child ends, reading from the connection raises ``EOFError``.
+    """
+    task = pickle.dumps((target, arguments))
+    ours, theirs = Pipe()
+    try:
+        command = child_command(__name__, str(theirs.fileno()))
+        process = ChildProcess(command, [theirs.fileno()])
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        # With this copy closed, the end of the child ends the connection.
+        theirs.close()
+    try:
+        ours.send_bytes(task)
+    except OSError:  # It ended at once; whoever reads from the connection learns of it.
+        time.sleep(0)
+    return Child(process, ours)
+
+
+def main() -> None:
+    """Run the function that the parent sends."""
+    connection = Connection(int(sys.argv[1]))
+    try:
+        target, arguments = pickle.loads(connection.recv_bytes())
+    except EOFError:  # The parent ended meanwhile.
+        return
+    target(connection, *arguments)
+
+
+if __name__ == "__main__":
+    main()
