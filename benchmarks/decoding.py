@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from common import save_result
-from eaglenet.types import FrameSpec
+from eaglenet.core.types import FrameSpec
 from eaglenet.video.decoding import decode, write_video
 
 FPS = 25

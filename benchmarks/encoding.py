@@ -29,11 +29,11 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import ceiling, environment, operations, save_result, written_out_attention
+from eaglenet.core.types import Clips, Tokens
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig
-from eaglenet.encoders.hub_config import config_to_hub
+from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig
+from eaglenet.encoders.clip_files import config_to_hub
 from eaglenet.encoders.weight_names import to_hub
-from eaglenet.types import Clips, Tokens
 
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16", "l14": "ViT-L/14"}
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -34,9 +34,9 @@ import torch
 import indexing
 from common import save_result
 from decoding import FPS, Film, Footage
-from eaglenet.freed_memory import keep_freed_memory
-from eaglenet.methods.folder import load
-from eaglenet.search.indexing.decoding import THUMBNAIL_SIZE
+from eaglenet.core.platform import keep_freed_memory
+from eaglenet.indexing.decoding import THUMBNAIL_SIZE
+from eaglenet.models.folder import load
 from eaglenet.video.containers import pyav
 from eaglenet.video.decoding import probe, write_video
 

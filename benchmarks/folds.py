@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
+from eaglenet.core.types import FrameSpec
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.folding import NearCopies
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.types import FrameSpec
+from eaglenet.search.selection import NearCopies
 from eaglenet.video.decoding import decode, write_video
 
 FPS, SECONDS, SIDE = 6, 10, 192

@@ -20,15 +20,15 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.data.sources import DataChoice, Opening
-from eaglenet.evaluation.metrics import retrieval_metrics
-from eaglenet.experiments.frame_data import open_frames
-from eaglenet.methods.folder import load
+from eaglenet.indexing.hubness import bank_of_sentences, own_bank
+from eaglenet.indexing.index import in_precision
+from eaglenet.models.folder import load
+from eaglenet.research.data.sources import DataChoice, Opening
+from eaglenet.research.evaluation.metrics import retrieval_metrics
+from eaglenet.research.experiments.stored_data import open_frames
+from eaglenet.research.training.epochs import index_chunks
 from eaglenet.scoring.hubness import TEMPERATURE, typical_sentences
-from eaglenet.search.hubness import bank_of_sentences, own_bank
-from eaglenet.search.indexing.precision import in_precision
 from eaglenet.search.store.hub_bank import HubBank
-from eaglenet.training.epochs import index_chunks
 
 TRAINING_BANKS = (4096, 1024, 256, 64)
 

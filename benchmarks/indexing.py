@@ -34,21 +34,19 @@ import torch
 
 from common import save_result
 from decoding import FPS, Film, make_file
-from eaglenet.cores import num_cores
+from eaglenet.core.hardware import choose_precision, encoding_in
+from eaglenet.core.platform import num_cores
+from eaglenet.core.types import Clips
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.config import ClipConfig
-from eaglenet.experiments.pair_run import FRAMES_A_CLIP
-from eaglenet.hardware import choose_precision, encoding_in
+from eaglenet.encoders.clip_config import ClipConfig
+from eaglenet.indexing.decoding import ClipFrames, decode_clips, fixed_windows, split_request
+from eaglenet.indexing.encoding import BATCH_FRAMES
+from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.index import IndexOptions, in_precision, index_videos
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.clip4clip import CLIP4ClipConfig
-from eaglenet.methods.folder import load
-from eaglenet.search.indexing.clips import fixed_windows
-from eaglenet.search.indexing.decoding import ClipFrames, decode_clips, split_request
-from eaglenet.search.indexing.encoding import BATCH_FRAMES
-from eaglenet.search.indexing.files import FoundFile
-from eaglenet.search.indexing.precision import in_precision
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.types import Clips
+from eaglenet.models.folder import load
+from eaglenet.research.small.run import FRAMES_A_CLIP
 from eaglenet.video.containers import pyav
 from eaglenet.video.sampling import shared_step
 from repeating import repeat_piece

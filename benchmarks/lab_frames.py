@@ -25,17 +25,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet.data.frame_source import chosen_frames
-from eaglenet.data.sources import Source
-from eaglenet.evaluation.figures import Curve, bars_figure, curves_figure
-from eaglenet.experiments.build import load_source
-from eaglenet.experiments.runs import frames_folder, load_run
-from eaglenet.files import read_json, write_json
+from eaglenet.core.files import read_json, write_json
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import EagleNet
+from eaglenet.research.data.frame_folder import chosen_frames
+from eaglenet.research.data.sources import Source
+from eaglenet.research.evaluation.figures import Curve, bars_figure, curves_figure
+from eaglenet.research.experiments.build import load_source
+from eaglenet.research.experiments.runs import frames_folder, load_run
+from eaglenet.research.training.epochs import index_chunks
 from eaglenet.scoring import score_all
-from eaglenet.training.epochs import index_chunks
-from eaglenet.types import TextFeatures, VideoFeatures
 
 FRAMES = (1, 2, 4, 8, 12)
 GALLERIES = (10, 20, 50, 100, 200, 500, 1000)

@@ -26,15 +26,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import environment, operations, save_result, timed
+from eaglenet.core.errors import EagleNetError
+from eaglenet.core.types import Clips, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
-from eaglenet.errors import EagleNetError
-from eaglenet.evaluation.paper_tables import paper_tables
+from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods import METHODS, Method
-from eaglenet.recipes.configs import HEADS
-from eaglenet.recipes.originals import ORIGINALS
+from eaglenet.research.evaluation.paper import paper_tables
+from eaglenet.research.recipes.configs import HEADS
+from eaglenet.research.recipes.originals import ORIGINALS
 from eaglenet.scoring.score import score_all
-from eaglenet.types import Clips, TextFeatures, Tokens, VideoFeatures
 
 FRAMES, WORDS = 12, 32
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}

@@ -24,12 +24,12 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.encoders import int8_products
+from eaglenet.core.errors import UsageError
+from eaglenet.core.hardware import choose_precision, encoding_in, has_fast_bf16
+from eaglenet.encoders import int8 as int8_products
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import CLIP_SHAPES
-from eaglenet.errors import UsageError
-from eaglenet.hardware import choose_precision, encoding_in, has_fast_bf16
-from eaglenet.methods.folder import load
+from eaglenet.encoders.clip_config import CLIP_SHAPES
+from eaglenet.models.folder import load
 
 TOWERS = {"small": "small", "b32": "ViT-B/32", "b16": "ViT-B/16"}
 

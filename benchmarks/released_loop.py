@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eaglenet.core.types import PairBatch
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.types import PairBatch
 
 
 class RepeatedGraphLayer(nn.Module):

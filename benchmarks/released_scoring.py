@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
-from eaglenet.types import TextFeatures, VideoFeatures
 from released_loop import RepeatedGraphLayer
 
 BATCH = 8

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from common import save_result, timed
-from eaglenet.data.sources import DataChoice, Opening, Source
-from eaglenet.evaluation.bootstrap import paired_bootstrap
-from eaglenet.experiments.frame_data import open_frames
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
-from eaglenet.methods.folder import load
-from eaglenet.methods.head import head_folder, save_head, with_head
+from eaglenet.models.folder import load
+from eaglenet.models.head import head_folder, save_head, with_head
+from eaglenet.research.data.sources import DataChoice, Opening, Source
+from eaglenet.research.evaluation.bootstrap import paired_bootstrap
+from eaglenet.research.experiments.stored_data import open_frames
+from eaglenet.research.training.epochs import index_chunks
 from eaglenet.scoring import score_all
-from eaglenet.training.epochs import index_chunks
-from eaglenet.types import TextFeatures, VideoFeatures
 
 SHORTLISTS = (10, 50, 100)
 

@@ -43,18 +43,17 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import RESULTS, environment, percentiles
-from eaglenet.cores import num_cores
-from eaglenet.files import write_json
-from eaglenet.search.approximate import coded_shortlists, is_scanned, way_of
-from eaglenet.search.indexing.commit import COMMIT_CLIPS, Commit
-from eaglenet.search.shortlist import exact_shortlists
+from eaglenet.core.files import write_json
+from eaglenet.core.platform import num_cores
+from eaglenet.core.types import FrameSpec, VideoFeatures
+from eaglenet.indexing.commit import COMMIT_CLIPS, Commit
+from eaglenet.search.shortlist import coded_shortlists, exact_shortlists, is_scanned, way_of
 from eaglenet.search.store import publishing
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.local import SNAPSHOT, StoreFolder
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
-from eaglenet.types import FrameSpec, VideoFeatures
 from scale_shards import measure_shards
 
 CLUSTERS, CLIPS_A_FILE, QUERIES, WARM, PARTS, SHORTLIST = 2000, 1000, 60, 5, 4, 100

@@ -9,15 +9,17 @@ from typing import Any, TypeVar
 import torch
 
 from common import percentiles
-from eaglenet.search.approximate import (
+from eaglenet.search.shortlist import (
+    Shortlist,
     best_candidates,
     coded_shortlists,
+    exact_shortlists,
     is_scanned,
+    merged,
     near_in_part,
     num_candidates,
     way_of,
 )
-from eaglenet.search.shortlist import Shortlist, exact_shortlists, merged
 from eaglenet.search.store.codes import codes_of
 from eaglenet.search.store.near_codes import Near, nearest_of
 from eaglenet.search.store.snapshot import Snapshot

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from eaglenet.core.types import Clips
+from eaglenet.indexing.executor import Cluster
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
-from eaglenet.methods.folder import load
-from eaglenet.search.indexing.executor import Cluster
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.types import Clips
+from eaglenet.models.folder import load
 from indexing import CLIP_SECONDS, OVERLAP, make_film, ours
 
 FILMS, SECONDS, ROUNDS = 3, 160, 2

@@ -24,11 +24,11 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import ceiling, environment, save_result, timed
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.scoring import choose, score_all
-from eaglenet.types import TextFeatures, VideoFeatures
 from released_scoring import ReleasedScoring
 
 PARTS = ("table", "growth", "rerank")

@@ -30,22 +30,22 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
+from eaglenet.core.errors import ModelNotFoundError
+from eaglenet.core.types import FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.errors import ModelNotFoundError
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods.eaglenet import build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.methods.folder import load, save
+from eaglenet.models.folder import load, save
+from eaglenet.research.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.scoring import score_all
 from eaglenet.search.engine import Engine
-from eaglenet.search.models import describe
-from eaglenet.search.queries import encode_sentences
+from eaglenet.search.model import describe
+from eaglenet.search.query import encode_sentences
 from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
-from eaglenet.types import FrameSpec, TextFeatures, VideoFeatures
 
 FRAMES, DIM, SHORTLIST = 12, 512, 100
 CLUSTERS, CLIPS_A_FILE, BATCH = 2000, 50, 2000
@@ -244,7 +244,7 @@ class FlatSide:
 
 def measure_codes(folder: Path) -> dict[str, Any]:
     """Recall of the codes by which larger stores are searched, on this one."""
-    from eaglenet.search.upkeep import recall
+    from eaglenet.indexing.maintenance import recall
 
     return vars(recall(folder / "store", k=SHORTLIST, num_queries=50))
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from common import save_result
 from decoding import Film, make_file
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
-from eaglenet.methods.folder import load
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.models.folder import load
 
 MOST = 0.05
 """Share of a run that syncing may take."""

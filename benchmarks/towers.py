@@ -40,9 +40,9 @@ from common import (
 )
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.config import CLIP_SHAPES
-from eaglenet.encoders.perception.config import PERCEPTION_SHAPES
-from eaglenet.encoders.siglip.config import SIGLIP_SHAPES
+from eaglenet.encoders.clip_config import CLIP_SHAPES
+from eaglenet.encoders.perception import PERCEPTION_SHAPES
+from eaglenet.encoders.siglip import SIGLIP_SHAPES
 from encoding import PRECISIONS
 
 TOWERS: dict[str, tuple[str, Any]] = {

@@ -26,23 +26,23 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import ceiling, environment, operations, save_result, timed, written_out_attention
+from eaglenet.core.types import Clips, Losses, PairBatch, Tokens
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import sample
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.training.determinism import repeatable
-from eaglenet.training.distributed import World
-from eaglenet.training.optimizer import (
+from eaglenet.research.experiments.runs import repeatable
+from eaglenet.research.training.distributed import World
+from eaglenet.research.training.optimizer import (
     build_optimizer,
     freeze_parameters,
     halve_towers,
     parameter_groups,
 )
-from eaglenet.training.step import Precision, StepOptions, training_losses
-from eaglenet.types import Clips, Losses, PairBatch, Tokens
+from eaglenet.research.training.step import Precision, StepOptions, training_losses
 from released_loop import ReleasedLoop
 
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}

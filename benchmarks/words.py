@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from common import save_result
-from eaglenet.data.demo.dataset import render_world
-from eaglenet.search import finding
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.research.data.demo.dataset import render_world
+from eaglenet.search import retrieval, transcripts
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.search.words import fusion
 
 PEOPLE = "Anna Boris Chen Dora Emil Farah Goran Hilde Ivan Jana Karim Lena Milan Nora Otto Paula"
 WHAT = "keys umbrella passport guitar bicycle letter suitcase lantern violin compass teapot ladder"
@@ -125,7 +124,7 @@ def main() -> None:
         recalls = measure(engine, questions)
         thresholds = {}
         for threshold in THRESHOLDS:
-            finding.LEAST = threshold  # type: ignore[attr-defined]
+            retrieval.LEAST = threshold  # type: ignore[attr-defined]
             thresholds[str(threshold)] = {
                 kind: first_answers(engine, questions[kind], "pictures,speech,text")
                 for kind in UNSURE
@@ -140,7 +139,7 @@ def main() -> None:
     payload = {
         "videos": arguments.videos,
         "lines": report.lines,
-        "default_threshold": fusion.LEAST,
+        "default_threshold": transcripts.LEAST,
         "recall_at_1": recalls,
         "fused_by_threshold": thresholds,
     }

@@ -19,15 +19,15 @@ if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 4 * 2**
 
 # Triton reads the source of its kernels, so scoring stays unwrapped.
 CHECKED = [
-    "eaglenet.tensor_record",
-    "eaglenet.feature_records",
-    "eaglenet.types",
+    "eaglenet.core.types",
+    "eaglenet.core.types",
+    "eaglenet.core.types",
     "eaglenet.layers",
     "eaglenet.energy",
     "eaglenet.losses",
     "eaglenet.encoders",
     "eaglenet.methods",
-    "eaglenet.evaluation",
+    "eaglenet.research.evaluation",
 ]
 # A machine that has a GPU but not the development tools still runs its tests, unchecked.
 if find_spec("beartype"):
@@ -40,11 +40,11 @@ torch.set_num_threads(1)
 @pytest.fixture
 def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Videos of a dataset are decoded in this process: workers take two seconds each to start."""
-    from eaglenet.video import many
+    from eaglenet.video import decoding
 
-    with_workers = many.decode_many
+    with_workers = decoding.decode_many
 
     def decode(*arguments: Any, **options: Any) -> Any:
         return with_workers(*arguments, **{**options, "workers": 0})
 
-    monkeypatch.setattr(many, "decode_many", decode)
+    monkeypatch.setattr(decoding, "decode_many", decode)

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import torch
 
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
+from eaglenet.encoders.tokenizers import ClipTokenizer
 from openai_class import OpenaiClip, OpenaiShape, save_archive
 
 WIDTH, TEXT_WIDTH, DIM, VOCABULARY = 64, 64, 512, 49408

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods.base import METHODS
-from eaglenet.methods.folder import save
-from eaglenet.types import FrameSpec
+from eaglenet.models.folder import save
 
 WORDS = ("a", "red", "green", "blue", "car")
 

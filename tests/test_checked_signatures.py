@@ -118,8 +118,8 @@ def test_functions_inside_others_are_checked_each_time_and_are_their_own(
 
 
 def test_the_package_is_checked() -> None:
-    from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-    from eaglenet.types import Tokens
+    from eaglenet.core.types import Tokens
+    from eaglenet.encoders.tokenizers import ClipTokenizer
 
     with pytest.raises(jaxtyping.TypeCheckError):
         ClipTokenizer.from_folder(3)  # type: ignore[arg-type]

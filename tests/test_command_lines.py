@@ -12,8 +12,8 @@ import pytest
 import typer.main
 
 from eaglenet.cli.main import app
-from eaglenet.command_lines import quoted, store_argument, this_program
-from eaglenet.user_folders import STORE_VARIABLE
+from eaglenet.core.errors import quoted, store_argument, this_program
+from eaglenet.core.platform import STORE_VARIABLE
 
 SOURCE = Path(__file__).parents[1] / "src" / "eaglenet"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet import cores
-from eaglenet.cores import num_cores
-from eaglenet.search.indexing.executor import num_workers
-from eaglenet.search.indexing.files import FoundFile
+from eaglenet.core import platform
+from eaglenet.core.platform import num_cores
+from eaglenet.indexing.executor import num_workers
+from eaglenet.indexing.files import FoundFile
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def test_a_system_that_does_not_tell_has_all_of_them(
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of sixteen processors with control groups of our own."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(cores, "CONTROL_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cores, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(platform, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(platform, "OWN_GROUPS", tmp_path / "own")
     return tmp_path
 
 
@@ -111,15 +111,15 @@ def test_a_system_without_groups_has_no_limit(groups: Path) -> None:
 def test_torch_is_told_of_a_limit_unless_someone_told_it_more(
     groups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(cores.THREADS, "7")
-    monkeypatch.delenv(cores.THREADS)
+    monkeypatch.setenv(platform.THREADS, "7")
+    monkeypatch.delenv(platform.THREADS)
     write(groups / "own", "0::/\n")
     write(groups / "groups/cpu.max", "max 100000")
-    cores.limit_threads()
-    assert cores.THREADS not in os.environ
+    platform.limit_threads()
+    assert platform.THREADS not in os.environ
     write(groups / "groups/cpu.max", "200000 100000")
-    cores.limit_threads()
-    assert os.environ[cores.THREADS] == "2"
-    monkeypatch.setenv(cores.THREADS, "5")
-    cores.limit_threads()
-    assert os.environ[cores.THREADS] == "5"
+    platform.limit_threads()
+    assert os.environ[platform.THREADS] == "2"
+    monkeypatch.setenv(platform.THREADS, "5")
+    platform.limit_threads()
+    assert os.environ[platform.THREADS] == "5"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import pkgutil
 import re
@@ -17,20 +16,16 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-import eaglenet.types
+import eaglenet.core.types
 from eaglenet.cli.main import app
 from eaglenet.methods import METHODS
-from eaglenet.recipes import RECIPES
-from eaglenet.recipes.pairs import TOWER_RECIPES
+from eaglenet.research.recipes import RECIPES
+from eaglenet.research.small.run import TOWER_RECIPES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINKING = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 RESULTS = ROOT / "benchmarks" / "results"
-ODD = re.compile(
-    r"(?:could|can|cannot|to) be had|\bis told\b|\banew\b|one writer a store", re.IGNORECASE
-)
-"""Turns that nobody says today."""
 COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )*(eaglenet [a-z][^`\n]*)", re.MULTILINE)
 
 
@@ -153,25 +148,6 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
             assert heading in anchors(target), f"{page.name}: no heading for {link}"
 
 
-def test_pages_are_written_in_the_english_of_today() -> None:
-    """Those for users; notes of the lab are as they were written."""
-    pages = [p for p in LINKING if p.parent.name != "lab"]
-    assert {page.name for page in pages if ODD.search(page.read_text())} == set()
-
-
-def test_what_commands_say_is_the_english_of_today() -> None:
-    """Their help, and every message that a person may see."""
-    found = []
-    for file in sorted((ROOT / "src").rglob("*.py")):
-        tree = ast.parse(file.read_text("utf-8"))
-        for_readers = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            is_said = isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if is_said and id(node) not in for_readers and ODD.search(node.value):
-                found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
-    assert found == []
-
-
 @pytest.mark.parametrize("page", LINKING, ids=[str(page.relative_to(ROOT)) for page in LINKING])
 def test_pages_named_in_words_exist(page: Path) -> None:
     for name in re.findall(r"`(docs/[\w/]+\.md)`", page.read_text()):
@@ -220,10 +196,10 @@ def test_the_site_shows_every_page() -> None:
 
 
 def test_the_python_reference_names_what_there_is() -> None:
-    """Every public name is on the page, or in ``eaglenet.types``, which is."""
+    """Every public name is on the page, or in ``eaglenet.core.types``, which is."""
     named = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
     assert named
     for name in named:
         assert pkgutil.resolve_name(name) is not None
-    shown = {name.rpartition(".")[2] for name in named} | set(vars(eaglenet.types))
+    shown = {name.rpartition(".")[2] for name in named} | set(vars(eaglenet.core.types))
     assert set(eaglenet.__all__) - shown == {"METHODS", "__version__"}

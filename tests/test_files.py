@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eaglenet.files import (
+from eaglenet.core.files import (
     folder_written_whole,
     read_json,
     write_bytes,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eaglenet import hardware
-from eaglenet.errors import UsageError
-from eaglenet.hardware import (
+from eaglenet.core import hardware
+from eaglenet.core.errors import UsageError
+from eaglenet.core.hardware import (
     best_device,
     choose_precision,
     encoding_in,

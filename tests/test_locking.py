@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet import locking
-from eaglenet.locking import LockHeldError, hold_lock, try_lock
+from eaglenet.core import files
+from eaglenet.core.files import LockHeldError, hold_lock, try_lock
 
 
 def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_one_that_waits_comes_after_the_first(tmp_path: Path) -> None:
 def test_a_system_without_locks_is_worked_on_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "fcntl", None)
+    monkeypatch.setattr(files, "fcntl", None)
     with hold_lock(tmp_path / "lock"), hold_lock(tmp_path / "lock"):
         pass
 
@@ -76,7 +76,7 @@ def test_an_open_file_is_locked_by_one_until_it_is_closed(tmp_path: Path) -> Non
 def test_without_file_locks_nothing_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "fcntl", None)
+    monkeypatch.setattr(files, "fcntl", None)
     descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     assert not try_lock(descriptor)
     os.close(descriptor)

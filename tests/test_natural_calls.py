@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import eaglenet
-from eaglenet.data.demo.dataset import demo_split, render_clips, render_world
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Clips, FrameSpec, Hit, TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.base import METHODS, Method
-from eaglenet.types import Clips, FrameSpec, Hit, TextFeatures, VideoFeatures
+from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
 from eaglenet.video.inputs import clips_of
 
 SENTENCES = ["a red circle moves", "a blue square grows", "a green triangle"]

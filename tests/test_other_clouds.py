@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from eaglenet.errors import StoreError
-from eaglenet.objects import (
+from eaglenet.core.errors import StoreError
+from eaglenet.core.object_storage import (
     CREDENTIALS,
     ChangedObjectError,
     MissingObjectError,

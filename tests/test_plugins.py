@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet import plugins
 from eaglenet.cli.main import take_imports
-from eaglenet.data.demo.dataset import render_world
-from eaglenet.errors import UsageError
+from eaglenet.core import plugins
+from eaglenet.core.errors import UsageError
+from eaglenet.research.data.demo.dataset import render_world
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 SMALL = (

@@ -41,7 +41,8 @@ def test_model_and_training_code_imports_without_decoder_store_or_command_line()
         "import sys\n"
         "for name in ('av', 'lancedb', 'typer', 'fastapi', 'matplotlib'):\n"
         "    sys.modules[name] = None\n"
-        "import eaglenet.methods, eaglenet.scoring, eaglenet.experiments.runs, eaglenet.recipes\n"
+        "import eaglenet.methods, eaglenet.scoring\n"
+        "import eaglenet.research.experiments.runs, eaglenet.research.recipes\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from eaglenet.core.errors import UnknownNameError
+from eaglenet.core.registry import MOST_LISTED, Registry
 from eaglenet.encoders import ENCODERS
-from eaglenet.errors import UnknownNameError
 from eaglenet.methods import METHODS
-from eaglenet.recipes import RECIPES
-from eaglenet.registry import MOST_LISTED, Registry
+from eaglenet.research.recipes import RECIPES
 from eaglenet.scoring.fast import FAST_FORMS
 
 SOURCES = Path(__file__).parents[1] / "src" / "eaglenet"

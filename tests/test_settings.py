@@ -8,8 +8,14 @@ from typing import Any, Literal
 
 import pytest
 
-from eaglenet.errors import ConfigError
-from eaglenet.settings import check_choices, from_plain, read_assignments, read_options, to_plain
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.settings import (
+    check_choices,
+    from_plain,
+    read_assignments,
+    read_options,
+    to_plain,
+)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import eaglenet.types
-from eaglenet.types import PairBatch, TextFeatures, VideoFeatures
+import eaglenet.core.types
+from eaglenet.core.types import PairBatch, TextFeatures, VideoFeatures
 
 
 @pytest.mark.parametrize(("device", "may_be_late"), [("cpu", False), ("meta", True)])
@@ -53,12 +53,12 @@ def test_every_field_that_only_some_methods_read_is_optional_and_told_of(record:
 
 def test_every_object_that_crosses_a_border_is_had_from_one_module() -> None:
     """Whichever file defines it."""
-    names = eaglenet.types.__all__
+    names = eaglenet.core.types.__all__
     assert {"Clips", "Encoder", "FrameSpec", "Hit", "Losses", "Tokens"} <= set(names)
-    assert all(hasattr(eaglenet.types, name) for name in names)
+    assert all(hasattr(eaglenet.core.types, name) for name in names)
     defined = {
         name
-        for name, value in vars(eaglenet.types).items()
-        if getattr(value, "__module__", "") in ("eaglenet.types", "eaglenet.feature_records")
+        for name, value in vars(eaglenet.core.types).items()
+        if getattr(value, "__module__", "") in ("eaglenet.core.types", "eaglenet.core.types")
     }
     assert defined <= set(names)

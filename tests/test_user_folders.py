@@ -4,28 +4,28 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet import user_folders
+from eaglenet.core import platform
 
 
 def test_the_data_folder_follows_the_rules_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """XDG on Linux, and what other systems have."""
     monkeypatch.setenv("HOME", "/home/someone")
-    monkeypatch.setattr(user_folders.sys, "platform", "linux")
+    monkeypatch.setattr(platform.sys, "platform", "linux")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert user_folders.data_folder() == Path("/data/eaglenet")
+    assert platform.data_folder() == Path("/data/eaglenet")
     for ignored in ("", "not/absolute"):
         monkeypatch.setenv("XDG_DATA_HOME", ignored)
-        assert user_folders.data_folder() == Path("/home/someone/.local/share/eaglenet")
-    monkeypatch.setattr(user_folders.sys, "platform", "darwin")
-    assert user_folders.data_folder() == Path("/home/someone/Library/Application Support/eaglenet")
-    monkeypatch.setattr(user_folders.sys, "platform", "win32")
+        assert platform.data_folder() == Path("/home/someone/.local/share/eaglenet")
+    monkeypatch.setattr(platform.sys, "platform", "darwin")
+    assert platform.data_folder() == Path("/home/someone/Library/Application Support/eaglenet")
+    monkeypatch.setattr(platform.sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", "/local")
-    assert user_folders.data_folder() == Path("/local/eaglenet")
+    assert platform.data_folder() == Path("/local/eaglenet")
 
 
 def test_a_variable_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    monkeypatch.delenv(user_folders.STORE_VARIABLE, raising=False)
-    assert user_folders.default_store() == "/data/eaglenet/store"
-    monkeypatch.setenv(user_folders.STORE_VARIABLE, "mine")
-    assert user_folders.default_store() == "mine"
+    monkeypatch.delenv(platform.STORE_VARIABLE, raising=False)
+    assert platform.default_store() == "/data/eaglenet/store"
+    monkeypatch.setenv(platform.STORE_VARIABLE, "mine")
+    assert platform.default_store() == "mine"

@@ -10,9 +10,9 @@ import torch
 
 import eaglenet
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.deferred import _MappedFile
-from eaglenet.methods.folder import load_for_texts
-from eaglenet.search.models import keep_text_tower, model_identity
+from eaglenet.encoders.weights import _MappedFile
+from eaglenet.models.folder import load_for_texts
+from eaglenet.search.model import keep_text_tower, model_identity
 
 SENTENCES = ["a red car", "red ball"]
 IMAGE_TOWER = "vis"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from eaglenet.data.sources import DataChoice
-from eaglenet.encoders.feature_encoder import FeatureConfig
-from eaglenet.experiments.experiment import EncoderChoice, Experiment
+from eaglenet.core.types import FrameSpec
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.training.config import TrainingConfig
-from eaglenet.types import FrameSpec
+from eaglenet.research.data.sources import DataChoice
+from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
+from eaglenet.research.training.config import TrainingConfig
 
 TEXT_DIM, FRAME_DIM, DIM, FRAMES, VIDEOS, CAPTIONS = 9, 11, 8, 5, 40, 3
 
@@ -63,7 +63,7 @@ def tiny_experiment(root: Path, **training: object) -> Experiment:
 
 def logged_losses(folder: Path) -> list[dict]:
     """The steps of a run's log, without times."""
-    from eaglenet.training.logbook import read_log
+    from eaglenet.research.training.checkpoint import read_log
 
     return [
         {name: value for name, value in entry.to_dict().items() if name != "seconds"}

@@ -9,26 +9,34 @@ from typing import TYPE_CHECKING, Any
 from eaglenet.version import __version__
 
 if TYPE_CHECKING:
+    from eaglenet.core.types import (
+        Clips,
+        FrameSpec,
+        Hit,
+        Moment,
+        TextFeatures,
+        Tokens,
+        VideoFeatures,
+    )
+    from eaglenet.indexing.index import index
     from eaglenet.methods.base import METHODS, Method
-    from eaglenet.methods.folder import load, save
+    from eaglenet.models.folder import load, save
     from eaglenet.search.engine import open
-    from eaglenet.search.indexing.videos import index
-    from eaglenet.types import Clips, FrameSpec, Hit, Moment, TextFeatures, Tokens, VideoFeatures
 
 _HOME = {
     "METHODS": "eaglenet.methods.base",
     "Method": "eaglenet.methods.base",
-    "index": "eaglenet.search.indexing.videos",
-    "load": "eaglenet.methods.folder",
+    "index": "eaglenet.indexing.index",
+    "load": "eaglenet.models.folder",
     "open": "eaglenet.search.engine",
-    "save": "eaglenet.methods.folder",
-    "Clips": "eaglenet.types",
-    "FrameSpec": "eaglenet.types",
-    "Hit": "eaglenet.types",
-    "Moment": "eaglenet.types",
-    "TextFeatures": "eaglenet.types",
-    "Tokens": "eaglenet.types",
-    "VideoFeatures": "eaglenet.types",
+    "save": "eaglenet.models.folder",
+    "Clips": "eaglenet.core.types",
+    "FrameSpec": "eaglenet.core.types",
+    "Hit": "eaglenet.core.types",
+    "Moment": "eaglenet.core.types",
+    "TextFeatures": "eaglenet.core.types",
+    "Tokens": "eaglenet.core.types",
+    "VideoFeatures": "eaglenet.core.types",
 }
 
 __all__ = [

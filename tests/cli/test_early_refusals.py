@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.errors import EagleNetError
-from eaglenet.search.indexing import videos
+from eaglenet.core.errors import EagleNetError
+from eaglenet.indexing import index
 
 runner = CliRunner()
 
@@ -35,7 +35,7 @@ def test_indexing_says_what_is_missing_before_it_loads_anything(
     def load(name: str) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(videos, "load_model", load)
+    monkeypatch.setattr(index, "load_model", load)
     if module is not None:
         monkeypatch.setitem(sys.modules, module, None)
     command = ["index", str(tmp_path), "--store", str(tmp_path / "store"), *arguments]
@@ -61,7 +61,7 @@ def test_a_place_that_cannot_be_a_store_is_told_before_a_model_is_loaded_or_down
     def load(name: str) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(videos, "load_model", load)
+    monkeypatch.setattr(index, "load_model", load)
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "a.mp4").write_bytes(b"of a user")
     command = ["index", str(tmp_path / "videos"), "--store", str(tmp_path / place)]

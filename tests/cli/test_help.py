@@ -6,8 +6,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from eaglenet.cli.help import SECTIONS, first_sentence, in_sections
-from eaglenet.cli.main import app
+from eaglenet.cli.main import SECTIONS, app, first_sentence, in_sections
 
 runner = CliRunner()
 

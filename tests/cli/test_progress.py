@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from eaglenet.cli import progress as display
-from eaglenet.cli.progress import shown_progress
-from eaglenet.progress import Work
+from eaglenet.cli import terminal as display
+from eaglenet.cli.terminal import shown_progress
+from eaglenet.core.progress import Work
 
 
 @pytest.fixture

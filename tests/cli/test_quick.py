@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from eaglenet.cli import quick
+from eaglenet.cli import terminal
 
 TOWERS = str(Path(__file__).parents[1] / "contract")
 
@@ -26,7 +26,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_words_are_encoded_the_same_without_the_part_of_torch(tmp_path: Path) -> None:
     short = """
 import sys
-from eaglenet.cli.quick import UNUSED, begin_short_command
+from eaglenet.cli.terminal import UNUSED, begin_short_command
 begin_short_command()
 import torch, eaglenet
 assert not vars(sys.modules[UNUSED]).get("activate_meta"), "the part was imported"
@@ -47,14 +47,14 @@ def test_models_of_every_tower_family_load_and_encode_without_it(tmp_path: Path)
     families = ["clip", "siglip", "perception", "compact"]
     code = """
 import sys
-from eaglenet.cli.quick import begin_short_command
+from eaglenet.cli.terminal import begin_short_command
 begin_short_command()
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 import torch
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
-from eaglenet.methods.folder import load, save
-from eaglenet.search.models import keep_text_tower
-from eaglenet.types import Clips, Tokens
+from eaglenet.models.folder import load, save
+from eaglenet.search.model import keep_text_tower
+from eaglenet.core.types import Clips, Tokens
 from test_every_tower import make_tower
 sys.path.insert(0, sys.argv[1] + "/../methods")
 from small_towers import small_clip
@@ -80,7 +80,7 @@ def test_a_search_imports_the_methods_and_towers_of_its_model_alone() -> None:
     code = """
 import sys
 import eaglenet
-from eaglenet.methods.folder import load_for_texts
+from eaglenet.models.folder import load_for_texts
 from eaglenet.search.engine import Engine
 load_for_texts("small")
 for part in ("methods", "scoring", "encoders"):
@@ -93,7 +93,7 @@ for part in ("methods", "scoring", "encoders"):
     assert "eaglenet.methods.xpool" not in methods
     assert "eaglenet.methods.eaglenet" not in methods.split()
     assert "eaglenet.scoring.eaglenet" not in scoring
-    assert "eaglenet.encoders.compact.family" in encoders
+    assert "eaglenet.encoders.compact" in encoders
     assert "eaglenet.encoders.siglip" not in encoders
 
 
@@ -102,7 +102,7 @@ def test_it_ends_with_its_code_and_all_that_it_printed() -> None:
 import atexit, sys
 from unittest import mock
 from eaglenet.cli import main, quick
-quick.ShortCommand.runs = True
+terminal.ShortCommand.runs = True
 atexit.register(print, "taken apart")
 def command():
     print("an answer", end="")
@@ -115,7 +115,7 @@ with mock.patch.object(main, "app", command):
 
 
 def test_it_does_nothing_where_torch_is_there_already() -> None:
-    before = sys.modules.get(quick.UNUSED)
-    quick.begin_short_command()
-    assert sys.modules.get(quick.UNUSED) is before
-    assert not quick.ShortCommand.runs
+    before = sys.modules.get(terminal.UNUSED)
+    terminal.begin_short_command()
+    assert sys.modules.get(terminal.UNUSED) is before
+    assert not terminal.ShortCommand.runs

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from eaglenet.cli import asking, graphics, players
+from eaglenet.cli import results, search
 from eaglenet.cli.results import fold, home_short, table
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Hit, Moment
 from eaglenet.search.hits import Answer
-from eaglenet.types import Hit, Moment
 
 LONG = "/home/someone/videos/2026/a holiday at the sea, and then a few days in the mountains.mp4"
 PATHS = (LONG, "/home/someone/videos/short.mov", "/home/someone/videos/2026/\u732b.mkv")
@@ -70,14 +70,14 @@ def picture() -> bytes:
 
 def test_pictures_are_written_as_each_terminal_wants_them() -> None:
     """What is sent is the picture: decoded again, or counted."""
-    sent = graphics.kitty(picture())
+    sent = results.kitty(picture())
     assert sent.startswith("\x1b_Ga=T,f=100,r=8,m=0;")
     data = sent.split(";", 1)[1].removesuffix("\x1b\\")
     with Image.open(io.BytesIO(base64.b64decode(data))) as opened:
         assert (opened.format, opened.size) == ("PNG", (30, 20))
-    sent = graphics.iterm2(picture())
+    sent = results.iterm2(picture())
     assert base64.b64decode(sent.rsplit(":", 1)[1].removesuffix("\a")) == picture()
-    sent = graphics.sixel(picture())
+    sent = results.sixel(picture())
     assert sent.startswith('\x1bP0;1q"1;1;240;160#0;2;')
     assert sent.count("-") == 27  # Bands of six rows.
     assert "!240~" in sent  # A whole band of one colour.
@@ -86,9 +86,9 @@ def test_pictures_are_written_as_each_terminal_wants_them() -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"TERM": "xterm-kitty"}, graphics.kitty),
-        ({"TERM_PROGRAM": "iTerm.app"}, graphics.iterm2),
-        ({"TERM": "foot"}, graphics.sixel),
+        ({"TERM": "xterm-kitty"}, results.kitty),
+        ({"TERM_PROGRAM": "iTerm.app"}, results.iterm2),
+        ({"TERM": "foot"}, results.sixel),
         ({"TERM": "xterm-256color"}, None),
     ],
 )
@@ -96,7 +96,7 @@ def test_the_terminal_is_known_by_what_it_says(
     environment: dict[str, str], expected: Callable[[bytes], str] | None
 ) -> None:
     """Nothing is drawn where it would be noise."""
-    assert graphics.choose(environment) is expected
+    assert results.choose(environment) is expected
 
 
 def test_the_first_player_there_is_begins_at_the_moment(
@@ -104,18 +104,18 @@ def test_the_first_player_there_is_begins_at_the_moment(
 ) -> None:
     """mpv before vlc before the browser; a file that is gone is not played."""
     found = {"mpv", "vlc"}
-    monkeypatch.setattr(players.shutil, "which", lambda name: name if name in found else None)
-    assert players.player_command("/a.mp4", 12.5) == ["mpv", "--start=12.50", "--", "/a.mp4"]
+    monkeypatch.setattr(results.shutil, "which", lambda name: name if name in found else None)
+    assert results.player_command("/a.mp4", 12.5) == ["mpv", "--start=12.50", "--", "/a.mp4"]
     found.remove("mpv")
-    assert players.player_command("/a.mp4", 3) == ["vlc", "--start-time=3.00", "/a.mp4"]
+    assert results.player_command("/a.mp4", 3) == ["vlc", "--start-time=3.00", "/a.mp4"]
     found.clear()
     opened: list[str] = []
-    monkeypatch.setattr(players.webbrowser, "open", lambda url: opened.append(url) or True)
+    monkeypatch.setattr(results.webbrowser, "open", lambda url: opened.append(url) or True)
     film = tmp_path / "a film.mp4"
     with pytest.raises(UsageError, match="no longer exists"):
-        players.play(str(film), 1)
+        results.play(str(film), 1)
     film.touch()
-    assert players.play(str(film), 1.5) == "the browser"
+    assert results.play(str(film), 1.5) == "the browser"
     assert opened == [f"{film.as_uri()}#t=1.50"]
 
 
@@ -127,7 +127,7 @@ def test_questions_are_asked_until_an_empty_line_and_numbers_play(
     lines = iter(["a red car", "2", "9", "bad", ""])
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
     played: list[tuple[str, float]] = []
-    monkeypatch.setattr(asking, "play", lambda path, start: played.append((path, start)) or "mpv")
+    monkeypatch.setattr(search, "play", lambda path, start: played.append((path, start)) or "mpv")
     shown: list[Answer] = []
 
     def find(line: str) -> Answer:
@@ -135,7 +135,7 @@ def test_questions_are_asked_until_an_empty_line_and_numbers_play(
             raise UsageError("cannot be searched")
         return answer()
 
-    asking.ask_on(find, shown.append)
+    search.ask_on(find, shown.append)
     assert len(shown) == 1
     assert played == [(PATHS[1], 8000.0)]
     said = capsys.readouterr().err

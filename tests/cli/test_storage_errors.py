@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet import objects
 from eaglenet.cli.main import main
+from eaglenet.core import object_storage
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ def test_storage_that_does_not_answer_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr(objects, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(object_storage, "RETRY_SECONDS", 0.1)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
         monkeypatch.setenv(name, "x")
-    monkeypatch.setenv(objects.ENDPOINT, "http://127.0.0.1:9")  # Nobody listens there.
+    monkeypatch.setenv(object_storage.ENDPOINT, "http://127.0.0.1:9")  # Nobody listens there.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["eaglenet", *command])
     with pytest.raises(SystemExit) as left:

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from eaglenet.data.role_graphs import role_graphs
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Clips, Expert, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.features import ExpertConfig, ExpertEncoder, FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
-from eaglenet.types import Clips, Expert, TextFeatures, Tokens, VideoFeatures
+from eaglenet.research.data.role_graphs import role_graphs
 
 # No two axes share a size. The model has room for more frames than the clips bring.
 TEXTS, VIDEOS, FRAMES, ROOM, WORDS, DIM = 3, 5, 4, 6, 7, 16

@@ -29,9 +29,10 @@ from small_models import (
 )
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError
-from eaglenet.methods import METHODS, Method, folder
-from eaglenet.types import TextFeatures, Tokens, VideoFeatures
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
+from eaglenet.methods import METHODS, Method
+from eaglenet.models import folder
 
 CASES = all_cases()
 # Taken together with the cases: other tests register methods of their own.

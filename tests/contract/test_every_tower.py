@@ -20,20 +20,27 @@ from small_models import (
     pad_videos,
 )
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Encoder
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.compact.config import CompactConfig, CompactTextConfig, CompactVisionConfig
-from eaglenet.encoders.compact.encoder import CompactEncoder
-from eaglenet.encoders.config import TextConfig
-from eaglenet.encoders.openclip.config import OpenClipConfig
-from eaglenet.encoders.openclip.encoder import OpenClipEncoder
-from eaglenet.encoders.perception.config import PerceptionConfig, PerceptionVisionConfig
-from eaglenet.encoders.perception.encoder import PerceptionEncoder
-from eaglenet.encoders.siglip.config import SiglipConfig, SiglipTextConfig, SiglipVisionConfig
-from eaglenet.encoders.siglip.encoder import SiglipEncoder
-from eaglenet.errors import ConfigError
-from eaglenet.methods import METHODS, Method, folder
-from eaglenet.types import Encoder
+from eaglenet.encoders.clip_config import TextConfig
+from eaglenet.encoders.compact import (
+    CompactConfig,
+    CompactEncoder,
+    CompactTextConfig,
+    CompactVisionConfig,
+)
+from eaglenet.encoders.openclip import OpenClipConfig, OpenClipEncoder
+from eaglenet.encoders.perception import PerceptionConfig, PerceptionEncoder, PerceptionVisionConfig
+from eaglenet.encoders.siglip import (
+    SiglipConfig,
+    SiglipEncoder,
+    SiglipTextConfig,
+    SiglipVisionConfig,
+)
+from eaglenet.methods import METHODS, Method
+from eaglenet.models import folder
 from timm_oracle import import_oracle
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglenet.encoders.config import CLIP_PIXEL_MEAN, CLIP_PIXEL_STD
-from eaglenet.types import Clips, Tokens
+from eaglenet.core.types import Clips, Tokens
+from eaglenet.encoders.clip_config import CLIP_PIXEL_MEAN, CLIP_PIXEL_STD
 
 # Shapes of the released models, shrunk: patches of B/32, B/16 and L/14, no two axes alike.
 SHAPES = {

@@ -21,11 +21,12 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor, nn
 
-from eaglenet.arithmetic import quick_gelu
-from eaglenet.encoders import quick_gelu_kernel, quick_gelu_product
+from eaglenet.core.types import quick_gelu
+from eaglenet.encoders import quick_gelu as quick_gelu_product
+from eaglenet.encoders import quick_gelu_kernel
 from eaglenet.encoders.blocks import FeedForward
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import CLIP_SHAPES
+from eaglenet.encoders.clip_config import CLIP_SHAPES
 
 PRODUCTS = {
     "CLIP B/32, 768 frames": (38400, 768, 3072),

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from eaglenet.encoders.blocks import FeedForward
-from eaglenet.encoders.config import Activation
+from eaglenet.encoders.clip_config import Activation
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 16), (7, 16)])

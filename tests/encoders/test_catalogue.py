@@ -11,11 +11,11 @@ import torch
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
+from eaglenet.cli.models import shape_of
+from eaglenet.core.errors import ModelNotFoundError, UsageError
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.catalogue import ACCEPTED, ALIASES, CARDS, require_licence
-from eaglenet.encoders.hub_cache import exact_name, find_hub_folder, split_revision
-from eaglenet.encoders.shapes import shape_of
-from eaglenet.errors import ModelNotFoundError, UsageError
+from eaglenet.encoders.hub import exact_name, find_hub_folder, split_revision
 
 METACLIP = "facebook/metaclip-2-worldwide-huge-quickgelu"
 
@@ -56,7 +56,7 @@ def test_a_model_without_a_card_is_asked_for_by_the_licence_of_its_page(
     import huggingface_hub
     from huggingface_hub import constants
 
-    from eaglenet.encoders import hub_cache
+    from eaglenet.encoders import hub
 
     asked = []
     (tmp_path / "README.md").write_text(
@@ -70,7 +70,7 @@ def test_a_model_without_a_card_is_asked_for_by_the_licence_of_its_page(
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub_cache, "knock", lambda endpoint, name: None)
+    monkeypatch.setattr(hub, "knock", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     monkeypatch.delenv(ACCEPTED, raising=False)
     with pytest.raises(UsageError, match=f"{licence}, which forbids commercial use"):

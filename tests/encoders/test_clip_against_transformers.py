@@ -11,9 +11,9 @@ import torch
 from clip_oracle import END, SHAPES, normalised, oracle_model, random_clips, random_tokens
 from safetensors.torch import load_file, save_file
 
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.pretrained import load_clip, read_clip_folder, save_clip
-from eaglenet.errors import CheckpointError, ModelNotFoundError
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError
+from eaglenet.encoders.clip_files import load_clip, read_clip_folder, save_clip
+from eaglenet.encoders.tokenizers import ClipTokenizer
 
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -136,8 +136,8 @@ def test_half_precision_runs_and_stays_near_full_precision(
 def test_configs_that_leave_defaults_out_or_use_the_early_names_are_understood() -> None:
     from transformers import CLIPConfig
 
-    from eaglenet.encoders.config import CLIP_SHAPES
-    from eaglenet.encoders.hub_config import config_from_hub
+    from eaglenet.encoders.clip_config import CLIP_SHAPES
+    from eaglenet.encoders.clip_files import config_from_hub
 
     cases = [
         {},

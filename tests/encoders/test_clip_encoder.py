@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.settings import from_plain
+from eaglenet.core.types import Clips, Tokens
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.pretrained import save_clip
+from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.clip_files import save_clip
 from eaglenet.encoders.vision import PatchEmbedding
-from eaglenet.errors import ConfigError, UsageError
-from eaglenet.settings import from_plain
-from eaglenet.training.optimizer import freeze_parameters
-from eaglenet.types import Clips, Tokens
+from eaglenet.research.training.optimizer import freeze_parameters
 
 VIDEOS, FRAMES, TEXTS, WORDS, SIZE, DIM = 2, 3, 4, 9, 48, 20
 CONFIG = ClipConfig(
@@ -155,7 +155,7 @@ def test_autocast_trains_full_precision_weights(
 COMPILED = """
 import copy, torch
 from eaglenet.encoders.clip import ClipConfig, ClipEncoder
-from eaglenet.settings import from_plain
+from eaglenet.core.settings import from_plain
 encoder = ClipEncoder(from_plain(ClipConfig, {config})).eval()
 compiled = copy.deepcopy(encoder)
 compiled.compile(backend="aot_eager")

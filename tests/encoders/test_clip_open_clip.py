@@ -12,13 +12,12 @@ from clip_oracle import randomised
 from tokenizer_files import write_tokenizer, xlm_file
 
 import eaglenet
+from eaglenet.core.errors import CheckpointError
+from eaglenet.core.types import Clips
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_open_clip import config_from_open_clip
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.json_tokenizer import JsonTokenizer
+from eaglenet.encoders.clip_files import config_from_open_clip
 from eaglenet.encoders.loading import load_pretrained
-from eaglenet.errors import CheckpointError
-from eaglenet.types import Clips
+from eaglenet.encoders.tokenizers import ClipTokenizer, JsonTokenizer
 from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 

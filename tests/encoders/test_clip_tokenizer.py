@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from multilingual_texts import generated_sentences
 
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.errors import CheckpointError, ModelNotFoundError, UsageError
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
+from eaglenet.encoders.tokenizers import ClipTokenizer
 
 # Found, not imported: the package is there for its table alone.
 SPEC = importlib.util.find_spec("open_clip")

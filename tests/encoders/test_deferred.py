@@ -11,18 +11,19 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from eaglenet.encoders import deferred as module
-from eaglenet.encoders.deferred import (
+from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.encoders import weights as module
+from eaglenet.encoders.weights import (
     DeferredTensor,
     deferred,
     forget,
     is_deferred,
     is_on_demand,
+    read_safetensors,
+    read_weight_file,
     reading_on_demand,
     realise,
 )
-from eaglenet.encoders.model_files import read_safetensors, read_weight_file
-from eaglenet.errors import CheckpointError, UsageError
 
 VALUES = torch.arange(24.0).reshape(6, 4).half()
 

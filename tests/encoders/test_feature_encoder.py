@@ -8,10 +8,10 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import ConfigError, UsageError
-from eaglenet.settings import from_plain
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.settings import from_plain
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 
 TEXTS, WORDS, VIDEOS, FRAMES, TEXT_DIM, FRAME_DIM, DIM = 3, 5, 2, 7, 10, 12, 16
 

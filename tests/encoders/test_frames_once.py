@@ -8,8 +8,8 @@ import torch
 from test_pieces import clip, compact
 from torch import Tensor
 
+from eaglenet.core.types import Clips
 from eaglenet.encoders.base import TowerEncoder, _first_shown
-from eaglenet.types import Clips
 
 
 def overlapping() -> Tensor:

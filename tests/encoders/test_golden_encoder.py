@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from eaglenet.core.types import Tokens
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.weight_names import from_openai, openai_config
-from eaglenet.types import Tokens
 from golden_checkpoint import (
     GOLDEN_NAMES,
     TOLERANCE,

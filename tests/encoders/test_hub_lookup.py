@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from eaglenet.encoders import hub_cache as hub_cache_module
+from eaglenet.core.errors import ModelNotFoundError
+from eaglenet.encoders import hub as hub_cache_module
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.hub_cache import find_hub_folder
-from eaglenet.encoders.pretrained import load_clip, save_clip
-from eaglenet.errors import ModelNotFoundError
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.clip_files import load_clip, save_clip
+from eaglenet.encoders.hub import find_hub_folder
+from eaglenet.encoders.tokenizers import ClipTokenizer
 
 TOKENIZER = ClipTokenizer.from_words(["red ball"])
 CONFIG = ClipConfig(

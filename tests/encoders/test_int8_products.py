@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from eaglenet.encoders import int8_products
+from eaglenet.core.errors import UsageError
+from eaglenet.encoders import int8
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.int8_products import Int8Linear, int8_tower
-from eaglenet.errors import UsageError
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.int8 import Int8Linear, int8_tower
 
 pytest.importorskip("onnxruntime", reason="int8 products need onnxruntime")
 
@@ -139,6 +139,6 @@ def test_a_tower_whose_frames_come_out_different_is_refused() -> None:
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8_products, "is_installed", lambda: False)
+    monkeypatch.setattr(int8, "is_installed", lambda: False)
     with pytest.raises(UsageError, match=r"pip install 'eaglenet\[int8\]'"):
         int8_tower(small_clip().vision, 32)

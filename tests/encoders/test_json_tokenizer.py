@@ -9,9 +9,9 @@ import tokenizers
 import torch
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
-from eaglenet.encoders.json_tokenizer import JsonTokenizer, TokenizerSettings
+from eaglenet.core.errors import CheckpointError, UsageError
 from eaglenet.encoders.loading import read_tokenizer
-from eaglenet.errors import CheckpointError, UsageError
+from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings
 
 SENTENCES = ["a red ball", "the green car drives", "two dogs run over a hill", "A RED CAR"]
 

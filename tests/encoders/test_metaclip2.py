@@ -13,14 +13,19 @@ from multilingual_texts import generated_sentences
 from tokenizer_files import write_tokenizer, xlm_file
 
 import eaglenet
+from eaglenet.core.errors import ModelNotFoundError
+from eaglenet.core.types import Clips, Tokens
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.hub_config import config_from_hub, config_to_hub
-from eaglenet.encoders.json_tokenizer import JsonTokenizer
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.clip_files import (
+    config_from_hub,
+    config_to_hub,
+    load_clip,
+    read_clip_folder,
+    save_clip,
+)
 from eaglenet.encoders.loading import load_pretrained
-from eaglenet.encoders.pretrained import load_clip, read_clip_folder, save_clip
-from eaglenet.errors import ModelNotFoundError
-from eaglenet.types import Clips, Tokens
+from eaglenet.encoders.tokenizers import JsonTokenizer
 from texts_alone import check_texts_alone
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError
+from eaglenet.encoders.clip_files import load_clip
 from eaglenet.encoders.openai_archive import load_openai_clip, read_openai_weights
-from eaglenet.encoders.pretrained import load_clip
+from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.encoders.weight_names import from_openai, openai_config
-from eaglenet.errors import CheckpointError, ModelNotFoundError
 from openai_class import CONTEXT, OpenaiClip, OpenaiShape, save_archive
 
 WORDS = ClipTokenizer.from_words(["red ball"])

@@ -12,13 +12,12 @@ import safetensors.torch
 import torch
 
 import eaglenet
-from eaglenet.encoders import int8_products
+from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
+from eaglenet.core.types import Clips
+from eaglenet.encoders import int8
 from eaglenet.encoders.loading import load_pretrained
-from eaglenet.encoders.openclip.encoder import OpenClipEncoder
-from eaglenet.encoders.openclip.family import OpenClipTokenizer
-from eaglenet.errors import ConfigError, ModelNotFoundError, UsageError
+from eaglenet.encoders.openclip import OpenClipEncoder, OpenClipTokenizer
 from eaglenet.methods import METHODS
-from eaglenet.types import Clips
 from timm_oracle import import_oracle
 
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
@@ -88,7 +87,7 @@ def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
         encoder.set_token_shift((0,))
     assert isinstance(encoder, OpenClipEncoder)
     with pytest.raises(UsageError, match="no blocks to take int8"):
-        int8_products.int8_tower(encoder.vision, 24)
+        int8.int8_tower(encoder.vision, 24)
     for name in ("ts2net", "frozen", "bridgeformer"):
         spec = METHODS[name]
         with pytest.raises(ConfigError, match=f"{name} works inside.*openclip:NAME"):
@@ -127,7 +126,7 @@ def test_weights_against_commercial_use_are_asked_for_before_they_are_downloaded
     import huggingface_hub
     from huggingface_hub import constants
 
-    from eaglenet.encoders import hub_cache
+    from eaglenet.encoders import hub
 
     (tmp_path / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
 
@@ -136,7 +135,7 @@ def test_weights_against_commercial_use_are_asked_for_before_they_are_downloaded
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub_cache, "knock", lambda endpoint, name: None)
+    monkeypatch.setattr(hub, "knock", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     with pytest.raises(UsageError, match=r"cc-by-nc-4\.0, which forbids commercial use"):
         load_pretrained("openclip:ViT-B-32-quickgelu/metaclip_400m")

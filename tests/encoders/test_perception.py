@@ -11,19 +11,19 @@ import torch
 from clip_oracle import randomised
 
 import eaglenet
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import TextConfig
+from eaglenet.core.types import Clips, Tokens
+from eaglenet.encoders.clip_config import TextConfig
 from eaglenet.encoders.loading import load_pretrained
-from eaglenet.encoders.perception.config import (
+from eaglenet.encoders.perception import (
     PERCEPTION_SHAPES,
     PerceptionConfig,
+    PerceptionEncoder,
     PerceptionVisionConfig,
+    grid_angles,
+    read_perception,
 )
-from eaglenet.encoders.perception.encoder import PerceptionEncoder
-from eaglenet.encoders.perception.files import read_perception
-from eaglenet.encoders.perception.vision import grid_angles
-from eaglenet.encoders.siglip.files import read_siglip_folder
-from eaglenet.types import Clips, Tokens
+from eaglenet.encoders.siglip_files import read_siglip_folder
+from eaglenet.encoders.tokenizers import ClipTokenizer
 from texts_alone import check_texts_alone
 from timm_oracle import import_oracle
 

@@ -21,11 +21,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eaglenet.arithmetic import quick_gelu
-from eaglenet.encoders import quick_gelu_product as module
+from eaglenet.core.types import quick_gelu
+from eaglenet.encoders import quick_gelu as module
 from eaglenet.encoders.blocks import FeedForward
-from eaglenet.encoders.config import Activation
-from eaglenet.encoders.quick_gelu_product import LEAST_ROWS, has_kernel, quick_gelu_product
+from eaglenet.encoders.clip_config import Activation
+from eaglenet.encoders.quick_gelu import LEAST_ROWS, has_kernel, quick_gelu_product
 
 OURS = torch.ops.eaglenet.quick_gelu_product.default
 HOPPER, AMPERE, BLACKWELL = (9, 0), (8, 0), (10, 0)

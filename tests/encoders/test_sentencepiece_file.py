@@ -18,11 +18,10 @@ from multilingual_texts import generated_sentences
 from test_siglip import oracle, plain_config, save
 
 import eaglenet
-from eaglenet.encoders.hub_cache import VOCABULARIES
-from eaglenet.encoders.sentencepiece_file import cleaning, read_sentencepiece
-from eaglenet.encoders.siglip.config import SiglipConfig
-from eaglenet.encoders.siglip.files import read_siglip_tokenizer
-from eaglenet.errors import CheckpointError
+from eaglenet.core.errors import CheckpointError
+from eaglenet.encoders.hub import VOCABULARIES
+from eaglenet.encoders.siglip import SiglipConfig
+from eaglenet.encoders.siglip_files import cleaning, read_sentencepiece, read_siglip_tokenizer
 
 PLACE = Path(__file__).parent / "spiece"
 PIECES = 1100

@@ -14,19 +14,18 @@ from tokenizer_files import gemma_file, siglip_file, write_tokenizer
 from torch import Tensor
 
 import eaglenet
+from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.core.types import Clips, Tokens
 from eaglenet.encoders.loading import load_pretrained
-from eaglenet.encoders.siglip.config import SIGLIP_SHAPES, SiglipConfig
-from eaglenet.encoders.siglip.encoder import SiglipEncoder
-from eaglenet.encoders.siglip.files import (
+from eaglenet.encoders.siglip import SIGLIP_SHAPES, SiglipConfig, SiglipEncoder
+from eaglenet.encoders.siglip_files import (
     TEXT_DEFAULTS,
     TOWER_DEFAULTS,
     VISION_DEFAULTS,
     read_siglip_folder,
     read_siglip_tokenizer,
 )
-from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
 from eaglenet.methods import METHODS
-from eaglenet.types import Clips, Tokens
 from texts_alone import check_texts_alone
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
@@ -158,7 +157,7 @@ def test_the_whole_of_b16_equals_that_of_transformers(tmp_path: Path) -> None:
 def test_texts_are_filled_to_the_length_of_training_however_wide_they_come() -> None:
     """The sentence is read at the last position: narrower ids, or other pads, change nothing."""
     plain = plain_config("b16")
-    from eaglenet.encoders.siglip.files import config_from_hub
+    from eaglenet.encoders.siglip_files import config_from_hub
 
     encoder = SiglipEncoder(config_from_hub(plain), seed=2).eval()
     wide = random_tokens(19, 1)
@@ -286,13 +285,13 @@ def test_eaglenet_starts_from_the_scale_and_the_bias_of_the_tower() -> None:
 
 
 def _tiny_vision() -> Any:
-    from eaglenet.encoders.siglip.config import SiglipVisionConfig
+    from eaglenet.encoders.siglip import SiglipVisionConfig
 
     return SiglipVisionConfig(16, 8, 12, 1, 2, 20)
 
 
 def _tiny_text() -> Any:
-    from eaglenet.encoders.siglip.config import SiglipTextConfig
+    from eaglenet.encoders.siglip import SiglipTextConfig
 
     return SiglipTextConfig(300, 19, 10, 1, 2, 14)
 

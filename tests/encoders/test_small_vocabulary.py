@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.encoders.tokenizers import ClipTokenizer
 
 SENTENCES = ["a red ball moves left", "the blue square mirrors the redder ball", "it's 7 stars"]
 

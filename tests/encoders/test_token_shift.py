@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.encoders.blocks import shift_stride, shift_tokens
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.token_shift import shift_stride, shift_tokens
-from eaglenet.errors import ConfigError
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 
 VIDEOS, FRAMES, WIDTH = 2, 5, 3
 

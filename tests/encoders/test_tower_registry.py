@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 import eaglenet
+from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.core.types import Clips, Encoder, TextFeatures, Tokenizer, Tokens, VideoFeatures
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.loading import load_pretrained
-from eaglenet.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods import METHODS
-from eaglenet.types import Clips, Encoder, TextFeatures, Tokenizer, Tokens, VideoFeatures
 
 TINY = ClipConfig(
     dim=6,

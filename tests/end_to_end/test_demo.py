@@ -11,10 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 import eaglenet
-from eaglenet.cli.demo import choose_sentences
-from eaglenet.cli.demo_photograph import ABOUT, NO_PHOTOGRAPH, SENTENCES, find_photograph
+from eaglenet.cli.demo import ABOUT, NO_PHOTOGRAPH, SENTENCES, choose_sentences, find_photograph
 from eaglenet.cli.main import app
-from eaglenet.data.demo.dataset import demo_split, render_clips, render_world
+from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
 
 CLIPS = 24
 TINY = (
@@ -91,7 +90,7 @@ def test_the_demo_knows_a_real_photograph(shown: tuple[Path, dict[str, Any]]) ->
 
 
 def test_without_a_photograph_the_demo_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eaglenet.cli.demo_photograph.find_spec", lambda name: None)
+    monkeypatch.setattr("eaglenet.cli.demo.find_spec", lambda name: None)
     assert find_photograph() is None
     assert "not installed" in NO_PHOTOGRAPH
 
@@ -124,7 +123,7 @@ def test_the_shipped_model_is_far_better_than_chance_on_unseen_clips() -> None:
 
 
 def test_the_shipped_model_is_small() -> None:
-    from eaglenet.methods.folder import PACKAGED
+    from eaglenet.models.folder import PACKAGED
 
     folder = PACKAGED / "demo"
     assert sum(path.stat().st_size for path in folder.iterdir()) < 10 * 2**20
@@ -154,10 +153,10 @@ def test_train_evaluate_index_and_search_by_command(
 
 
 def test_train_index_and_search_from_python(tmp_path: Path) -> None:
-    from eaglenet.experiments.evaluation import evaluate_run
-    from eaglenet.experiments.runs import train
-    from eaglenet.recipes import build_recipe
-    from eaglenet.search.indexing.videos import IndexOptions, index_videos
+    from eaglenet.indexing.index import IndexOptions, index_videos
+    from eaglenet.research.experiments.evaluation import evaluate_run
+    from eaglenet.research.experiments.runs import train
+    from eaglenet.research.recipes import build_recipe
 
     run = train(build_recipe("demo/mean").override(TINY), tmp_path / "run", device="cpu")
     assert evaluate_run(run.folder, device="cpu").num_videos == 10

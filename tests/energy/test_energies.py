@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from eaglenet.core.errors import UnknownNameError
 from eaglenet.energy.energies import ENERGIES, Energy
 from eaglenet.energy.langevin import noise_deviation, sample
-from eaglenet.errors import UnknownNameError
 from reference import eaglenet_reference as reference
 
 STEPS, TEXTS, VIDEOS, FRAMES, DIM = 2, 3, 4, 5, 6

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from eaglenet.errors import EagleNetError
+from eaglenet.core.errors import EagleNetError
 
 CORPUS = Path(__file__).parent / "corpus"
 """``<reader>/<name>``: inputs that once went wrong, and one for each kind of answer."""

@@ -25,10 +25,10 @@ files = _dataset_files.files
 def sound_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model folder."""
     from eaglenet.encoders.clip import ClipEncoder
-    from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-    from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+    from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+    from eaglenet.encoders.tokenizers import ClipTokenizer
     from eaglenet.methods import METHODS
-    from eaglenet.methods.folder import save
+    from eaglenet.models.folder import save
 
     config = ClipConfig(
         dim=8,
@@ -50,9 +50,9 @@ def sound_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sound_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same in the hub's format."""
     from eaglenet.encoders.clip import ClipEncoder
-    from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-    from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-    from eaglenet.encoders.pretrained import save_clip
+    from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+    from eaglenet.encoders.clip_files import save_clip
+    from eaglenet.encoders.tokenizers import ClipTokenizer
 
     config = ClipConfig(
         dim=8,

@@ -17,8 +17,8 @@ from pathlib import Path
 from synthetic_store import BagMethod
 from test_power_cut import FILES, found, work
 
-from eaglenet.errors import EagleNetError
-from eaglenet.search.upkeep import repair
+from eaglenet.core.errors import EagleNetError
+from eaglenet.indexing.maintenance import repair
 
 FAULTS = [(errno.ENOSPC, False), (errno.EIO, True)]
 EVERY = {f"/videos/{number}.mp4" for number in range(FILES)}

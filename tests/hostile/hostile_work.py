@@ -6,10 +6,10 @@ import os
 import time
 from pathlib import Path
 
-from eaglenet.frame_spec import FrameSpec
-from eaglenet.search.indexing.decoding import ClipFrames, decode_clips, split_request
-from eaglenet.search.indexing.files import FoundFile
-from eaglenet.search.indexing.inspection import inspect
+from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.indexing.decoding import ClipFrames, decode_clips, split_request
+from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.inspection import inspect
 from eaglenet.search.store.splitting import Splitting
 
 SPEC = FrameSpec(num_frames=3, size=16)

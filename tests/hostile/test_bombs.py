@@ -16,13 +16,13 @@ import torch
 from campaign import limits
 
 from eaglenet.cli.terminal import one_line
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import ClipConfig, VisionConfig
+from eaglenet.core.errors import CheckpointError, ConfigError, UsageError
+from eaglenet.core.types import FrameSpec
+from eaglenet.encoders.clip_config import ClipConfig, VisionConfig
 from eaglenet.encoders.openai_archive import read_openai_weights
-from eaglenet.errors import CheckpointError, ConfigError, UsageError
-from eaglenet.evaluation.matrix_files import read_scores
-from eaglenet.methods.folder import load
-from eaglenet.types import FrameSpec
+from eaglenet.encoders.tokenizers import ClipTokenizer
+from eaglenet.models.folder import load
+from eaglenet.research.evaluation.postprocessing import read_scores
 from eaglenet.video.decoding import decode_image
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"

@@ -14,11 +14,11 @@ from campaign import count, limits, numbers
 from mutations import mutate_bytes, mutated_json_bytes
 from synthetic_store import BagMethod, make_store
 
-from eaglenet.errors import EagleNetError, StoreError
+from eaglenet.core.errors import EagleNetError, StoreError
+from eaglenet.indexing.maintenance import repair, verify
 from eaglenet.search.engine import Engine
 from eaglenet.search.store import checked
 from eaglenet.search.store.base import open_store
-from eaglenet.search.upkeep import repair, verify
 
 CASES = 120
 

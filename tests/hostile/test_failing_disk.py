@@ -13,9 +13,9 @@ from synthetic_store import BagMethod
 from test_power_cut import FILES, found, work
 
 from eaglenet.cli import main as command_line
-from eaglenet.errors import CheckpointError, StoreError
-from eaglenet.search.upkeep import repair
-from eaglenet.training.checkpoint import latest_checkpoint, write_checkpoint
+from eaglenet.core.errors import CheckpointError, StoreError
+from eaglenet.indexing.maintenance import repair
+from eaglenet.research.training.checkpoint import latest_checkpoint, write_checkpoint
 
 FAULTS = [(errno.ENOSPC, False), (errno.EIO, True)]
 

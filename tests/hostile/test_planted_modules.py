@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_videos import small_video
 
-from eaglenet.child_process import child_command, module_path, start_child
+from eaglenet.core.process import child_command, module_path, start_child
 
 MARKER = "PLANTED"
 COMMAND = Path(sys.executable).with_name("eaglenet")
@@ -20,8 +20,8 @@ COMMAND = Path(sys.executable).with_name("eaglenet")
 
 def list_modules(connection: Connection) -> None:
     """Import what decoders, encoders and streams import, and send the names of all modules."""
-    import eaglenet.search.indexing.decoding
-    import eaglenet.search.indexing.inspection
+    import eaglenet.indexing.decoding
+    import eaglenet.indexing.inspection
     import eaglenet.video.streaming  # noqa: F401
 
     connection.send(sorted({name.partition(".")[0] for name in sys.modules}))

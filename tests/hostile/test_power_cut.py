@@ -11,8 +11,8 @@ import torch
 from forgetful import ForgetfulDisk, PowerCutError
 from synthetic_store import DIM, FRAMES, BagMethod, clip_rows, content_of, make_manifest
 
+from eaglenet.indexing.commit import Commit
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store import durability
 from eaglenet.search.store.base import kind_of, open_store
 from eaglenet.search.store.tables import FileRow

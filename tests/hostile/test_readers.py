@@ -18,12 +18,11 @@ import torch
 from campaign import Reader, count, numbers, run
 from mutations import mutate_bytes, mutate_json, mutated_json_bytes, mutated_lines
 
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.hub_config import config_from_hub
+from eaglenet.core.errors import DatasetError, EagleNetError
+from eaglenet.encoders.clip_files import config_from_hub, load_clip
 from eaglenet.encoders.openai_archive import read_openai_weights
-from eaglenet.encoders.pretrained import load_clip
-from eaglenet.errors import DatasetError, EagleNetError
-from eaglenet.methods.folder import load
+from eaglenet.encoders.tokenizers import ClipTokenizer
+from eaglenet.models.folder import load
 
 
 def refuses_some(refused: int, cases: int) -> None:
@@ -122,7 +121,7 @@ def test_archives_of_weights(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_training(tmp_path: Path) -> None:
-    from eaglenet.training.checkpoint import read_checkpoint, write_checkpoint
+    from eaglenet.research.training.checkpoint import read_checkpoint, write_checkpoint
 
     path = write_checkpoint(tmp_path, 3, {"weights": {"a": torch.randn(4, 5)}, "note": "x"})
     refuses_some(
@@ -131,7 +130,7 @@ def test_checkpoints_of_training(tmp_path: Path) -> None:
 
 
 def dataset_readers(tmp_path: Path, files: Any) -> list[tuple[Path, Callable[[], Any]]]:
-    from eaglenet.data.datasets import didemo, msrvtt, msvd, own_folder, vatex
+    from eaglenet.research.data.datasets import didemo, msrvtt, msvd, own_folder, vatex
 
     roots = {name: tmp_path / name for name in ("msrvtt", "msvd", "didemo", "vatex", "own")}
     made = {
@@ -195,7 +194,7 @@ def test_annotations(tmp_path: Path, files: Any) -> None:
 
 
 def test_lists_of_tags(tmp_path: Path) -> None:
-    from eaglenet.search.indexing.files import read_tags
+    from eaglenet.indexing.files import read_tags
 
     path = tmp_path / "tags.csv"
     path.write_text("path,tags\n/a/b.mp4,home;dog\nc.mp4,\n")
@@ -203,8 +202,8 @@ def test_lists_of_tags(tmp_path: Path) -> None:
 
 
 def test_arrays(tmp_path: Path) -> None:
-    from eaglenet.data.feature_folder import read_array
-    from eaglenet.evaluation.matrix_files import read_scores, read_video_of_text
+    from eaglenet.research.data.features import read_array
+    from eaglenet.research.evaluation.postprocessing import read_scores, read_video_of_text
 
     path = tmp_path / "scores.npy"
     np.save(path, np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32))
@@ -220,7 +219,7 @@ def test_arrays(tmp_path: Path) -> None:
 
 
 def test_feature_folders(tmp_path: Path) -> None:
-    from eaglenet.data.feature_folder import load_feature_folder
+    from eaglenet.research.data.features import load_feature_folder
 
     generator = np.random.default_rng(0)
     np.save(tmp_path / "frame_features.npy", generator.normal(size=(6, 4)).astype(np.float16))
@@ -255,7 +254,7 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
 
 
 def test_experiments(tmp_path: Path) -> None:
-    from eaglenet.experiments.experiment import Experiment
+    from eaglenet.research.experiments.experiment import Experiment
     from tiny import tiny_experiment
 
     path = tmp_path / "experiment.json"
@@ -265,7 +264,7 @@ def test_experiments(tmp_path: Path) -> None:
 
 
 def test_deep_annotations_are_a_clear_error(tmp_path: Path) -> None:
-    from eaglenet.data.annotation_files import read_json
+    from eaglenet.research.data.annotation_files import read_json
 
     path = tmp_path / "deep.json"
     path.write_text("[" * 10_000)

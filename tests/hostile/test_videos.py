@@ -21,23 +21,18 @@ from hostile_work import SPEC, SPLITTING, look_and_decode, never_ends, takes_mem
 from mutations import mutate_bytes
 from synthetic_store import BagMethod
 
-from eaglenet.errors import VideoDecodeError
+from eaglenet.core.errors import VideoDecodeError
+from eaglenet.indexing import inspection
+from eaglenet.indexing.decoding import ClipFailure, decode_ahead, split_request, windows_of
+from eaglenet.indexing.files import FoundFile, version_of
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.inspection import inspect
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing import inspection
-from eaglenet.search.indexing.clips import windows_of
-from eaglenet.search.indexing.decoding import (
-    ClipFailure,
-    decode_ahead,
-    split_request,
-)
-from eaglenet.search.indexing.files import FoundFile, version_of
-from eaglenet.search.indexing.inspection import inspect
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.video import packet_table
+from eaglenet.video import source as packet_table
+from eaglenet.video.containers import may_be_video
 from eaglenet.video.decoding import decode, probe, write_video
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Done, Failed, map_ahead
-from eaglenet.video.suffixes import may_be_video
 
 
 def small_video(path: Path, frames: int = 50, size: tuple[int, int] = (24, 32)) -> Path:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
 from eaglenet.layers.masking import masked_softmax
 from eaglenet.layers.text_frame_graph import TextFrameGraph
 from reference.eaglenet_reference import graph_weights

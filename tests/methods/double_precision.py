@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
-from eaglenet.types import TextFeatures, VideoFeatures
 
 TEXTS, VIDEOS, FRAMES, WORDS, DIM = 2, 3, 4, 5, 8
 EXACT = {"rtol": 0.0, "atol": 1e-9}

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
+from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens, VideoFeatures
+from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
 from eaglenet.methods import METHODS, Method
-from eaglenet.types import Expert, TextFeatures, TextGraph, Tokens, VideoFeatures
 
 TEXTS, VIDEOS, WORDS, DIM = 2, 3, 5, 8
 WIDTHS = {"colour": 6, "scene": 7, "sound": 4}

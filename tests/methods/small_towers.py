@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from eaglenet.core.types import Clips
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.types import Clips
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 
 
 def small_clip(image_size: int = 16, width: int = 12, layers: int = 2) -> ClipEncoder:

@@ -10,8 +10,8 @@ import torch
 from double_precision import EXACT, matrix, random, sentences_of, shake, texts, words_of
 from small_towers import small_clip, small_clips
 
+from eaglenet.core.types import Clips, TextFeatures, VideoFeatures
 from eaglenet.methods import METHODS, Method
-from eaglenet.types import Clips, TextFeatures, VideoFeatures
 from reference import adapters as reference
 from reference.arithmetic import cosine, layer_norm, linear, part, unit, weights_of
 

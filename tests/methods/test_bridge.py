@@ -6,10 +6,10 @@ import torch
 from double_precision import EXACT, shake
 from small_towers import small_clip, small_clips
 
+from eaglenet.core.types import Tokens
 from eaglenet.encoders.bridge import ask
 from eaglenet.methods import METHODS
 from eaglenet.methods.bridgeformer import BridgeFormer
-from eaglenet.types import Tokens
 from reference import bridge as reference
 from reference.arithmetic import part, weights_of
 

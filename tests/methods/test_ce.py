@@ -19,11 +19,11 @@ from expert_inputs import (
     words_of,
 )
 
-from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
 from eaglenet.layers.vlad import Vlad
 from eaglenet.methods import METHODS, Method
-from eaglenet.types import TextFeatures, VideoFeatures
 from reference import ce as reference
 from reference.arithmetic import weights_of
 from reference.experts import margin, mixture

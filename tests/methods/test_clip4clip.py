@@ -20,12 +20,12 @@ from double_precision import (
 from small_towers import small_clip, small_clips
 
 import eaglenet
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Clips, TextFeatures, VideoFeatures
 from eaglenet.layers.temporal_transformer import copy_text_tower
 from eaglenet.methods import METHODS
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
-from eaglenet.training.optimizer import freeze_parameters, is_of_encoder
-from eaglenet.types import Clips, TextFeatures, VideoFeatures
+from eaglenet.research.training.optimizer import freeze_parameters, is_of_encoder
 from reference import clip4clip as reference
 from reference.arithmetic import contrastive, weights_of
 

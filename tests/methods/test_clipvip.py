@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from double_precision import EXACT, matrix, random, sentences_of, shake
 from small_towers import small_clip, small_clips
 
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.blocks import Attention
 from eaglenet.encoders.video_proxy import VideoProxies, proxy_attention
-from eaglenet.errors import ConfigError, UsageError
 from eaglenet.methods import METHODS
 from eaglenet.methods.clipvip import CLIPViP
-from eaglenet.types import TextFeatures, VideoFeatures
 from reference import clipvip as reference
 from reference.arithmetic import contrastive, cosine, part, weights_of
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.base import BaseEncoder
-from eaglenet.encoders.feature_encoder import FeatureConfig
-from eaglenet.errors import ConfigError
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods import METHODS
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import RELEASED_SCRIPTS, EagleNetConfig
-from eaglenet.types import TextFeatures, VideoFeatures
 from reference import eaglenet_reference as reference
 
 CANDIDATES, TEXTS, HEADS, VIDEOS, FRAMES, DIM = 2, 3, 4, 5, 7, 8

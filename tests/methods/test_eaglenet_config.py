@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from eaglenet.errors import UnknownNameError
+from eaglenet.core.errors import UnknownNameError
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 
 
@@ -61,7 +61,7 @@ def test_an_ablation_is_one_line() -> None:
 
 WRONG_VALUES = """
 from dataclasses import replace
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 for changes in ({"energy": "cossim"}, {"graph": "gatv2"}, {"num_layers": 0}):
     try:

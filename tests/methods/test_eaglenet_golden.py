@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from eaglenet.core.types import Losses, TextFeatures, Tokens, VideoFeatures
 from eaglenet.energy.langevin import sample
 from eaglenet.methods.eaglenet import EagleNet
-from eaglenet.methods.released_checkpoint import Conversion, convert
-from eaglenet.types import Losses, TextFeatures, Tokens, VideoFeatures
+from eaglenet.models.released import Conversion, convert
 from golden_checkpoint import (
     GOLDEN_NAMES,
     TOLERANCE,

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 import eaglenet
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError
+from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.encoders.pretrained import save_clip
-from eaglenet.errors import CheckpointError, ModelNotFoundError
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.clip_files import save_clip
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.methods import METHODS, Method
-from eaglenet.methods import folder as folder_module
 from eaglenet.methods.base import EvaluationHabits
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.types import Clips, FrameSpec, TextFeatures, VideoFeatures
+from eaglenet.models import folder as folder_module
 
 TEXTS, VIDEOS, FRAMES, DIM, IMAGE = 2, 3, 4, 8, 32
 TINY = ClipConfig(

@@ -72,7 +72,7 @@ def test_scores_and_losses_equal_the_loops() -> None:
 
 def test_the_queries_start_between_nought_and_one() -> None:
     torch.manual_seed(0)
-    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
     from eaglenet.methods import METHODS
 
     encoder = FeatureEncoder(FeatureConfig(9, 11, 64))

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import eaglenet
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import CheckpointError, UsageError
+from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
-from eaglenet.methods.head import head_folder, save_head, with_head
 from eaglenet.methods.wordframe import WordFrameConfig
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.models.head import head_folder, save_head, with_head
 
 DIM = 64
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eaglenet.errors import CheckpointError
-from eaglenet.methods.int8_weights import SCALES, from_int8, to_int8
+from eaglenet.core.errors import CheckpointError
+from eaglenet.models.folder import SCALES, from_int8, to_int8
 
 
 def test_rows_come_back_within_half_a_step_of_their_largest_value() -> None:

@@ -16,12 +16,12 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 import eaglenet
-from eaglenet.data.demo.dataset import render_world
-from eaglenet.errors import CheckpointError
-from eaglenet.experiments import evaluation
+from eaglenet.core.errors import CheckpointError
+from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
-from eaglenet.methods.released_checkpoint import convert, read_released
-from eaglenet.types import TextFeatures, Tokens, VideoFeatures
+from eaglenet.models.released import convert, read_released
+from eaglenet.research.data.demo.dataset import render_world
+from eaglenet.research.experiments import evaluation
 from golden_checkpoint import (
     END,
     GOLDEN_NAMES,

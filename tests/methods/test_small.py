@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import eaglenet
-from eaglenet.errors import CheckpointError
+from eaglenet.core.errors import CheckpointError
+from eaglenet.core.types import Clips
 from eaglenet.methods.base import Method
-from eaglenet.methods.folder import PACKAGED
-from eaglenet.search.models import DEFAULT_MODEL, check_sight, load_model
-from eaglenet.types import Clips
+from eaglenet.models.folder import PACKAGED
+from eaglenet.search.model import DEFAULT_MODEL, check_sight, load_model
 
 MOST_BYTES = 45_000_000
 

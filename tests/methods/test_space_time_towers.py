@@ -10,18 +10,25 @@ import torch
 from double_precision import random, shake
 from small_towers import small_clip, small_clips
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Clips, TextFeatures, Tokens
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.compact.config import CompactConfig, CompactTextConfig, CompactVisionConfig
-from eaglenet.encoders.compact.encoder import CompactEncoder
-from eaglenet.encoders.config import TextConfig
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.encoders.perception.config import PerceptionConfig, PerceptionVisionConfig
-from eaglenet.encoders.perception.encoder import PerceptionEncoder
-from eaglenet.encoders.siglip.config import SiglipConfig, SiglipTextConfig, SiglipVisionConfig
-from eaglenet.encoders.siglip.encoder import SiglipEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.encoders.clip_config import TextConfig
+from eaglenet.encoders.compact import (
+    CompactConfig,
+    CompactEncoder,
+    CompactTextConfig,
+    CompactVisionConfig,
+)
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.perception import PerceptionConfig, PerceptionEncoder, PerceptionVisionConfig
+from eaglenet.encoders.siglip import (
+    SiglipConfig,
+    SiglipEncoder,
+    SiglipTextConfig,
+    SiglipVisionConfig,
+)
 from eaglenet.methods import METHODS, Method
-from eaglenet.types import Clips, TextFeatures, Tokens
 
 FRAMES, DIM, SIZE = 3, 8, 32
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

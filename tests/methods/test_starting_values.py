@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_towers import small_clip
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.encoders.video_proxy import VideoProxies
 from eaglenet.layers.late_interaction import TokenWeights
 from eaglenet.layers.proxy_decoder import ProxyDecoder

@@ -9,11 +9,11 @@ import pytest
 import torch
 from expert_inputs import EXACT, VIDEOS, build, random, texts, videos
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Tokens
 from eaglenet.layers.caption_decoder import CaptionDecoder
 from eaglenet.methods import Method
 from eaglenet.methods.supportset import support_memory
-from eaglenet.types import Tokens
 from reference.arithmetic import softmax
 from reference.experts import margin
 

@@ -11,11 +11,11 @@ from expert_inputs import VIDEOS, build, random, texts, videos
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.data.experts import load_expert_folder
-from eaglenet.encoders.experts import ExpertConfig, ExpertEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
 from eaglenet.methods import METHODS, Method
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.research.data.experts import load_expert_folder
 
 
 def taught() -> tuple[TextFeatures, VideoFeatures]:

@@ -8,13 +8,13 @@ import torch
 from double_precision import EXACT, matrix, random, shake
 from small_towers import small_clip, small_clips
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.token_merging import frame_groups, spread_frames
-from eaglenet.errors import ConfigError
 from eaglenet.methods import METHODS
 from eaglenet.methods.tempme import TempMe
-from eaglenet.types import TextFeatures
 from reference import tempme as reference
 from reference.arithmetic import cosine, layer_norm, linear, part, unit, weights_of
 

@@ -17,9 +17,9 @@ from double_precision import (
     videos,
 )
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import VideoFeatures
 from eaglenet.methods.tmass import TMASS, TMASSConfig
-from eaglenet.types import VideoFeatures
 from reference import tmass as reference
 from reference.arithmetic import contrastive, weights_of
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.tower_base import CosineMethod, build_on_towers
-from eaglenet.types import TextFeatures, VideoFeatures
 
 TEXTS, VIDEOS, FRAMES, DIM = 3, 5, 4, 16
 

@@ -21,8 +21,8 @@ from double_precision import (
 )
 from small_towers import small_clip, small_clips
 
-from eaglenet.encoders.token_shift import shift_tokens
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.encoders.blocks import shift_tokens
 from eaglenet.methods import METHODS
 from eaglenet.methods.ts2net import TS2Net, frame_weighted_similarity
 from reference import ts2net as reference

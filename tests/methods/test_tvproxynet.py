@@ -9,10 +9,10 @@ import torch
 from double_precision import EXACT, matrix, random, sentences_of, shake
 from small_towers import small_clip, small_clips
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods import METHODS
 from eaglenet.methods.tvproxynet import TVProxyNet, TVProxyNetConfig
-from eaglenet.types import TextFeatures, VideoFeatures
 from reference import tvproxynet as reference
 from reference.arithmetic import contrastive, cosine, weights_of
 

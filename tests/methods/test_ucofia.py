@@ -16,9 +16,9 @@ from double_precision import (
 )
 from small_towers import small_clip, small_clips
 
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods import METHODS
 from eaglenet.methods.ucofia import UCoFiA
-from eaglenet.types import TextFeatures, VideoFeatures
 from reference import ucofia as reference
 from reference.arithmetic import contrastive, weights_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
-from eaglenet.recipes.configs import method_config
-from eaglenet.recipes.registry import build_recipe
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.research.recipes.configs import method_config
+from eaglenet.research.recipes.registry import build_recipe
 
 DIM = 16
 

@@ -6,10 +6,10 @@ import torch
 from double_precision import EXACT, VIDEOS, build, frames_of, matrix, texts, videos, words_of
 from small_towers import small_clip, small_clips
 
+from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
 from eaglenet.layers.late_interaction import mean_max_similarity
 from eaglenet.methods import METHODS
 from eaglenet.methods.video_colbert import VideoColBERT
-from eaglenet.types import TextFeatures, Tokens, VideoFeatures
 from reference import video_colbert as reference
 from reference.arithmetic import weights_of
 

@@ -11,11 +11,11 @@ import torch
 from double_precision import EXACT, matrix, random, sentences_of, shake
 from small_towers import small_clip, small_clips
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.tvmm import spread_loss
-from eaglenet.types import TextFeatures, VideoFeatures
 from reference import space_time as reference
 from reference.arithmetic import Vector, Weights, cosine, linear, part, softmax, weights_of
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from double_precision import EXACT, build, frames_of, matrix, sentences_of, texts, videos, words_of
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
 from eaglenet.scoring import score_all
-from eaglenet.types import TextFeatures, VideoFeatures
 from reference import wordframe as reference
 from reference.arithmetic import part, temporal, weights_of
 

@@ -39,7 +39,7 @@ def test_the_loss_equals_the_loops() -> None:
 def test_a_new_model_attends_more_to_the_frame_that_fits() -> None:
     from double_precision import DIM
 
-    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
     from eaglenet.methods import METHODS
 
     spec = METHODS["xpool"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.types import TextFeatures, VideoFeatures
 
 # No two axes share a size. The model has room for more frames than most videos bring.
 TEXTS, VIDEOS, FRAMES, CANDIDATES, DIM = 3, 4, 5, 6, 32

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scoring_cases import RELEASED, largest_difference, model, texts, videos
 
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import score_all
-from eaglenet.types import TextFeatures, VideoFeatures
 
 EXACT = 1e-6
 HALF = 3e-3

@@ -9,12 +9,12 @@ import pytest
 import torch
 from scoring_cases import DIM, FRAMES, RELEASED, largest_difference, model, texts, videos
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
-from eaglenet.types import TextFeatures, VideoFeatures
 
 
 def has_kernel() -> bool:

@@ -7,13 +7,13 @@ import torch
 from scoring_cases import model, texts, videos
 from torch import Tensor
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.methods.xpool import XPool
 from eaglenet.scoring import Scorer, choose, score_all
 from eaglenet.scoring.fast import FAST_FORMS
 from eaglenet.scoring.scorer import Precision, ReferenceScorer
-from eaglenet.types import TextFeatures, VideoFeatures
 
 
 class Doubled(Scorer):

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.scoring.hubness import SUBJECTS, TEMPERATURE, hub_bias, typical_sentences
 
 
@@ -69,10 +69,9 @@ def test_metrics_has_the_same_arithmetic(tmp_path: Path) -> None:
 def test_evaluate_ranks_again_with_the_bias_of_the_models_own_scores() -> None:
     """As evaluate does it: equal to the whole matrix with the bias of the bank added."""
     import eaglenet
-    from eaglenet.data.demo.dataset import demo_split, render_clips
-    from eaglenet.evaluation.evaluate import evaluate
-    from eaglenet.evaluation.metrics import retrieval_metrics
-    from eaglenet.evaluation.options import EvaluationOptions
+    from eaglenet.research.data.demo.dataset import demo_split, render_clips
+    from eaglenet.research.evaluation.evaluate import evaluate
+    from eaglenet.research.evaluation.metrics import EvaluationOptions, retrieval_metrics
 
     method = eaglenet.load("demo")
     world = demo_split("test", test=12)

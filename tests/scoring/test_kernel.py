@@ -9,12 +9,12 @@ import torch
 from scoring_cases import RELEASED, largest_difference, model, texts, videos
 from torch import Tensor
 
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring import choose, score_all
 from eaglenet.scoring.eaglenet.factorised import Prepared
 from eaglenet.scoring.eaglenet.launching import KernelLauncher, Tuning, tuning_for
 from eaglenet.scoring.eaglenet.plan import plan_of
-from eaglenet.types import TextFeatures, VideoFeatures
 
 pytest.importorskip("triton")
 from eaglenet.scoring.eaglenet.kernel import is_interpreted

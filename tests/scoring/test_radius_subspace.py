@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, build
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.scoring import choose
@@ -14,7 +15,6 @@ from eaglenet.scoring.eaglenet import subspace
 from eaglenet.scoring.eaglenet.factorised import candidates, project_texts
 from eaglenet.scoring.eaglenet.plan import Plan, plan_of
 from eaglenet.scoring.eaglenet.subspace import RadiusSubspace
-from eaglenet.types import TextFeatures, VideoFeatures
 
 DIM, FRAMES, VIDEOS, TEXTS, CANDIDATES = 96, 5, 11, 3, 7
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from scoring_cases import largest_difference, model, texts, videos
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.scoring import score_all
 from eaglenet.scoring.eaglenet.scorers import FactorisedScorer
-from eaglenet.types import TextFeatures, VideoFeatures
 
 TILES = {"tile_texts": 2, "tile_videos": 3}
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scoring_cases import DIM, RELEASED, largest_difference, model, texts, videos
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
-from eaglenet.errors import ConfigError, UsageError
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
 from eaglenet.scoring import TopK, choose, score_all
 from eaglenet.scoring.eaglenet import scorers

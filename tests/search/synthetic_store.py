@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eaglenet.core.types import Clips, FrameSpec, Losses, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.base import BaseEncoder
-from eaglenet.encoders.feature_encoder import FeatureConfig
+from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
-from eaglenet.search.models import model_identity
+from eaglenet.search.model import model_identity
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.search.store.tables import ClipRows, ClipStore, FileRow
-from eaglenet.types import Clips, FrameSpec, Losses, TextFeatures, Tokens, VideoFeatures
 
 FRAMES, DIM, SIZE = 5, 24, 16
 WORDS = ["red", "green", "blue", "car", "dog", "ball", "runs", "jumps", "sleeps", "fast", "slow"]

@@ -12,16 +12,16 @@ import torch
 from synthetic_store import DIM, BagMethod, make_store
 from torch.nn import functional as F
 
-from eaglenet.errors import StoreError
-from eaglenet.search import approximate, shortlist
-from eaglenet.search.approximate import coded_shortlists
+from eaglenet.core.errors import StoreError
+from eaglenet.indexing.maintenance import recall, repair, verify
+from eaglenet.search import shortlist
+from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
-from eaglenet.search.shortlist import exact_shortlists
+from eaglenet.search.shortlist import coded_shortlists, exact_shortlists
 from eaglenet.search.store import codes, near_codes
 from eaglenet.search.store.checks import sealed, unsealed
 from eaglenet.search.store.codes import code_bytes, codes_of, load_codes, num_bits, turning
-from eaglenet.search.upkeep import recall, repair, verify
 
 
 def unit(count: int, dim: int, seed: int = 0) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:

@@ -16,19 +16,19 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.types import Clips
+from eaglenet.indexing.hubness import own_bank, read_sentences
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.maintenance import verify
+from eaglenet.indexing.rebuilding import settings_like
 from eaglenet.methods import METHODS
-from eaglenet.methods.folder import PACKAGED, load
-from eaglenet.methods.head import save_head
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
+from eaglenet.models.folder import PACKAGED, load
+from eaglenet.models.head import save_head
 from eaglenet.search.engine import Engine
-from eaglenet.search.hubness import own_bank, read_sentences
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.search.rebuilding import settings_like
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
-from eaglenet.search.upkeep import verify
-from eaglenet.types import Clips
 
 
 def index_with_bag(videos: Path, store: Path, hubness: Any = None) -> None:

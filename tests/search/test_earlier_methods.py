@@ -10,7 +10,7 @@ import torch
 from small_videos import colour_video
 
 import eaglenet
-from eaglenet.search.indexing.videos import index
+from eaglenet.indexing.index import index
 from small_model import save_small_model
 
 SIZES = {"dim": 8, "num_heads": 2}

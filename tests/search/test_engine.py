@@ -10,12 +10,12 @@ import torch
 from synthetic_store import BagMethod, content_of, make_manifest, make_store
 
 import eaglenet
-from eaglenet.errors import EagleNetError, ModelNotFoundError, StoreError, UsageError
+from eaglenet.core.errors import EagleNetError, ModelNotFoundError, StoreError, UsageError
+from eaglenet.core.types import VideoFeatures
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
-from eaglenet.search.queries import NEGATIVE_WEIGHT, encode_sentences
+from eaglenet.search.query import NEGATIVE_WEIGHT, encode_sentences
 from eaglenet.search.store.local import StoreFolder
-from eaglenet.types import VideoFeatures
 
 
 def all_features(engine: Engine) -> VideoFeatures:

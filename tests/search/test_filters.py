@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.search.filters import Filters, make_filters, parse_date, path_matcher
 from eaglenet.search.store.file_table import FileTable
 

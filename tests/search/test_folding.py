@@ -17,11 +17,11 @@ from synthetic_store import FRAMES, BagMethod, clip_rows, content_of, make_manif
 from torch import Tensor
 from torch.nn import functional as F
 
+from eaglenet.core.types import Moment
 from eaglenet.search.engine import Engine
-from eaglenet.search.folding import NEAR_SECONDS, apart, change_alike
+from eaglenet.search.selection import NEAR_SECONDS, apart, change_alike
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.tables import FileRow
-from eaglenet.types import Moment
 
 CLIPS, STEP, LENGTH = 5, 8.0, 10.0
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from synthetic_store import make_store
 
-from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
-from eaglenet.methods.folder import PACKAGED, load
-from eaglenet.methods.head import save_head
 from eaglenet.methods.wordframe import WordFrameConfig
+from eaglenet.models.folder import PACKAGED, load
+from eaglenet.models.head import save_head
 from eaglenet.search.engine import Engine
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from eaglenet.search.kept_rows import KeptRows
+from eaglenet.search.reranking import KeptRows
 
 
 class Maker:

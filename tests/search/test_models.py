@@ -8,7 +8,7 @@ from synthetic_store import (
     BagMethod,
 )
 
-from eaglenet.search.models import model_identity
+from eaglenet.search.model import model_identity
 
 
 def test_the_identity_of_a_model_follows_its_weights_and_configuration(bag: BagMethod) -> None:

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglenet.search.moments import find_moment
-from eaglenet.types import Moment
+from eaglenet.core.types import Moment
+from eaglenet.search.selection import find_moment
 
 INF = float("-inf")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic_store import content_of
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.options import MAX_RESULTS, SearchOptions

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.main import app
-from eaglenet.errors import StoreError, UsageError
-from eaglenet.search import rebuilding
-from eaglenet.search.rebuilding import swap_stores, tags_like
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.indexing import rebuilding
+from eaglenet.indexing.rebuilding import swap_stores, tags_like
 from small_model import save_small_model
 
 

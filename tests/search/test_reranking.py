@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from eaglenet.types import TextFeatures, VideoFeatures
+from eaglenet.core.types import TextFeatures, VideoFeatures
 
 
 def test_stored_scorer_data_changes_the_speed_not_the_scores(tmp_path: Path) -> None:
-    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
     from eaglenet.methods.eaglenet import build
     from eaglenet.methods.eaglenet_config import EagleNetConfig
     from eaglenet.search.reranking import Reranker, prepare_for_store
@@ -34,7 +34,7 @@ def test_stored_scorer_data_changes_the_speed_not_the_scores(tmp_path: Path) -> 
 
 def test_what_is_kept_of_a_clip_changes_no_score() -> None:
     """Clips that were scored before and clips that were not, in one shortlist."""
-    from eaglenet.encoders.feature_encoder import FeatureConfig, FeatureEncoder
+    from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
     from eaglenet.methods.eaglenet import build
     from eaglenet.methods.eaglenet_config import EagleNetConfig
     from eaglenet.search.reranking import Reranker

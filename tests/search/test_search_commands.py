@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from eaglenet import __version__
 from eaglenet.cli import main
-from eaglenet.cli.asked import read_lines
 from eaglenet.cli.main import app
 from eaglenet.cli.results import clock
-from eaglenet.errors import EagleNetError, StoreError, UsageError
+from eaglenet.cli.search import read_lines
+from eaglenet.core.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
 from small_model import save_small_model
 
@@ -216,9 +216,9 @@ def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path
 def test_a_log_gets_a_line_of_progress_now_and_then(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, lines: int
 ) -> None:
-    monkeypatch.setattr("eaglenet.cli.progress.LINE_SECONDS", seconds)
-    monkeypatch.setattr("eaglenet.search.indexing.commit.COMMIT_CLIPS", 1)
-    monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
+    monkeypatch.setattr("eaglenet.cli.terminal.LINE_SECONDS", seconds)
+    monkeypatch.setattr("eaglenet.indexing.commit.COMMIT_CLIPS", 1)
+    monkeypatch.setattr("eaglenet.indexing.encoding.BATCH_FRAMES", 1)
     colour_video(tmp_path / "long.mp4", ["red", "green", "blue"])
     index = ["index", str(tmp_path / "long.mp4"), "--store", str(tmp_path / "store")]
     options = ["--model", str(world / "model"), "--clip-seconds", "6", *IN_THIS_PROCESS]
@@ -441,7 +441,7 @@ def test_a_model_that_is_not_the_stores_is_refused_before_it_is_downloaded(
     def load(name: str) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("eaglenet.search.indexing.videos.load_model", load)
+    monkeypatch.setattr("eaglenet.indexing.index.load_model", load)
     result = runner.invoke(app, [*command, "--model", "fast"])
     assert isinstance(result.exception, EagleNetError)
     assert "was made with model 'demo' (now 'fast'): the two do not mix" in str(result.exception)

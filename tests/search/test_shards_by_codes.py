@@ -13,17 +13,17 @@ from fastapi.testclient import TestClient
 from synthetic_store import BagMethod, add_file, clip_rows, content_of, make_store
 from torch.nn import functional as F
 
-from eaglenet.search import approximate, shortlist
+from eaglenet.cluster import shard_front
+from eaglenet.cluster.shard_front import RemoteShard, ShardScan
+from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, packed, unpacked_near
+from eaglenet.core.types import Hit
+from eaglenet.indexing.hubness import bank_of_sentences, set_bank
+from eaglenet.search import shortlist
+from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
-from eaglenet.search.hubness import bank_of_sentences, set_bank
 from eaglenet.search.store import codes, near_codes
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.codes import code_bytes
-from eaglenet.serve import shards_front
-from eaglenet.serve.shard_messages import NEAR_PATH, packed, unpacked_near
-from eaglenet.serve.shards import create_shard_app
-from eaglenet.serve.shards_front import RemoteShard, ShardScan
-from eaglenet.types import Hit
 
 QUERIES = ["red car", "blue dog jumps", "slow ball sleeps"]
 ASKED: tuple[dict[str, Any], ...] = (
@@ -174,7 +174,7 @@ def test_long_lists_of_queries_are_asked_in_pieces(
     expected = one.search_many(queries, 3, rerank=False)
     assert two.search_many(queries, 3, rerank=False) == expected
     monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
-    monkeypatch.setattr(shards_front, "CANDIDATES", 5000)
+    monkeypatch.setattr(shard_front, "CANDIDATES", 5000)
     expected = one.search_many(queries, 3, rerank=False)
     assert two.search_many(queries, 3, rerank=False) == expected
     clip = one.search("red", 1)[0].clip_id

@@ -14,22 +14,22 @@ import torch
 from synthetic_store import DIM, FRAMES, BagMethod, add_file, content_of, make_store
 from torch.nn import functional as F
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
+from eaglenet.indexing.hubness import bank_for, bank_of_sentences, set_bank
+from eaglenet.indexing.maintenance import repair, verify
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.scoring.hubness import TEMPERATURE, hub_bias
-from eaglenet.search import approximate, shortlist
-from eaglenet.search.approximate import coded_shortlists
+from eaglenet.search import shortlist
+from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
-from eaglenet.search.hubness import bank_for, bank_of_sentences, set_bank
-from eaglenet.search.queries import encode_sentences
-from eaglenet.search.shortlist import exact_shortlists, merged
+from eaglenet.search.query import encode_sentences
+from eaglenet.search.shortlist import coded_shortlists, exact_shortlists, merged
 from eaglenet.search.store import publishing
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.checks import sealed
 from eaglenet.search.store.hub_bank import HubBank
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.tables import ClipStore
-from eaglenet.search.upkeep import repair, verify
 
 SENTENCES = ("red car", "green dog", "blue ball", "dog runs fast", "car jumps", "ball sleeps slow")
 

@@ -15,17 +15,17 @@ import torch
 from PIL import Image
 
 import eaglenet
-from eaglenet.encoders import deferred
+from eaglenet.core.types import Clips
+from eaglenet.encoders import weights
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.encoders.deferred import _MappedFile
-from eaglenet.encoders.pretrained import save_clip
-from eaglenet.methods.folder import load_for_texts
-from eaglenet.search.indexing.videos import index
-from eaglenet.search.models import keep_text_tower, model_identity
-from eaglenet.types import Clips
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.clip_files import save_clip
+from eaglenet.encoders.tokenizers import ClipTokenizer
+from eaglenet.encoders.weights import _MappedFile
+from eaglenet.indexing.index import index
+from eaglenet.models.folder import load_for_texts
+from eaglenet.search.model import keep_text_tower, model_identity
 from openai_class import OpenaiClip, OpenaiShape, save_archive
 from small_model import save_small_model
 from texts_alone import IMAGE_TOWER, check_texts_alone
@@ -170,7 +170,7 @@ def test_a_model_is_known_by_one_weight_of_the_image_tower_at_a_time(
         return value
 
     monkeypatch.setattr(_MappedFile, "read", spy)
-    monkeypatch.setattr(deferred, "MAPPED_BYTES", -1)  # mapped anew for every weight
+    monkeypatch.setattr(weights, "MAPPED_BYTES", -1)  # mapped anew for every weight
     method = load_for_texts(save_hub_folder(tmp_path, layers=4))
     gc.disable()
     try:

@@ -14,9 +14,9 @@ from synthetic_store import (
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
+from eaglenet.indexing.maintenance import repair
 from eaglenet.search.engine import Engine
-from eaglenet.search.upkeep import repair
 
 
 @pytest.mark.parametrize("table", ["clips", "files"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from synthetic_store import BagMethod, make_store
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.snapshot import Snapshot
 

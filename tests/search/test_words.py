@@ -12,17 +12,17 @@ from synthetic_store import BagMethod
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.errors import StoreError, UnreachableError, UsageError
+from eaglenet.core.errors import StoreError, UnreachableError, UsageError
+from eaglenet.core.types import Hit
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.maintenance import repair, verify
+from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
-from eaglenet.search.indexing.report import IndexReport
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.local import StoreFolder
-from eaglenet.search.upkeep import repair, verify
-from eaglenet.search.words.question import parse, why_no_line
-from eaglenet.types import Hit
+from eaglenet.search.transcripts import parse, why_no_line
 from subtitled import write_with_subtitles
 
 ENGLISH = (

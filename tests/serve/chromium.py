@@ -13,7 +13,7 @@ import uvicorn
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -7,10 +7,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglenet.data.demo.dataset import demo_tokenizer_folder, render_world
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
+from eaglenet.encoders.tokenizers import ClipTokenizer
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.research.data.demo.dataset import demo_tokenizer_folder, render_world
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from small_model import save_small_model
 
 SCENES = 11

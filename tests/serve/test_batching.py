@@ -9,10 +9,10 @@ import pytest
 import torch
 from loops import run_apart
 
+from eaglenet.core.types import Hit, Moment
 from eaglenet.search.filters import Filters
 from eaglenet.search.options import SearchOptions
 from eaglenet.serve.batching import Batcher
-from eaglenet.types import Hit, Moment
 
 
 class SlowEngine:

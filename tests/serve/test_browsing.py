@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.library import clips_of_file
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 
 def test_files_come_newest_first_and_by_folder(client: TestClient) -> None:

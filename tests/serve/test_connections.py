@@ -10,7 +10,7 @@ import pytest
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.server import run
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 HALF = b"GET /api/info HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 CONNECTIONS = 12

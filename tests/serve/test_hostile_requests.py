@@ -13,7 +13,7 @@ from schemathesis.schemas import BaseSchema
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 UNLIMITED = Settings(search_rate=1e9, media_rate=1e9, max_searches=1000)
 NASTY = [

@@ -15,7 +15,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.limits import MAX_CLIENTS, LimitMiddleware, TokenBuckets
-from eaglenet.serve.service_settings import MAX_QUERIES, Settings
+from eaglenet.serve.settings import MAX_QUERIES, Settings
 
 
 def test_a_bucket_fills_with_time_and_each_client_has_its_own() -> None:

@@ -10,7 +10,7 @@ from chromium import BROWSER, Running, Watched, keep, wait_until
 from demo_store import HOSTILE_NAME, SCENES, DemoStore
 
 from eaglenet.search.engine import Engine
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium on this machine; install one with: make browser"

@@ -13,9 +13,9 @@ from demo_store import SCENES, DemoStore, save_model
 from odd_files import write_odd
 from PIL import Image
 
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium on this machine; install one with: make browser"

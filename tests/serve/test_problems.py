@@ -6,8 +6,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from eaglenet.errors import StoreError, UnreachableError
-from eaglenet.objects import ObjectError
+from eaglenet.core.errors import StoreError, UnreachableError
+from eaglenet.core.object_storage import ObjectError
 from eaglenet.serve.problems import add_handlers
 
 

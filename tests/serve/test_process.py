@@ -15,10 +15,10 @@ import httpx
 import pytest
 from demo_store import DemoStore
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.server import run
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 
 class Service:

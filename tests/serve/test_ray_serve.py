@@ -13,7 +13,7 @@ import pytest
 from demo_store import DemoStore
 from fastapi.testclient import TestClient
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "ray_serve.py"
 TOKEN = "a-token-that-only-the-driver-knows"

@@ -7,12 +7,12 @@ from demo_store import DemoStore
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.limits import client_of
 from eaglenet.serve.security import CONTENT_SECURITY_POLICY, COOKIE, TokenCheck, is_local_name
-from eaglenet.serve.service_settings import Settings, is_local_host
+from eaglenet.serve.settings import Settings, is_local_host
 
 TOKEN = "a-token-that-is-long-enough"
 

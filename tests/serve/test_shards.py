@@ -18,18 +18,17 @@ import pytest
 from demo_store import DemoStore
 from fastapi.testclient import TestClient
 
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.cluster import shard_front
+from eaglenet.cluster.shard_front import RemoteShard, ShardScan
+from eaglenet.cluster.shards import ScanRequest, Shard, create_shard_app, parse_part
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.indexing.hubness import bank_of_sentences, set_bank
 from eaglenet.search.engine import Engine
-from eaglenet.search.hubness import bank_of_sentences, set_bank
 from eaglenet.search.store.base import open_store
-from eaglenet.serve import shards_front
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.server import run_app
-from eaglenet.serve.service_settings import Settings
-from eaglenet.serve.shard_messages import ScanRequest
-from eaglenet.serve.shards import Shard, create_shard_app, parse_part
-from eaglenet.serve.shards_front import RemoteShard, ShardScan
+from eaglenet.serve.settings import Settings
 
 PARTS = 3
 QUERIES = ["a red ball", "two blue cars", "something green moves"]
@@ -206,8 +205,8 @@ def test_an_answer_without_a_slow_shard_comes_in_time_and_says_so(
     scan: ShardScan, gates: list[Gate], demo: DemoStore, engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(shards_front, "PROBE_SECONDS", 0.1)
-    monkeypatch.setattr(shards_front, "RECENTLY", 0.3)
+    monkeypatch.setattr(shard_front, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(shard_front, "RECENTLY", 0.3)
     front = Engine(open_store(demo.folder), scan=scan)
     whole = {hit.clip_id for hit in front.search("red", k=100)}
     scan.seconds = 1.0

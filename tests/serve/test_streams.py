@@ -16,8 +16,8 @@ from fastapi.testclient import TestClient
 from loops import run_apart
 from odd_files import write_odd
 
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.serve.app import create_app
 from eaglenet.serve.media import OpenVideo
 from eaglenet.serve.problems import Problem

@@ -15,7 +15,7 @@ from PIL import Image, features
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 from eaglenet.serve.upload_folder import UploadFolder
 
 

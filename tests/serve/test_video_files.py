@@ -13,8 +13,8 @@ import pytest
 from demo_store import DemoStore
 from fastapi.testclient import TestClient
 
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.serve import media
 from eaglenet.serve.app import create_app
 from eaglenet.serve.media import parse_range

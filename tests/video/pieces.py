@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from eaglenet.types import FrameSpec
+from eaglenet.core.types import FrameSpec
 from eaglenet.video.decoding import DecodedVideo, decode_windows
-from eaglenet.video.planning import Window
+from eaglenet.video.sampling import Window
 from eaglenet.video.source import open_video
 
 SPEC = FrameSpec(num_frames=5, size=64)

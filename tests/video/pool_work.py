@@ -6,9 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from eaglenet.frame_spec import FrameSpec
-from eaglenet.video.decoding import DecodedVideo
-from eaglenet.video.many import DecodeRequest, decode_request
+from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.video.decoding import DecodedVideo, DecodeRequest, decode_request
 
 SPEC = FrameSpec(num_frames=5, size=64)
 

@@ -11,8 +11,8 @@ from pieces import SPEC, assert_equal
 from videos import write_numbered
 
 from eaglenet.video.decoding import DecodedVideo, decode_windows, probe
-from eaglenet.video.kept import KEPT
-from eaglenet.video.planning import Window
+from eaglenet.video.reader import KEPT
+from eaglenet.video.sampling import Window
 
 FRAMES = 25 * 8
 WINDOWS = [(start / 2, start / 2 + 2.0) for start in range(0, 14, 3)]

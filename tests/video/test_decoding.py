@@ -19,8 +19,8 @@ import videos
 from PIL import Image
 from videos import expected_numbers, read_numbers, write_numbered
 
-from eaglenet.errors import UsageError, VideoDecodeError
-from eaglenet.types import FrameSpec
+from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.types import FrameSpec
 from eaglenet.video import decoding
 from eaglenet.video.decoding import decode, decode_windows, is_video, probe
 

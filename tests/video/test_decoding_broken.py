@@ -10,8 +10,8 @@ import pytest
 import torch
 from videos import expected_numbers, read_numbers, write_audio_only, write_numbered
 
-from eaglenet.errors import VideoDecodeError
-from eaglenet.types import FrameSpec
+from eaglenet.core.errors import VideoDecodeError
+from eaglenet.core.types import FrameSpec
 from eaglenet.video.decoding import decode, decode_windows, is_video, probe, thumbnail
 
 SPEC = FrameSpec(num_frames=7, size=64)

@@ -11,7 +11,7 @@ import av
 import pytest
 from videos import write_numbered
 
-from eaglenet.video import exact_picking, pixels
+from eaglenet.video import pixels, windows
 from eaglenet.video.source import open_video
 
 
@@ -36,7 +36,7 @@ def test_frames_between_two_that_are_wanted_are_not_kept(
     most = 0
     with open_video(path, threads=1) as source:
         frame_ticks = int(Fraction(1, 25) / source.tick)
-        picker = exact_picking._ExactPicker(source)
+        picker = windows._ExactPicker(source)
         collect = picker.collect
 
         def watch(frames: Any) -> None:

@@ -20,9 +20,8 @@ from videos import read_numbers, write_numbered
 
 from eaglenet.video import source as sources
 from eaglenet.video.decoding import thumbnail, write_video
-from eaglenet.video.kept import KEPT
-from eaglenet.video.planning import shown_within
-from eaglenet.video.sampling import BORDER_TOLERANCE
+from eaglenet.video.reader import KEPT
+from eaglenet.video.sampling import BORDER_TOLERANCE, shown_within
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.worker import next_request
 

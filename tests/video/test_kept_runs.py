@@ -12,8 +12,8 @@ from pieces import FRAMES, SPEC, WINDOWS, assert_equal, in_pieces, open_files
 from videos import read_numbers, write_numbered
 
 from eaglenet.video.decoding import decode_windows
-from eaglenet.video.kept import KEPT, MOST
 from eaglenet.video.picking import DecodedRun
+from eaglenet.video.reader import KEPT, MOST
 from eaglenet.video.source import VideoSource, open_video
 
 FILMS: dict[str, dict[str, Any]] = {

@@ -19,9 +19,8 @@ import torch
 from pool_work import SPEC, die_on_poison, end_at_once, unsendable, wait_for_a_kill
 from videos import read_numbers, write_numbered
 
-from eaglenet.errors import EagleNetError
-from eaglenet.video.decoding import decode
-from eaglenet.video.many import DecodeRequest, decode_many
+from eaglenet.core.errors import EagleNetError
+from eaglenet.video.decoding import DecodeRequest, decode, decode_many
 from eaglenet.video.pool import Done, Failed, map_ahead
 
 

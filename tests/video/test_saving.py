@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.video import saving
 from eaglenet.video.decoding import probe
 from eaglenet.video.saving import moment_name, save_moment

@@ -9,7 +9,7 @@ import pytest
 import torch
 from videos import read_numbers, write_numbered
 
-from eaglenet.types import FrameSpec
+from eaglenet.core.types import FrameSpec
 from eaglenet.video.decoding import decode, decode_windows
 from eaglenet.video.sampling import shared_step, stepped_targets
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from eaglenet.video import transport
-from eaglenet.video.transport import SMALL, pack, receive, send
+from eaglenet.video import worker
+from eaglenet.video.worker import SMALL, pack, receive, send
 
 
 def through(value: object) -> object:
@@ -31,7 +31,7 @@ def test_large_and_small_arrays_and_all_else_arrive_as_they_were(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "by messages":  # As on systems that cannot read into memory.
-        monkeypatch.setattr(transport, "_readv", None)
+        monkeypatch.setattr(worker, "_readv", None)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (5, 3, 301, 203), generator=generator, dtype=torch.uint8)
     value = {
@@ -61,7 +61,7 @@ def test_only_large_arrays_go_beside_the_pickle() -> None:
 def test_a_sender_that_dies_half_way_is_an_end_and_not_half_an_array() -> None:
     ours, theirs = Pipe()
     packed = pack(np.ones(10**6, np.uint8))
-    half = transport.Packed(packed.content, [packed.arrays[0][: 10**5]])
+    half = worker.Packed(packed.content, [packed.arrays[0][: 10**5]])
     # It says a million bytes and sends a tenth of them.
     theirs.send((packed.content, [10**6]))
     theirs._send(bytes(half.arrays[0]))  # type: ignore[attr-defined]

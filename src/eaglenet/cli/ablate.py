@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.progress import shown_progress
-from eaglenet.cli.training_options import (
+from eaglenet.cli.options import (
     AsJson,
     Device,
     Output,
@@ -21,10 +20,11 @@ from eaglenet.cli.training_options import (
     print_table,
     root_setting,
 )
-from eaglenet.errors import UsageError
+from eaglenet.cli.terminal import shown_progress
+from eaglenet.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglenet.experiments.campaign import CampaignRow
+    from eaglenet.research.experiments.campaign import CampaignRow
 
 PAPER_COLUMNS = {
     "msrvtt-b16": "MSR-VTT",
@@ -63,15 +63,15 @@ def ablate(
     Numbers of the paper are labelled so; on the demo world and on features they are other data and
     only the order of the rows can be compared.
     """
-    from eaglenet.experiments.build import default_split
-    from eaglenet.experiments.campaign import (
+    from eaglenet.research.experiments.build import default_split
+    from eaglenet.research.experiments.campaign import (
         left_out_lines,
         plain_rows,
         reasons,
         run_campaign,
         write_report,
     )
-    from eaglenet.experiments.trials import Trial
+    from eaglenet.research.experiments.trials import Trial
 
     rows_of_table = find_table(table)
     if world not in WORLDS:
@@ -100,8 +100,8 @@ def ablate(
 
 
 def find_table(name: str) -> Any:
-    from eaglenet.recipes import TABLES
-    from eaglenet.registry import Registry
+    from eaglenet.core.registry import Registry
+    from eaglenet.research.recipes import TABLES
 
     known: Registry[Any] = Registry("table")
     for table, rows in TABLES.items():
@@ -111,7 +111,7 @@ def find_table(name: str) -> Any:
 
 def paper_numbers(table: str, label: str, world: str) -> PaperNumbers:
     """The paper's text-to-video recalls of a row, by dataset."""
-    from eaglenet.evaluation.paper_tables import paper_tables
+    from eaglenet.research.evaluation.paper import paper_tables
 
     known = list(dict.fromkeys(PAPER_COLUMNS.values()))
     datasets = [PAPER_COLUMNS[world]] if world in PAPER_COLUMNS else known
@@ -128,7 +128,7 @@ def beside_paper(
     rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
 ) -> tuple[list[str], list[list[str]]]:
     """Header and cells; columns say ours or paper."""
-    from eaglenet.experiments.campaign import TrialRow
+    from eaglenet.research.experiments.campaign import TrialRow
 
     datasets = list(paper[rows[0].label])
     header = ["", *(f"{name} (ours)" for name in RECALLS)]

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from eaglenet.cli.progress import shown_progress
-from eaglenet.cli.training_options import (
+from eaglenet.cli.options import (
     AsJson,
     Device,
     Output,
@@ -19,6 +18,7 @@ from eaglenet.cli.training_options import (
     print_table,
     root_setting,
 )
+from eaglenet.cli.terminal import shown_progress
 
 
 def register(app: typer.Typer) -> None:
@@ -67,8 +67,8 @@ def compare(
     epoch is chosen on validation; a method that cannot run says why. Started again, it goes on
     where it stopped.
     """
-    from eaglenet.evaluation.conditions import conditions_lines
-    from eaglenet.experiments.campaign import (
+    from eaglenet.research.evaluation.run_records import conditions_lines
+    from eaglenet.research.experiments.campaign import (
         approximate_lines,
         budget_lines,
         campaign_table,
@@ -77,7 +77,7 @@ def compare(
         reasons,
         row_conditions,
     )
-    from eaglenet.recipes.comparison import compare as run_comparison
+    from eaglenet.research.recipes.comparison import compare as run_comparison
 
     root_setting(root)  # a wrong folder is told before anything is built
     with shown_progress(quiet=as_json) as announce:

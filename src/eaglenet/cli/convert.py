@@ -39,12 +39,12 @@ def convert(
 
     Weights without any effect are left out and listed; names that are not understood are an error.
     """
-    from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-    from eaglenet.errors import UsageError
+    from eaglenet.core.errors import UsageError
+    from eaglenet.encoders.tokenizers import ClipTokenizer
     from eaglenet.methods.eaglenet_config import EagleNetConfig
-    from eaglenet.methods.folder import save
-    from eaglenet.methods.released_checkpoint import convert as convert_weights
-    from eaglenet.methods.released_checkpoint import read_released
+    from eaglenet.models.folder import save
+    from eaglenet.models.released import convert as convert_weights
+    from eaglenet.models.released import read_released
 
     if energy_pooling not in POOLINGS:
         raise UsageError(f"--energy-pooling {energy_pooling}: choose one of {', '.join(POOLINGS)}")

@@ -6,26 +6,72 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.demo_photograph import (
-    NO_PHOTOGRAPH,
-    find_photograph,
-    photograph_lines,
-    rank_sentences,
-)
-from eaglenet.cli.progress import shown_progress
-from eaglenet.command_lines import quoted, this_program
-from eaglenet.errors import UsageError
-from eaglenet.progress import Progress, tell
+from eaglenet.cli.terminal import shown_progress
+from eaglenet.core.errors import UsageError, quoted, this_program
+from eaglenet.core.progress import Progress, tell
 
 if TYPE_CHECKING:
-    from eaglenet.data.demo.dataset import DemoSplit, Scene
+    from eaglenet.core.types import Hit
     from eaglenet.methods.base import Method
-    from eaglenet.types import Hit
+    from eaglenet.research.data.demo.dataset import DemoSplit, Scene
+
+
+# A word with the real world for ``eaglenet demo``: one photograph that a dependency brings.
+
+SENTENCES = (
+    "a dog runs on a beach",
+    "a man plays a guitar on a stage",
+    "a woman in a navy uniform in front of a flag",
+    "food is cooked in a pan",
+    "cars on a city street at night",
+    "children play football",
+)
+"""The third is about the photograph."""
+ABOUT = SENTENCES[2]
+NO_PHOTOGRAPH = (
+    "no real picture is shown: the only one that may be used comes with matplotlib, which is not "
+    "installed (pip install 'eaglenet[train]'), and no dependency brings real footage"
+)
+
+
+def find_photograph() -> Path | None:
+    """The sample of matplotlib, found without importing it; None where it is not installed."""
+    spec = find_spec("matplotlib")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "mpl-data" / "sample_data" / "grace_hopper.jpg"
+    return path if path.is_file() else None
+
+
+def rank_sentences(photograph: Path) -> list[tuple[str, float]]:
+    """Sentences and their scores for the photograph by the model ``small``, the best first."""
+    import torch
+
+    from eaglenet.models.folder import load
+    from eaglenet.search.model import DEFAULT_MODEL
+    from eaglenet.video.inputs import clips_of_image
+
+    method = load(DEFAULT_MODEL)
+    method.eval()
+    with torch.inference_mode():
+        video = method.encode_video(clips_of_image(photograph, method.frame_spec))
+        text = method.encode_text(method.tokenize(list(SENTENCES)))
+        scores = method.score(text, video)[:, 0].tolist()
+    return sorted(zip(SENTENCES, scores, strict=True), key=lambda pair: -pair[1])
+
+
+def photograph_lines(ranked: list[tuple[str, float]]) -> list[str]:
+    """What the demo says of it."""
+    title = "one real photograph (a portrait by the US Navy, public domain), by the model small:"
+    rows = [f"  {place}. {score:6.3f}  {text}" for place, (text, score) in enumerate(ranked, 1)]
+    return [title, *rows, "no dependency brings real footage: your own folder shows more", ""]
+
 
 MAX_WORDS = 32
 RESULTS = 3
@@ -50,9 +96,9 @@ def demo(
     """
     import torch
 
-    from eaglenet.data.demo.dataset import render_world
-    from eaglenet.methods.folder import load
-    from eaglenet.video import many
+    from eaglenet.models.folder import load
+    from eaglenet.research.data.demo.dataset import render_world
+    from eaglenet.video import decoding
 
     started = time.perf_counter()
     # The model's tensors are small: on shared cores threads waiting for each other take longer
@@ -61,7 +107,7 @@ def demo(
     say: Callable[[str], None] = (lambda text: None) if as_json else print
     method = load(model)
     # The reports below count what was left out; the loader need not say it too.
-    with shown_progress(quiet=as_json) as announce, many.silent():
+    with shown_progress(quiet=as_json) as announce, decoding.silent():
         progress = announce("")
         world = render_world(output / "world", "test", clips, progress=progress)
         say(f"world:  {len(world)} H.264 clips and {len(world.texts)} sentences in {output}/world")
@@ -142,11 +188,11 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
     """Every sentence against every clip, from the decoded files."""
     import torch
 
-    from eaglenet.data.batches import CachedPairs
-    from eaglenet.data.frame_cache import FrameCache
-    from eaglenet.data.video_files import cached_source
-    from eaglenet.training.distributed import World
-    from eaglenet.training.evaluating import evaluate_source
+    from eaglenet.research.data.batches import CachedPairs
+    from eaglenet.research.data.frame_cache import FrameCache
+    from eaglenet.research.data.sources import cached_source
+    from eaglenet.research.training.distributed import World
+    from eaglenet.research.training.epochs import evaluate_source
 
     folder = output / "frames" / f"{len(world)}-clips"
     cache = FrameCache.build(world, method.frame_spec, folder, progress=progress)
@@ -157,7 +203,7 @@ def _evaluate(method: Method, world: DemoSplit, output: Path, progress: Progress
 def _index(
     method: Method, model: str, world: DemoSplit, output: Path, progress: Progress | None
 ) -> dict[str, Any]:
-    from eaglenet.search.indexing.videos import IndexOptions, index_videos
+    from eaglenet.indexing.index import IndexOptions, index_videos
 
     def report(state: Any) -> None:
         tell(progress, "indexing", state.done + state.skipped, state.total)
@@ -179,9 +225,8 @@ def _search(
     method: Method, asked: list[tuple[str, str]], output: Path, num_clips: int
 ) -> list[list[Hit]]:
     from eaglenet.search.engine import Engine
+    from eaglenet.search.export import write_contact_sheet, write_page
     from eaglenet.search.hits import Answer
-    from eaglenet.search.pictures.contact_sheet import write_contact_sheet
-    from eaglenet.search.pictures.page import write_page
 
     engine = Engine.open(output / "store", method)
     sentences = [sentence for sentence, _ in asked]

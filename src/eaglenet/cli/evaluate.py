@@ -10,11 +10,11 @@ import typer
 
 from eaglenet.cli.data_options import EXAMPLE, VideoFolders
 from eaglenet.cli.data_options import Settings as DatasetSettings
-from eaglenet.cli.progress import shown_progress
-from eaglenet.cli.training_options import AsJson, Device
-from eaglenet.errors import UsageError
-from eaglenet.files import write_json
-from eaglenet.settings import read_assignments
+from eaglenet.cli.options import AsJson, Device
+from eaglenet.cli.terminal import shown_progress
+from eaglenet.core.errors import UsageError
+from eaglenet.core.files import write_json
+from eaglenet.core.settings import read_assignments
 
 
 def register(app: typer.Typer) -> None:
@@ -79,9 +79,9 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Recalls in both directions, with their protocol and the time they took."""
-    from eaglenet.evaluation.options import EvaluationOptions
-    from eaglenet.experiments.evaluation import evaluate_model, evaluate_run
-    from eaglenet.search.hubness import read_file
+    from eaglenet.indexing.hubness import read_file
+    from eaglenet.research.evaluation.metrics import EvaluationOptions
+    from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 
     if scores is not None and scores.suffix != ".npy":
         raise UsageError(f"--scores {scores}: give a file name that ends in .npy")

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eaglenet.cli.progress import shown_progress
-from eaglenet.cli.store_options import StoreName
-from eaglenet.cli.terminal import counted, one_line
-from eaglenet.errors import UsageError
-from eaglenet.freed_memory import keep_freed_memory
-from eaglenet.progress import Progress, Work
+from eaglenet.cli.options import StoreName
+from eaglenet.cli.terminal import counted, one_line, shown_progress
+from eaglenet.core.errors import UsageError
+from eaglenet.core.platform import keep_freed_memory
+from eaglenet.core.progress import Progress, Work
 
 if TYPE_CHECKING:
-    from eaglenet.search.indexing.report import FileProblem, IndexProgress, IndexReport, OnProgress
+    from eaglenet.indexing.report import FileProblem, IndexProgress, IndexReport, OnProgress
 
 EXCLUDE_HELP = "Leave out what matches, as in .gitignore; repeatable. Or use .eaglenetignore files."
 LEFT_OUT = 3
@@ -134,18 +133,18 @@ def index(
 ) -> None:
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
     keep_freed_memory()
-    from eaglenet.search.indexing.executor import Cluster
-    from eaglenet.search.indexing.fetching import read_list
-    from eaglenet.search.indexing.files import read_tags
-    from eaglenet.search.indexing.videos import IndexOptions, check_request, index_videos
-    from eaglenet.search.models import DEFAULT_MODEL, takes_default
-    from eaglenet.search.rebuilding import (
+    from eaglenet.indexing.executor import Cluster
+    from eaglenet.indexing.fetching import read_list
+    from eaglenet.indexing.files import read_tags
+    from eaglenet.indexing.index import IndexOptions, check_request, index_videos
+    from eaglenet.indexing.rebuilding import (
         check_apart,
         check_complete,
         settings_like,
         swap_stores,
         tags_like,
     )
+    from eaglenet.search.model import DEFAULT_MODEL, takes_default
     from eaglenet.search.store.manifest import Splitting
     from eaglenet.video.limits import Limits
 

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.training_options import AsJson
-from eaglenet.errors import UsageError
+from eaglenet.cli.options import AsJson
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import PlainConfig
+from eaglenet.encoders.catalogue import HUB_IDS, ModelCard
+from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.compact import CompactConfig, CompactTextConfig
+from eaglenet.encoders.perception import PERCEPTION_SHAPES
+from eaglenet.encoders.siglip import SIGLIP_SHAPES
 
 if TYPE_CHECKING:
     from eaglenet.encoders.catalogue import ModelCard
+
 
 MEASURED_FRAMES = 8
 SLOW_FRAME = 2.0
@@ -75,8 +82,8 @@ def models(
 
 
 def _row(card: ModelCard, aliases: list[str], measure: bool) -> dict[str, Any]:
-    from eaglenet.encoders.hub_cache import cached_folder
-    from eaglenet.methods.folder import is_packaged
+    from eaglenet.encoders.hub import cached_folder
+    from eaglenet.models.folder import is_packaged
 
     row = dataclasses.asdict(card) | {
         "bytes_on_disk": card.bytes_on_disk,
@@ -154,9 +161,8 @@ def frames_per_second(card: ModelCard) -> float | None:
     """Through the image tower with random weights of the model's shape; None: shape unknown."""
     import torch
 
+    from eaglenet.core.hardware import best_device
     from eaglenet.encoders import ENCODERS
-    from eaglenet.encoders.shapes import shape_of
-    from eaglenet.hardware import best_device
 
     config = shape_of(card)
     if config is None:
@@ -188,7 +194,7 @@ def frames_per_second(card: ModelCard) -> float | None:
 
 def _download(name: str, licence: str | None) -> None:
     from eaglenet.encoders.catalogue import ACCEPTED, CARDS, HUB_IDS
-    from eaglenet.encoders.hub_cache import exact_name, find_hub_folder
+    from eaglenet.encoders.hub import exact_name, find_hub_folder
 
     identifier = HUB_IDS.get(name, name)
     card = CARDS.get(identifier)
@@ -198,3 +204,24 @@ def _download(name: str, licence: str | None) -> None:
         os.environ[ACCEPTED] = licence
     folder = find_hub_folder(name)
     print(f"{exact_name(name)} is in {folder}")
+
+
+# The shapes of models that are known by name.
+
+SHAPES: dict[str, PlainConfig] = {
+    "small": CompactConfig(text=CompactTextConfig(vocabulary_size=27_626)),
+    **{HUB_IDS[name]: config for name, config in CLIP_SHAPES.items()},
+    "facebook/metaclip-2-worldwide-huge-quickgelu": ClipConfig(
+        dim=1024,
+        vision=VisionConfig(patch_size=14, width=1280, layers=32, heads=16, mlp_width=5120),
+        text=TextConfig(901_629, width=1024, layers=24, heads=16, mlp_width=4096, end_token=2),
+    ),
+    **SIGLIP_SHAPES,
+    **{f"timm/{name}": config for name, config in PERCEPTION_SHAPES.items()},
+}
+"""By hub id, or the name of a model of the package."""
+
+
+def shape_of(card: ModelCard) -> PlainConfig | None:
+    """The configuration of a model; None where it is not known before its files are read."""
+    return SHAPES.get(card.name)

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from eaglenet.cli.training_options import AsJson, Settings, find_experiment
-from eaglenet.errors import UsageError
+from eaglenet.cli.options import AsJson, Settings, find_experiment
+from eaglenet.core.errors import UsageError
 
 OTHERS = "others"
 PAPER_TABLE = "rows of a table of the paper, on MSR-VTT"
@@ -68,7 +68,7 @@ def list_recipes(
     """List the recipes with where they come from; without a word, their groups."""
     if context.invoked_subcommand is not None:
         return
-    from eaglenet.recipes import RECIPES, describe_recipe
+    from eaglenet.research.recipes import RECIPES, describe_recipe
 
     wanted = [word.casefold() for word in containing or ()]
     texts = {name: f"{name} {describe_recipe(name)}".casefold() for name in RECIPES}
@@ -133,7 +133,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print a whole experiment as JSON, with its command and source."""
-    from eaglenet.recipes import RECIPES
+    from eaglenet.research.recipes import RECIPES
 
     experiment = find_experiment(name, settings)
     if not as_json and name in RECIPES:

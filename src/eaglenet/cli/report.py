@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.errors import EagleNetError
+from eaglenet.core.errors import EagleNetError
 
 if TYPE_CHECKING:
-    from eaglenet.evaluation.figures import QualitativeExample
-    from eaglenet.evaluation.run_records import RunRecord
+    from eaglenet.research.evaluation.figures import QualitativeExample
+    from eaglenet.research.evaluation.run_records import RunRecord
 
 MAX_METHODS = 4  # rows of the qualitative figure for each query
 
@@ -39,8 +39,8 @@ def report(
 
     Scoring times come from `eaglenet evaluate RUN --output RUN/evaluation-test.json`.
     """
-    from eaglenet.evaluation.report import write_report
-    from eaglenet.evaluation.run_records import read_runs
+    from eaglenet.research.evaluation.report import write_report
+    from eaglenet.research.evaluation.run_records import read_runs
 
     found: list[QualitativeExample] = []
     notes: list[str] = []
@@ -70,9 +70,9 @@ def _examples(
     runs: Sequence[RunRecord], split: str, count: int, top_k: int, notes: list[str]
 ) -> list[QualitativeExample]:
     """Ask one run of each recipe; runs on other data than the first cannot share a figure."""
-    from eaglenet.evaluation.qualitative import best_videos, make_examples
-    from eaglenet.evaluation.run_records import group_runs
-    from eaglenet.training.epochs import index_chunks
+    from eaglenet.research.evaluation.figures import best_videos, make_examples
+    from eaglenet.research.evaluation.run_records import group_runs
+    from eaglenet.research.training.epochs import index_chunks
 
     best: dict[str, Any] = {}
     gallery = None
@@ -95,11 +95,11 @@ def _examples(
 
 def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
     """Model, source and gallery of a run."""
-    from eaglenet.data import SOURCES
-    from eaglenet.errors import UsageError
-    from eaglenet.evaluation.qualitative import Gallery
-    from eaglenet.experiments.build import load_source
-    from eaglenet.experiments.runs import frames_folder, load_run
+    from eaglenet.core.errors import UsageError
+    from eaglenet.research.data import SOURCES
+    from eaglenet.research.evaluation.figures import Gallery
+    from eaglenet.research.experiments.build import load_source
+    from eaglenet.research.experiments.runs import frames_folder, load_run
 
     experiment, method = load_run(folder)
     data = experiment.data

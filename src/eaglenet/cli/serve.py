@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from eaglenet.cli.store_options import StoreName
-from eaglenet.errors import UsageError
+from eaglenet.cli.options import StoreName
+from eaglenet.core.errors import UsageError
 
 SHORT_TOKEN, LONGEST_TOKEN = 16, 4096
 """Characters."""
@@ -63,7 +63,7 @@ def serve(
         ) from error
     from eaglenet.search.engine import Engine
     from eaglenet.search.store.base import open_store
-    from eaglenet.serve.service_settings import Settings, is_local_host
+    from eaglenet.serve.settings import Settings, is_local_host
 
     token = read_token(token_file)
     settings = Settings(
@@ -85,7 +85,7 @@ def serve(
         print(f"serving {what} of {store} at {address} (ctrl-c stops){asks}", flush=True)
 
     if shard is not None:
-        from eaglenet.serve.shards import create_shard_app, parse_part
+        from eaglenet.cluster.shards import create_shard_app, parse_part
 
         if shards is not None:
             raise UsageError("--shard serves a part, --shards asks several: give one of the two")
@@ -102,7 +102,7 @@ def serve(
     scan = None
     opened = open_store(store)
     if shards is not None:
-        from eaglenet.serve.shards_front import STARTING_SECONDS, ShardScan
+        from eaglenet.cluster.shard_front import STARTING_SECONDS, ShardScan
 
         urls = [url.strip() for url in shards.split(",") if url.strip()]
         scan = ShardScan(urls, opened.manifest.identity, token=token)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from eaglenet.cli.store_options import StoreName
+from eaglenet.cli.options import StoreName
 from eaglenet.cli.terminal import counted, one_line
 
 commands = typer.Typer(no_args_is_help=True, help="Inspect, measure and repair a store.")
@@ -57,7 +57,7 @@ def remove(
     paths: Annotated[list[str], typer.Argument(help="Files, or folders with everything in them.")],
 ) -> None:
     """Forget files: they are found no more. The files themselves are left alone."""
-    from eaglenet.search.upkeep import remove as forget
+    from eaglenet.indexing.maintenance import remove as forget
 
     found = forget(store, paths)
     print(f"{counted(len(found), 'file')} of {store} forgotten")
@@ -72,7 +72,7 @@ def recall(
     as_json: AsJson = False,
 ) -> None:
     """How much of the exact shortlist the store's codes find, and how fast."""
-    from eaglenet.search.upkeep import recall as measure
+    from eaglenet.indexing.maintenance import recall as measure
 
     result = measure(store, k=k, num_queries=queries)
     if as_json:
@@ -88,7 +88,7 @@ def recall(
 @commands.command()
 def repair(store: StoreName) -> None:
     """Rebuild what searching reads from the durable table."""
-    from eaglenet.search.upkeep import repair as rebuild
+    from eaglenet.indexing.maintenance import repair as rebuild
 
     print(f"{counted(rebuild(store), 'clip')} of {store} can be searched")
 
@@ -96,7 +96,7 @@ def repair(store: StoreName) -> None:
 @commands.command()
 def verify(store: StoreName, as_json: AsJson = False) -> None:
     """Compare everything in a store with its checksums; names what is damaged."""
-    from eaglenet.search.upkeep import verify as compare
+    from eaglenet.indexing.maintenance import verify as compare
 
     found = compare(store)
     if as_json:

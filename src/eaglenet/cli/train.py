@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.progress import shown_progress
-from eaglenet.cli.terminal import counted, one_line
-from eaglenet.cli.training_options import (
+from eaglenet.cli.options import (
     AsJson,
     Device,
     Output,
@@ -21,10 +19,11 @@ from eaglenet.cli.training_options import (
     find_experiment,
     root_setting,
 )
-from eaglenet.command_lines import quoted
+from eaglenet.cli.terminal import counted, one_line, shown_progress
+from eaglenet.core.errors import quoted
 
 if TYPE_CHECKING:
-    from eaglenet.experiments.experiment import Experiment
+    from eaglenet.research.experiments.experiment import Experiment
 
 
 def register(app: typer.Typer) -> None:
@@ -49,8 +48,8 @@ def train(
     The folder then holds experiment.json, manifest.json, log.jsonl, checkpoints/, result.json and
     model/, the epoch that was best on the validation split.
     """
-    from eaglenet.experiments.runs import train as run_training
-    from eaglenet.recipes.pairs import TOWER_RECIPES
+    from eaglenet.research.experiments.runs import train as run_training
+    from eaglenet.research.small.run import TOWER_RECIPES
 
     if name in TOWER_RECIPES:
         train_towers(name, output, settings, device)
@@ -85,8 +84,7 @@ def train(
 
 def train_towers(name: str, output: Path, settings: list[str] | None, device: str) -> None:
     """A recipe that makes towers: `--set folders=A,B`, `start.vision=...`, `start.text=...`."""
-    from eaglenet.experiments.pair_run import train_pairs
-    from eaglenet.recipes.pairs import TOWER_RECIPES
+    from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
 
     experiment = TOWER_RECIPES[name].changed(settings or [])
     model = train_pairs(experiment, output, device=device)
@@ -107,9 +105,9 @@ def show(result: dict[str, Any], output: str) -> None:
 
 def check(experiment: Experiment, device: str, as_json: bool) -> None:
     """Build the method and look at the data without decoding or training; names every fault."""
-    from eaglenet.experiments.checking import check_experiment
-    from eaglenet.experiments.runs import count_parameters
-    from eaglenet.training.distributed import join, leave
+    from eaglenet.research.experiments.build import check_experiment
+    from eaglenet.research.experiments.runs import count_parameters
+    from eaglenet.research.training.distributed import join, leave
 
     world = join(device)
     try:
@@ -135,7 +133,7 @@ def summary(
     experiment: Experiment, parameters: Mapping[str, int], data: Mapping[str, Any], device: str
 ) -> list[str]:
     """What would be trained, on what, in lines to read; all settings are another question."""
-    from eaglenet.data.sources import few_videos
+    from eaglenet.research.data.sources import few_videos
 
     training, choice = experiment.training, experiment.data
     lines = [

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from eaglenet.cli.index import EXCLUDE_HELP, print_report
-from eaglenet.cli.store_options import StoreName
+from eaglenet.cli.options import StoreName
 from eaglenet.cli.terminal import counted
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -34,8 +34,8 @@ def watch(
     ] = None,
 ) -> None:
     """Changes are indexed when files have come to rest; files that are deleted are forgotten."""
-    from eaglenet.search.indexing.videos import IndexOptions
-    from eaglenet.search.indexing.watching import watch as reports
+    from eaglenet.indexing.index import IndexOptions
+    from eaglenet.indexing.watch import watch as reports
 
     for path in paths:
         if not path.expanduser().is_dir():

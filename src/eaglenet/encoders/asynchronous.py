@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError, too_many_frames
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.video_proxy import split_heads
 from eaglenet.encoders.vision import VisionTower, place_in_time
-from eaglenet.errors import ConfigError, too_many_frames
 
 
 class LowRankModulation(nn.Module):

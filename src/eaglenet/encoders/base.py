@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from eaglenet.encoders.blocks import ResidualBlock
-from eaglenet.encoders.deferred import forget, is_deferred
-from eaglenet.encoders.pieces import in_pieces
-from eaglenet.errors import ConfigError, UsageError
-from eaglenet.types import (
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import (
     Abilities,
     BlockLayers,
     Clips,
@@ -27,13 +25,66 @@ from eaglenet.types import (
     Tokens,
     VideoFeatures,
 )
+from eaglenet.encoders.blocks import ResidualBlock
+from eaglenet.encoders.weights import forget, is_deferred
+
+# Many videos through a tower on a CPU: a few frames at once in each thread.
+
+FRAMES = 12
+"""Of a piece, at least: one clip. Fewer cost more calls a frame, more leave the caches."""
+
+Frames = Shaped[Tensor, "videos frames 3 height width"]
+Mask = Bool[Tensor, "videos frames"]
+Read = Callable[[Frames, Mask | None], Float[Tensor, "videos frames tokens dim"]]
+
+
+def in_pieces(
+    read: Read, frames: Frames, mask: Mask | None
+) -> Float[Tensor, "videos frames tokens dim"]:
+    """What ``read`` gives for all videos, none of which depends on another."""
+    size = max(1, FRAMES // frames.shape[1])
+    is_whole = frames.device.type != "cpu" or torch.is_grad_enabled() or len(frames) <= size
+    if is_whole or torch.compiler.is_compiling():
+        return read(frames, mask)
+    parts = frames.split(size)
+    masks = [None] * len(parts) if mask is None else list(mask.split(size))
+    threads = torch.get_num_threads()
+    # Other threads know nothing of an autocast here.
+    if threads == 1 or torch.is_autocast_enabled("cpu"):
+        return torch.cat(list(map(read, parts, masks)))
+    is_inference = torch.is_inference_mode_enabled()
+
+    def read_apart(part: Frames, its_mask: Mask | None) -> Tensor:
+        with torch.inference_mode(is_inference), torch.no_grad():
+            return read(part, its_mask)
+
+    return torch.cat(list(_single_threads(threads).map(read_apart, parts, masks)))
+
+
+@cache
+def _single_threads(count: int) -> ThreadPoolExecutor:
+    """``count`` threads in each of which torch has one."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix="pieces")
+    all_there = threading.Barrier(count)
+
+    def begin() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # Only from now on the number is this thread's own.
+        all_there.wait()
+
+    for begun in [pool.submit(begin) for _ in range(count)]:
+        begun.result()
+    # One that begins takes what was set last.
+    torch.set_num_threads(count)
+    return pool
+
 
 RESTORING = threading.RLock()
 """One restores a released tower, others wait for it."""
 
 
 class BaseEncoder(nn.Module, ABC):
-    """An encoder of :class:`eaglenet.types.Encoder` that has no blocks and reads no frames.
+    """An encoder of :class:`eaglenet.core.types.Encoder` that has no blocks and reads no frames.
 
     A subclass sets ``family``, ``config``, ``dim`` and ``logit_scale`` and implements
     ``encode_text`` and ``encode_video``.

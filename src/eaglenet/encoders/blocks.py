@@ -11,10 +11,59 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from eaglenet.arithmetic import SLOPE, quick_gelu
-from eaglenet.encoders.config import Activation
-from eaglenet.encoders.quick_gelu_product import is_applicable, quick_gelu_product
-from eaglenet.encoders.token_shift import shift_tokens
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import SLOPE, quick_gelu
+from eaglenet.encoders.clip_config import Activation
+from eaglenet.encoders.quick_gelu import is_applicable, quick_gelu_product
+
+# Token shift: some patches of a frame look at the previous or the next frame (TS2-Net).
+
+
+def shift_stride(num_tokens: int) -> int:
+    """g = floor(n / 7), the distance between shifted tokens; n counts the class token."""
+    stride = num_tokens // 7
+    if stride == 0:
+        raise ConfigError(
+            f"token shift needs at least 7 tokens per frame, got {num_tokens}; "
+            "use a smaller patch or switch token shift off"
+        )
+    return stride
+
+
+def shift_tokens(
+    tokens: Float[Tensor, "images tokens width"],
+    num_frames: int,
+    frame_mask: Bool[Tensor, "videos frames"] | None = None,
+) -> Float[Tensor, "images tokens width"]:
+    """Replace whole tokens by their neighbours in time; images are videos times frames in order.
+
+    Tokens 1, 1 + g, 1 + 2g, ... come from the previous frame and 4, 4 + g, ... from the next one;
+    the first and the last frame keep their own. The class token (0) never moves. With
+    ``frame_mask`` nothing moves between a real and a padded frame; without it all count as real.
+    Where both lists name a token (g = 1 or 3), the next frame wins.
+    """
+    if tokens.shape[0] % num_frames:
+        raise ConfigError(
+            f"{tokens.shape[0]} images cannot be whole videos of {num_frames} frames; "
+            "pass the number of frames of a video"
+        )
+    stride = shift_stride(tokens.shape[1])
+    videos = tokens.reshape(
+        len(tokens) // num_frames, num_frames, *tokens.shape[1:]
+    )  # [videos, frames, tokens, width]
+    shifted = videos.clone()
+    earlier, later = videos[:, :-1], videos[:, 1:]
+    # From `videos`, not from `shifted`: a token moves by one frame at most.
+    if frame_mask is None:
+        shifted[:, 1:, 1::stride] = earlier[:, :, 1::stride]
+        shifted[:, :-1, 4::stride] = later[:, :, 4::stride]
+        return shifted.flatten(0, 1)
+    linked = (frame_mask[:, :-1] & frame_mask[:, 1:])[..., None, None]
+    shifted[:, 1:, 1::stride] = torch.where(linked, earlier, later)[:, :, 1::stride]
+    # The frame may hold tokens of the previous one already: those stay where nothing moves.
+    shifted[:, :-1, 4::stride] = torch.where(linked, later, shifted[:, :-1])[:, :, 4::stride]
+    return shifted.flatten(0, 1)
+
 
 AttentionMask = Bool[Tensor, "..."] | Float[Tensor, "..."]
 """Broadcasts to [sequences, heads, queries, keys]: True may be seen, or a number that is added."""
@@ -262,3 +311,63 @@ def initialise_blocks(blocks: nn.ModuleList, generator: torch.Generator) -> None
         ):
             nn.init.normal_(linear.weight, std=deviation, generator=generator)
             nn.init.zeros_(linear.bias)
+
+
+# One vector of a set of tokens: a learnt query attends to all of them.
+
+
+class AttentionPooling(nn.Module):
+    r"""``y = out(sum_i a_i v_i)``, then ``y + mlp(norm(y))``; ``a = softmax(q k_i / sqrt(d))``.
+
+    The query ``q`` is the same for all, so a head's scores are products of the tokens with one
+    vector, ``W_k^T q`` (the bias of the keys drops out of the softmax), and the values need to be
+    projected only after they were mixed: tokens never meet a square matrix here.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        mlp_width: int,
+        activation: Activation,
+        norm_eps: float,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.probe = nn.Parameter(torch.zeros(width))
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.key.bias.requires_grad_(False)  # in every file, without any effect
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = FeedForward(width, mlp_width, activation)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "sequences tokens width"],
+        bias: Float[Tensor, "sequences tokens"] | None = None,
+    ) -> Float[Tensor, "sequences width"]:
+        """``bias`` is added to the scores of all heads: what each token counts for."""
+        width, heads = tokens.shape[-1], self.heads
+        query = self.query(self.probe).view(heads, 1, width // heads)
+        # [heads, width]: each head's query seen from the tokens
+        directions = (query @ self.key.weight.view(heads, width // heads, width)).squeeze(1)
+        scores = tokens @ (directions * (width // heads) ** -0.5).T
+        scores = scores.float() if bias is None else scores.float() + bias[..., None]
+        shares = scores.softmax(dim=1).to(tokens.dtype)
+        mixed = shares.transpose(1, 2) @ tokens  # [sequences, heads, width]
+        values = self.value.weight.view(heads, width // heads, width)
+        pooled = torch.einsum("shw,hdw->shd", mixed, values).flatten(1) + self.value.bias
+        pooled = self.out(pooled)
+        result: Tensor = pooled + self.mlp(self.norm(pooled))
+        return result
+
+    def initialise(self, generator: torch.Generator) -> None:
+        deviation = len(self.probe) ** -0.5
+        nn.init.normal_(self.probe, std=deviation, generator=generator)
+        layers = (self.query, self.key, self.value, self.out, self.mlp.up, self.mlp.down)
+        for layer in layers:
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5, generator=generator)
+            nn.init.zeros_(layer.bias)

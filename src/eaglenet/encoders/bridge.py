@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.encoders.blocks import Attention, BlockConfig, FeedForward
+from eaglenet.encoders.clip import TextTower, take_positions
 from eaglenet.encoders.space_time import grouped_attention
-from eaglenet.encoders.text import TextTower, take_positions
 from eaglenet.encoders.video_proxy import split_heads
 
 

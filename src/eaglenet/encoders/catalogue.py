@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from eaglenet.command_lines import quoted
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError, quoted
 
 Languages = Literal["English", "many"]
 ACCEPTED = "EAGLENET_ACCEPT_LICENCE"

@@ -2,14 +2,94 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Int
-from torch import Tensor
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
+from eaglenet.core.types import Abilities, TextFeatures
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.config import CLIP_LOGIT_SCALE, ClipConfig
-from eaglenet.encoders.text import TextTower
+from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_block
+from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE, ClipConfig, TextConfig
 from eaglenet.encoders.vision import VisionTower
-from eaglenet.types import Abilities, TextFeatures
+
+# The text tower: causal blocks over token ids; the sentence is read at the end token.
+
+
+class TextTower(nn.Module):
+    """Token ids to projected words or sentences: embed, blocks, ln_final, projection."""
+
+    def __init__(self, config: TextConfig, dim: int) -> None:
+        super().__init__()
+        self.config = config
+        # Drawn by `initialise`: on the meta device drawing imports torch's compiler, a second.
+        self.token_embedding = nn.Embedding.from_pretrained(
+            torch.empty(config.vocabulary_size, config.width), freeze=False
+        )
+        self.positional_embedding = nn.Parameter(torch.zeros(config.context_length, config.width))
+        self.blocks = make_blocks(config)
+        self.ln_final = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.projection = nn.Linear(config.width, dim, bias=False)
+        self.gradient_checkpointing = 0
+
+    def embed(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts words width"]:
+        """What the first block takes."""
+        tokens: Tensor = self.token_embedding(ids)
+        return tokens + self.positional_embedding[: ids.shape[1]]
+
+    def end_positions(self, ids: Int[Tensor, "texts words"]) -> Int[Tensor, "texts"]:
+        """Where each sentence ends: the first end token, or the largest id (OpenAI's rule)."""
+        end_token = self.config.end_token
+        if end_token is None:
+            return ids.argmax(dim=1)
+        return (ids == end_token).int().argmax(dim=1)
+
+    def read(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
+    ) -> TextFeatures:
+        """A sentence is its end token; ``words`` gives every token too."""
+        features = self(ids, words=words)
+        if not words:
+            return TextFeatures(sentence=features[:, 0])
+        sentence = take_positions(features, self.end_positions(ids))
+        return TextFeatures(sentence=sentence, words=features, words_mask=mask)
+
+    def project(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
+        """Into the joint width, not normalised."""
+        result: Tensor = self.projection(self.ln_final(tokens))
+        return result
+
+    def forward(
+        self, ids: Int[Tensor, "texts words"], *, words: bool = False
+    ) -> Float[Tensor, "texts outputs dim"]:
+        """The projected sentence, [texts, 1, dim], or with ``words`` every position."""
+        if not words and len(ids) and not torch.is_grad_enabled() and not ids.is_meta:
+            # Blocks are causal: what stands after the last sentence's end changes nothing.
+            ids = ids[:, : int(self.end_positions(ids).max()) + 1]
+        tokens = self.embed(ids)
+        for index, block in enumerate(self.blocks):
+            tokens = run_block(
+                block,
+                tokens,
+                is_checkpointed=index < self.gradient_checkpointing and self.training,
+                is_causal=True,
+            )
+        if not words:
+            tokens = take_positions(tokens, self.end_positions(ids))[:, None]
+        return self.project(tokens)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        nn.init.normal_(self.token_embedding.weight, std=0.02, generator=generator)
+        nn.init.normal_(self.positional_embedding, std=0.01, generator=generator)
+        nn.init.normal_(self.projection.weight, std=self.config.width**-0.5, generator=generator)
+        initialise_blocks(self.blocks, generator)
+
+
+def take_positions(
+    tokens: Float[Tensor, "texts words dim"], positions: Int[Tensor, "texts"]
+) -> Float[Tensor, "texts dim"]:
+    """One word of each text."""
+    return tokens[torch.arange(len(tokens), device=tokens.device), positions]
+
 
 __all__ = ["ClipConfig", "ClipEncoder"]
 
@@ -18,7 +98,7 @@ class ClipEncoder(TowerEncoder):
     """A frame is its class token, a sentence its end token.
 
     Weights may be fp32, bf16 or fp16; training runs bf16 autocast over fp32 weights. A new encoder
-    is random (``seed``); :func:`eaglenet.encoders.pretrained.load_clip` gives a trained one.
+    is random (``seed``); :func:`eaglenet.encoders.clip_files.load_clip` gives a trained one.
     """
 
     family = "clip"

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.encoders.blocks import run_block
-from eaglenet.encoders.text import TextTower, take_positions
+from eaglenet.encoders.clip import TextTower, take_positions
 from eaglenet.encoders.vision import VisionTower, place_in_time
-from eaglenet.errors import ConfigError
 
 
 class FramesAsPicture(nn.Module):

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import torch
 
-from eaglenet.encoders.clip_tokenizer import ClipTokenizer
-from eaglenet.encoders.hub_cache import find_hub_folder
-from eaglenet.encoders.json_tokenizer import JsonTokenizer
-from eaglenet.encoders.openclip.family import PREFIX, load_openclip
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError
+from eaglenet.core.types import Tokenizer
+from eaglenet.encoders.hub import find_hub_folder
+from eaglenet.encoders.openclip import PREFIX, load_openclip
 from eaglenet.encoders.registry import ENCODERS, Pretrained
-from eaglenet.errors import CheckpointError, ModelNotFoundError
-from eaglenet.types import Tokenizer
+from eaglenet.encoders.tokenizers import ClipTokenizer, JsonTokenizer
 
 
 def load_pretrained(

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglenet import foreign
+from eaglenet.core import untrusted
+from eaglenet.core.errors import CheckpointError
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.deferred import deferred, deferred_copies, is_on_demand
 from eaglenet.encoders.weight_names import from_openai, openai_config
-from eaglenet.errors import CheckpointError
+from eaglenet.encoders.weights import deferred, deferred_copies, is_on_demand
 
 STORAGE_TYPES = {
     "DoubleStorage": torch.float64,
@@ -58,7 +58,7 @@ def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
     path = Path(path)
     try:
         weights = _read_any(path)
-        foreign.check_tensor_bytes(weights.values(), path)
+        untrusted.check_tensor_bytes(weights.values(), path)
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{path}: the archive cannot be read ({error})") from error
     return {name: value for name, value in weights.items() if name not in NOT_WEIGHTS}
@@ -67,7 +67,7 @@ def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
 def _read_any(path: Path) -> dict[str, Tensor]:
     if not zipfile.is_zipfile(path):
         return _read_state_dict(path)
-    foreign.check_zip(path)
+    untrusted.check_zip(path)
     archive = zipfile.ZipFile(path)  # not closed here: weights may be read on demand
     names = archive.namelist()
     # A TorchScript archive holds code; a plain torch.save file does not.
@@ -119,7 +119,7 @@ def _check_memo(content: bytes) -> None:
 
 
 def _collect(node: Any, prefix: str, weights: dict[str, Tensor], level: int = 0) -> None:
-    if level > foreign.MAX_DEPTH:
+    if level > untrusted.MAX_DEPTH:
         raise ValueError("its modules are nested without end")
     for name, value in getattr(node, "__dict__", {}).items():
         if isinstance(value, Tensor):

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from eaglenet.arithmetic import SLOPE
+from eaglenet.core.types import SLOPE
 
 TILE = (128, 256, 64)
 """Rows and columns of the output, and inputs at a time; with 8 warps and 3 stages the fastest of

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from eaglenet.registry import Registry
-from eaglenet.types import Encoder, Tokenizer
+from eaglenet.core.registry import Registry
+from eaglenet.core.types import Encoder, Tokenizer
 
 
 class Pretrained(NamedTuple):
@@ -65,12 +65,12 @@ ENCODERS: Registry[EncoderSpec] = Registry(
     "encoder family",
     is_open=True,
     modules={
-        "clip": "eaglenet.encoders.clip_family",
-        "experts": "eaglenet.encoders.experts",
-        "features": "eaglenet.encoders.feature_encoder",
-        "compact": "eaglenet.encoders.compact.family",
-        "openclip": "eaglenet.encoders.openclip.family",
-        "perception": "eaglenet.encoders.perception.family",
-        "siglip": "eaglenet.encoders.siglip.family",
+        "clip": "eaglenet.encoders.clip_files",
+        "experts": "eaglenet.encoders.features",
+        "features": "eaglenet.encoders.features",
+        "compact": "eaglenet.encoders.compact",
+        "openclip": "eaglenet.encoders.openclip",
+        "perception": "eaglenet.encoders.perception",
+        "siglip": "eaglenet.encoders.siglip_files",
     },
 )

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 
+from eaglenet.core.errors import UsageError, too_many_frames
+from eaglenet.core.types import Clips, VideoFeatures
 from eaglenet.encoders.blocks import Attention, ResidualBlock, Rotation, rotate
-from eaglenet.encoders.compact.vision import ScaledBlock
-from eaglenet.encoders.tower_parts import TowerParts, frame_weight
+from eaglenet.encoders.compact import ScaledBlock
 from eaglenet.encoders.video_proxy import split_heads
-from eaglenet.errors import UsageError, too_many_frames
-from eaglenet.types import Clips, VideoFeatures
+from eaglenet.encoders.vision import TowerParts, frame_weight
 
 TimeStart = Literal["identity", "released"]
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.vision import VisionTower, place_in_time
-from eaglenet.errors import ConfigError
 
 
 def frame_groups(num_frames: int, most: int) -> tuple[int, ...]:

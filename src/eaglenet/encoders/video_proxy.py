@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import Clips, VideoFeatures
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.vision import VisionTower
-from eaglenet.errors import ConfigError, UsageError
-from eaglenet.types import Clips, VideoFeatures
 
 
 def split_heads(

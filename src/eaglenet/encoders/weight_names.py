@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from eaglenet.encoders.config import ClipConfig, TextConfig, VisionConfig
-from eaglenet.errors import CheckpointError
+from eaglenet.core.errors import CheckpointError
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 
 Weights = Mapping[str, Tensor]
 

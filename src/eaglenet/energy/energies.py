@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.arithmetic import MIN_NORM
-from eaglenet.registry import Registry
+from eaglenet.core.registry import Registry
+from eaglenet.core.types import MIN_NORM
 
 EnergyPooling = Literal["mean", "max", "min", "global"]
 

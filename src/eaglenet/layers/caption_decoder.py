@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Tokens
 from eaglenet.layers.post_norm import HIDDEN
-from eaglenet.types import Tokens
 
 
 class DecoderBlock(nn.Module):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from eaglenet.types import Expert
+from eaglenet.core.types import Expert
 
 UNTIMED = 1
 """The position of tokens whose time is unknown."""

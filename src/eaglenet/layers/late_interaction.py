@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.core.types import TextFeatures
 from eaglenet.layers.masking import masked_softmax
-from eaglenet.types import TextFeatures
 
 Words = Float[Tensor, "texts words dim"]
 WordsMask = Bool[Tensor, "texts words"]

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
 
 HIDDEN = -1e4
 """Added to the logit of a key that may not be seen; finite, so that no row gives NaN."""

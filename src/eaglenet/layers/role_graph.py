@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from eaglenet.core.types import TextGraph
 from eaglenet.layers.masking import masked_softmax
-from eaglenet.types import TextGraph
 
 
 class WordGRU(nn.Module):

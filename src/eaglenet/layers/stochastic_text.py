@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.arithmetic import MIN_NORM
+from eaglenet.core.types import MIN_NORM
 
 Prior = Literal["normal", "uniform"]
 SupportMode = Literal["pair", "elementwise", "batch"]

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.arithmetic import quick_gelu
-from eaglenet.errors import ConfigError
-from eaglenet.types import Encoder
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Encoder, quick_gelu
 
 
 class TransformerBlock(nn.Module):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
 from eaglenet.layers.graph_attention import (
     PlainAttention,
     Relation,

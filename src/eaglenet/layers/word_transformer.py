@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
 from eaglenet.layers.post_norm import PostNormStack
 
 

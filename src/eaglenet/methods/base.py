@@ -17,18 +17,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eaglenet.arithmetic import unit_entries
-from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.tower_parts import TowerParts
-from eaglenet.errors import ConfigError, UsageError
-from eaglenet.layers.mean_pooling import mean_pooling
-from eaglenet.layers.sentence_bank import SentenceBank
-from eaglenet.losses.sigmoid import SigmoidLoss
-from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.registry import Registry
-from eaglenet.types import (
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.registry import Registry
+from eaglenet.core.types import (
     Clips,
     Encoder,
     FrameSpec,
@@ -38,7 +29,16 @@ from eaglenet.types import (
     Tokenizer,
     Tokens,
     VideoFeatures,
+    unit_entries,
 )
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.vision import TowerParts
+from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.sentence_bank import SentenceBank
+from eaglenet.losses.sigmoid import SigmoidLoss
+from eaglenet.losses.softmax import SoftmaxLoss
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor
 VideoInput = str | Path | Frames | Sequence[str | Path | Frames] | Clips | VideoFeatures

@@ -10,16 +10,24 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.bridge import Bridge, ask, question_states
+from eaglenet.encoders.clip import TextTower
 from eaglenet.encoders.space_time import SpaceTime
-from eaglenet.encoders.text import TextTower
-from eaglenet.errors import ConfigError, UsageError
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import METHODS, MethodSpec, frame_spec_for
 from eaglenet.methods.frozen import VideoTowerMethod, prepare
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError
-from eaglenet.layers.gated_embedding import CollaborativeGate, GatedEmbedding
-from eaglenet.layers.masking import frame_weights
-from eaglenet.layers.vlad import Vlad
-from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
-from eaglenet.methods.expert_base import ExpertMethod, expert_weights, weight_layer, words_width
-from eaglenet.types import (
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import (
     Clips,
     Encoder,
     Expert,
@@ -27,6 +21,12 @@ from eaglenet.types import (
     Tokens,
     VideoFeatures,
 )
+from eaglenet.layers.gated_embedding import CollaborativeGate, GatedEmbedding
+from eaglenet.layers.masking import frame_weights
+from eaglenet.layers.vlad import Vlad
+from eaglenet.losses.margin import margin_loss
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.expert_base import ExpertMethod, expert_weights, weight_layer, words_width
 
 
 @dataclass(frozen=True)

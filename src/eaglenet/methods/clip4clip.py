@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.layers.temporal_lstm import TemporalLSTM
 from eaglenet.layers.temporal_transformer import (
@@ -29,7 +30,6 @@ from eaglenet.methods.base import (
     frame_spec_for,
     need_tower,
 )
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Head = Literal["mean", "lstm", "transformer", "tight"]
 Stem = Literal["2d", "3d"]

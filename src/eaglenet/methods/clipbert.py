@@ -10,11 +10,19 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError, UsageError
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.layers.post_norm import PostNormStack
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 GRID = 100
 """Rows of the tables of rows and of columns of the patch grid."""

@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 from eaglenet.layers.channel_decorrelation import channel_decorrelation_loss
 from eaglenet.layers.late_interaction import (
     TokenWeights,
@@ -18,7 +27,6 @@ from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)

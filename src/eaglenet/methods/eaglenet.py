@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from eaglenet.core.errors import ConfigError, too_many_frames
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.energy.captured_chain import ChainRunner
 from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import noise_deviation
 from eaglenet.energy.matching_loss import energy_matching_loss
 from eaglenet.energy.replay_buffer import ReplayBuffer
-from eaglenet.errors import ConfigError, too_many_frames
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import StochasticText, draw_noise, support_text
@@ -24,7 +25,6 @@ from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 from eaglenet.methods.eaglenet_config import EagleNetConfig
-from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 ChainNoise = tuple[Tensor, Tensor]
 

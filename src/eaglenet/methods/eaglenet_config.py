@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from eaglenet.core.errors import ConfigError, UnknownNameError
+from eaglenet.core.settings import check_choices
 from eaglenet.energy.energies import EnergyPooling
 from eaglenet.energy.langevin import NoiseScale
 from eaglenet.energy.replay_buffer import ChainStart, FreshRows
-from eaglenet.errors import ConfigError, UnknownNameError
 from eaglenet.layers.stochastic_text import Prior, SupportMode
 from eaglenet.layers.text_frame_graph import EdgeDirection, EdgeWeights, GraphKind, HeadSize
-from eaglenet.settings import check_choices
 
 
 @dataclass(frozen=True)

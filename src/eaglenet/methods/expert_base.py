@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from eaglenet.encoders.experts import ExpertEncoder
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Clips, Encoder, Expert, TextFeatures, Tokens, VideoFeatures
+from eaglenet.encoders.features import ExpertEncoder
 from eaglenet.layers.late_interaction import words_or_sentence
 from eaglenet.methods.base import Method, frame_spec_for
-from eaglenet.types import Clips, Encoder, Expert, TextFeatures, Tokens, VideoFeatures
 
 FRAMES = "frames"
 

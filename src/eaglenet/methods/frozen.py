@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.space_time import SpaceTime, TimeStart
-from eaglenet.encoders.tower_parts import TowerParts
 from eaglenet.encoders.video_proxy import freeze_frame_embedding, unit_videos
-from eaglenet.encoders.vision import VisionTower
+from eaglenet.encoders.vision import TowerParts, VisionTower
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import (
     METHODS,
@@ -22,7 +22,6 @@ from eaglenet.methods.base import (
     frame_spec_for,
     need_tower_parts,
 )
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError, UsageError
-from eaglenet.layers.masking import masked_softmax
-from eaglenet.layers.role_graph import RoleGraph, RolePooling, WordGRU
-from eaglenet.losses.margin import margin_loss
-from eaglenet.methods.base import METHODS, MethodSpec
-from eaglenet.methods.expert_base import ExpertMethod, words_width
-from eaglenet.types import (
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import (
     Clips,
     Encoder,
     Expert,
@@ -26,6 +21,11 @@ from eaglenet.types import (
     Tokens,
     VideoFeatures,
 )
+from eaglenet.layers.masking import masked_softmax
+from eaglenet.layers.role_graph import RoleGraph, RolePooling, WordGRU
+from eaglenet.losses.margin import margin_loss
+from eaglenet.methods.base import METHODS, MethodSpec
+from eaglenet.methods.expert_base import ExpertMethod, words_width
 
 NUM_ROLES = 16
 NUM_VERBS = 4

@@ -11,14 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.errors import UsageError
-from eaglenet.layers.expert_tokens import ExpertTokens
-from eaglenet.layers.key_bank import KeyBank
-from eaglenet.layers.post_norm import PostNormStack
-from eaglenet.layers.word_transformer import WordTransformer
-from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
-from eaglenet.methods.expert_base import ExpertMethod, words_width
-from eaglenet.types import (
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import (
     Clips,
     Encoder,
     Expert,
@@ -28,6 +22,12 @@ from eaglenet.types import (
     Tokens,
     VideoFeatures,
 )
+from eaglenet.layers.expert_tokens import ExpertTokens
+from eaglenet.layers.key_bank import KeyBank
+from eaglenet.layers.post_norm import PostNormStack
+from eaglenet.layers.word_transformer import WordTransformer
+from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
+from eaglenet.methods.expert_base import ExpertMethod, words_width
 
 LEVELS = ("feature", "semantic")
 

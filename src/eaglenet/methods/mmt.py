@@ -9,6 +9,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 from eaglenet.layers.expert_tokens import ExpertTokens
 from eaglenet.layers.gated_embedding import GatedEmbedding
 from eaglenet.layers.post_norm import PostNormStack
@@ -22,7 +31,6 @@ from eaglenet.methods.expert_base import (
     weight_layer,
     words_width,
 )
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)

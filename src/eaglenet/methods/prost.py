@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from eaglenet.core.errors import ConfigError, too_many_frames
+from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.errors import ConfigError, too_many_frames
 from eaglenet.layers.late_interaction import masked_max, token_similarities
 from eaglenet.layers.masking import frame_weights
 from eaglenet.layers.prototypes import PrototypeDecoder, SparsePrototypes, local_mask
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Clips, Encoder, VideoFeatures
 from eaglenet.encoders.asynchronous import AsynchronousTower, real_first
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.errors import UsageError
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import CosineMethod, build_on_towers
-from eaglenet.types import Clips, Encoder, VideoFeatures
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError, UsageError
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 from eaglenet.layers.caption_decoder import CaptionDecoder
 from eaglenet.layers.expert_tokens import ExpertTokens
 from eaglenet.layers.masking import masked_softmax
@@ -21,7 +30,6 @@ from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
 from eaglenet.methods.expert_base import ExpertMethod, sentence_width, words_width
 from eaglenet.methods.hit import masked_mean
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 Support = Literal["cross", "self", "full"]
 

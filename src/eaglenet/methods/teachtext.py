@@ -12,9 +12,17 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from eaglenet.errors import ConfigError, UsageError
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 from eaglenet.methods.base import METHODS, Method, MethodSpec
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 
 
 @dataclass(frozen=True)

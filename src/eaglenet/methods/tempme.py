@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import Clips, Encoder, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import add_low_rank, freeze_tower
 from eaglenet.encoders.token_merging import TokenMerging, frame_groups, spread_frames
-from eaglenet.errors import ConfigError, UsageError
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import CosineMethod, build_on_towers
-from eaglenet.types import Clips, Encoder, VideoFeatures
 
 MERGED_SHARE = 0.05
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
+from eaglenet.core.errors import UsageError, too_many_frames
+from eaglenet.core.types import Clips, Encoder, VideoFeatures
 from eaglenet.encoders.asynchronous import real_first
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.frames_as_words import FramesAsPicture, FramesAsWords
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.errors import UsageError, too_many_frames
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import CosineMethod, build_on_towers
-from eaglenet.types import Clips, Encoder, VideoFeatures
 
 
 @dataclass(frozen=True)

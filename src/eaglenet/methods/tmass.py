@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from eaglenet.errors import ConfigError, too_many_frames
+from eaglenet.core.errors import ConfigError, too_many_frames
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.stochastic_text import Prior, StochasticText, draw_noise
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
-from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)

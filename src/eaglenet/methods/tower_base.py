@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_proxy import unit_videos
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import Method, adopt_logit_scale, frame_spec_for, need_tower
-from eaglenet.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Built = TypeVar("Built", bound="TowerMethod")
 

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.space_time import SpaceTime, need_clips
 from eaglenet.encoders.video_proxy import freeze_frame_embedding
-from eaglenet.errors import ConfigError, UsageError
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)

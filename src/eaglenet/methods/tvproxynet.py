@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding, unit_videos
-from eaglenet.errors import ConfigError
 from eaglenet.layers.masking import first_right_video
 from eaglenet.layers.proxy_decoder import ProxyDecoder
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 
 Dash = Literal["theta", "linear"]
 

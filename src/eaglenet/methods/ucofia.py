@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.errors import ConfigError
 from eaglenet.layers.interactive_aggregation import InteractiveAggregation
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
@@ -19,7 +20,6 @@ from eaglenet.layers.token_selection import TokenSelection
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
-from eaglenet.types import Clips, Encoder, TextFeatures, VideoFeatures
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.errors import ConfigError
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import (
+    Clips,
+    Encoder,
+    Losses,
+    RightPairs,
+    TextFeatures,
+    Tokens,
+    VideoFeatures,
+)
 from eaglenet.layers.frame_changes import FrameChanges
 from eaglenet.layers.late_interaction import (
     TokenWeights,
@@ -21,20 +30,9 @@ from eaglenet.layers.late_interaction import (
 from eaglenet.layers.masking import frame_weights
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.layers.sentence_bank import SentenceBank
-from eaglenet.layers.temporal_transformer import (
-    TemporalTransformer,
-    copy_text_tower,
-    default_heads,
-)
+from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss
-from eaglenet.methods.base import (
-    METHODS,
-    Method,
-    MethodSpec,
-    adopt_logit_scale,
-    frame_spec_for,
-)
-from eaglenet.types import Clips, Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
+from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 
 GAIN = 10.0
 """The share of the interaction learns this much faster than its parameter: it has to come from 0

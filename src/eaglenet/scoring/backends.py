@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Literal, get_args
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.scoring.fast import FAST_FORMS
 from eaglenet.scoring.scorer import Precision, ReferenceScorer, Scorer, alone
-from eaglenet.types import VideoFeatures
 
 Backend = Literal["auto", "reference", "factorised", "kernel"]
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
-from eaglenet.registry import Registry
+from eaglenet.core.registry import Registry
+from eaglenet.core.types import VideoFeatures
 from eaglenet.scoring.scorer import Precision, Scorer
-from eaglenet.types import VideoFeatures
 
 
 class FastForm(Protocol):

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eaglenet.errors import UsageError
-from eaglenet.files import read_json, write_json, written_whole
+from eaglenet.core.errors import UsageError
+from eaglenet.core.files import read_json, write_json, written_whole
 from eaglenet.scoring.tiles import RunningTopK, TopK
 
 SCORES_FILE = "scores.npy"

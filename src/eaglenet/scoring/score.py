@@ -10,14 +10,14 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.progress import Progress, tell
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method, evaluating
-from eaglenet.progress import Progress, tell
 from eaglenet.scoring.backends import choose
 from eaglenet.scoring.gathering import Kept, MatrixResult, Result, TopKResult
 from eaglenet.scoring.scorer import Scorer
 from eaglenet.scoring.tiles import TopK, spans
-from eaglenet.types import TextFeatures, VideoFeatures
 
 
 @overload

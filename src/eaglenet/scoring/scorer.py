@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
-from eaglenet.types import TextFeatures, VideoFeatures
 
 Precision = Literal["fp32", "bf16"]
 

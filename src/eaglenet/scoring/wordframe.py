@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.layers.late_interaction import masked_max, words_or_sentence
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.methods.wordframe import WordFrame
 from eaglenet.scoring.fast import FAST_FORMS
 from eaglenet.scoring.scorer import Precision, Scorer
-from eaglenet.types import TextFeatures, VideoFeatures
 
 Prepared = dict[str, Tensor]
 """Of every video: unit ``tokens`` [videos, frames, dim] that have looked at each other, their

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from eaglenet.errors import UsageError, VideoDecodeError
-from eaglenet.hardware import AUTO
+from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.hardware import AUTO
+from eaglenet.core.platform import default_store
+from eaglenet.core.types import Clips, Hit
 from eaglenet.methods.base import Method
-from eaglenet.search.approximate import Scan, shortlists_of
 from eaglenet.search.filters import Filters
-from eaglenet.search.finding import Finder, clip_words
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -24,23 +24,16 @@ from eaglenet.search.hits import (
     rank_captions,
     word_hits,
 )
-from eaglenet.search.models import load_for_search
+from eaglenet.search.model import load_for_search
 from eaglenet.search.options import SearchOptions, checked_count
-from eaglenet.search.queries import (
-    TextQuery,
-    clean_queries,
-    clean_query,
-    encode_sentences,
-)
+from eaglenet.search.query import TextQuery, clean_queries, clean_query, encode_sentences
 from eaglenet.search.reranking import Reranker
-from eaglenet.search.shortlist import Shortlist
+from eaglenet.search.retrieval import Finder, View, clip_words
+from eaglenet.search.shortlist import Scan, Shortlist, shortlists_of
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.search.view import View
-from eaglenet.search.words.question import parse, why_no_line
-from eaglenet.types import Clips, Hit
-from eaglenet.user_folders import default_store
+from eaglenet.search.transcripts import parse, why_no_line
 from eaglenet.video.inputs import clips_of_image, clips_of_video
 
 if TYPE_CHECKING:

@@ -12,21 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet.command_lines import quoted
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError, quoted
+from eaglenet.core.types import Hit, Moment, Part, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
-from eaglenet.search.choosing import Candidates, choose, choose_words
 from eaglenet.search.filters import path_matcher
-from eaglenet.search.moments import find_moment
 from eaglenet.search.options import SearchOptions
-from eaglenet.search.queries import Query, clean_queries, encode_sentences
+from eaglenet.search.query import Query, clean_queries, encode_sentences
+from eaglenet.search.selection import Candidates, choose, choose_words, find_moment
 from eaglenet.search.shortlist import levels_taken
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.search.words.fusion import fused_scores
-from eaglenet.search.words.ranking import ClipWords
-from eaglenet.types import Hit, Moment, Part, VideoFeatures
+from eaglenet.search.transcripts import ClipWords, fused_scores
 
 CAPTIONS_AT_ONCE = 256
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, SupportsIndex, get_args
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Part
 from eaglenet.search.filters import Filters, parse_date
-from eaglenet.search.queries import clean_queries
-from eaglenet.types import Part
+from eaglenet.search.query import clean_queries
 
 MAX_RESULTS = 10_000
 PARTS: tuple[Part, ...] = get_args(Part)

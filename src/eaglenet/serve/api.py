@@ -14,9 +14,10 @@ from fastapi import Path as PathParameter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Hit
 from eaglenet.search.engine import Engine
-from eaglenet.search.queries import clean_query
+from eaglenet.search.query import clean_query
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.serve.batching import Found
 from eaglenet.serve.library import path_below_roots
@@ -38,7 +39,6 @@ from eaglenet.serve.schemas import (
     WordsBody,
 )
 from eaglenet.serve.state import State, state_of
-from eaglenet.types import Hit
 from eaglenet.version import __version__
 
 ClipId = Annotated[str, PathParameter(pattern=CLIP_ID, description="From a search result")]

@@ -15,7 +15,7 @@ from eaglenet.serve.limits import LimitMiddleware
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.problems import add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 from eaglenet.serve.state import State
 from eaglenet.serve.streams import Streams
 from eaglenet.version import __version__

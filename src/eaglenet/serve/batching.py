@@ -22,8 +22,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from eaglenet.core.types import Hit
 from eaglenet.search.options import SearchOptions
-from eaglenet.types import Hit
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from eaglenet.serve.api import COMMON, ClipId, require_clip, shown_path
 from eaglenet.serve.library import Library, Order, clips_of_file
 from eaglenet.serve.problems import documented
-from eaglenet.serve.service_settings import MAX_FILTER_CHARACTERS, MAX_RESULTS
+from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, MAX_RESULTS
 from eaglenet.serve.state import State, state_of
 
 MAX_FOLDERS = 500

@@ -14,14 +14,14 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from eaglenet.errors import (
+from eaglenet.core.errors import (
     EagleNetError,
     StoreError,
     UnreachableError,
     UsageError,
     VideoDecodeError,
 )
-from eaglenet.objects import ObjectError
+from eaglenet.core.object_storage import ObjectError
 
 logger = logging.getLogger(__name__)
 

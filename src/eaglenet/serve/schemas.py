@@ -10,9 +10,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
+from eaglenet.core.types import Part, WordKind
 from eaglenet.search.filters import Filters
 from eaglenet.search.options import PARTS, SearchOptions
-from eaglenet.serve.service_settings import (
+from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
     MAX_QUERIES,
@@ -21,7 +22,6 @@ from eaglenet.serve.service_settings import (
     MAX_TAGS,
     SHORTLIST,
 )
-from eaglenet.types import Part, WordKind
 
 # Control characters and spaces, spelled out because dialects of patterns do not agree on what else
 # is a space. Queries of other invisible signs find nothing.

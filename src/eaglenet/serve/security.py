@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.limits import MAX_CLIENTS, TokenBuckets, client_of
 from eaglenet.serve.problems import Problem, error_response
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 logger = logging.getLogger(__name__)
 

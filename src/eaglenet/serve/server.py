@@ -15,13 +15,13 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
-from eaglenet.cores import num_cores
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.core.platform import num_cores
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.connections import protocol_for
+from eaglenet.serve.limits import protocol_for
 from eaglenet.serve.security import MAX_HEADER_BYTES
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 GRACE = 10
 """Seconds that open answers get to finish once the service is asked to stop."""

@@ -13,7 +13,7 @@ from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.library import Libraries
 from eaglenet.serve.media import VideoFiles
 from eaglenet.serve.security import TokenCheck
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 from eaglenet.serve.streams import Streams
 from eaglenet.serve.upload_folder import UploadFolder
 

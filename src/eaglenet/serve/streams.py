@@ -14,7 +14,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from eaglenet.child_process import child_command, child_environment
+from eaglenet.core.process import child_command, child_environment
 from eaglenet.serve.media import CHUNK, OpenVideo
 from eaglenet.serve.problems import Problem
 

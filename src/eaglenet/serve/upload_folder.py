@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol, cast
 
-from eaglenet.locking import try_lock
+from eaglenet.core.files import try_lock
 from eaglenet.serve.problems import Problem
-from eaglenet.video.isolated import Isolated
+from eaglenet.video.worker import Isolated
 
 PREFIX = "eaglenet-uploads-"
 LOCK = "lock"

@@ -11,12 +11,12 @@ from typing import IO, Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.types import Clips
 from eaglenet.serve.api import COMMON, hit_body, since
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import SearchBody, SearchParameters
 from eaglenet.serve.state import state_of
-from eaglenet.types import Clips
 from eaglenet.video.inputs import clips_of_image, clips_of_video
 
 router = APIRouter(

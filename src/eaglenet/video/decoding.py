@@ -12,23 +12,67 @@ are found is in ``picking``, which moments are looked at in ``sampling``, how pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eaglenet.errors import UsageError, VideoDecodeError
-from eaglenet.frame_spec import FrameSpec
-from eaglenet.video import pictures, pixels, shots, stills, windows, writing
-from eaglenet.video.clip_sound import read_sound
-from eaglenet.video.containers import pyav
-from eaglenet.video.exact_picking import frame_at
+import numpy as np
+
+from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.video import images, pixels, windows, writing
+from eaglenet.video.containers import is_picture, pyav
 from eaglenet.video.picking import decode_through
-from eaglenet.video.planning import Window, clipped
+from eaglenet.video.pool import Done, Failed, map_ahead
+from eaglenet.video.sampling import Window, clipped
 from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.suffixes import is_picture
-from eaglenet.video.windows import DecodedVideo
+from eaglenet.video.windows import DecodedVideo, frame_at
+from eaglenet.video.writing import read_sound
+
+if TYPE_CHECKING:
+    from eaglenet.video.source import VideoSource
+
+
+# Where a film cuts: one pass over small grey frames.
+
+GRID = 32
+"""Side in pixels of the pictures that are compared: camera motion hardly shows at this size."""
+
+BINS = 16
+
+SHORTEST_SHOT = 0.5
+"""Seconds. Nearer changes are flashes and fades of one cut."""
+
+
+def find_boundaries(source: VideoSource, threshold: float) -> list[float]:
+    """Seconds of frames that differ from the one before by more than ``threshold``.
+
+    difference = mean |g_n - g_{n-1}| / 255 * 1/2 + |h_n - h_{n-1}|_1 / 2 * 1/2
+
+    with g the grey picture and h its histogram, each part between 0 and 1.
+    """
+    boundaries: list[float] = []
+    previous = None
+    for time, frame in decode_through(source):
+        grey = source.reformatter.reformat(
+            frame, width=GRID, height=GRID, format="gray8", interpolation="AREA"
+        ).to_ndarray()
+        histogram = np.histogram(grey, bins=BINS, range=(0, 256))[0] / grey.size
+        if previous is not None:
+            moved = np.abs(grey.astype(np.int16) - previous[0]).mean() / 255
+            changed = np.abs(histogram - previous[1]).sum() / 2
+            seconds = source.seconds(time)
+            is_new = not boundaries or seconds - boundaries[-1] >= SHORTEST_SHOT
+            if (moved + changed) / 2 > threshold and is_new:
+                boundaries.append(seconds)
+        previous = (grey.astype(np.int16), histogram)
+    return boundaries
+
 
 __all__ = [
     "DecodedVideo",
@@ -76,7 +120,7 @@ def decode(
 ) -> DecodedVideo:
     """Frames of a video, or of its ``window`` (start, end) in seconds, as ``spec`` says."""
     if is_picture(path):
-        return next(stills.decode_still(path, spec, [window]))
+        return next(images.decode_still(path, spec, [window]))
     with open_video(path, threads=threads) as source:
         return next(windows.decode_windows(source, spec, [window]))
 
@@ -101,7 +145,7 @@ def decode_windows(
     the frames of a window that is long enough lie that many seconds apart, about its middle.
     """
     if is_picture(path):
-        yield from stills.decode_still(path, spec, windows_of_file, picture_size)
+        yield from images.decode_still(path, spec, windows_of_file, picture_size)
         return
     with open_video(path, threads=threads, keep_open=keep_open) as source:
         yield from windows.decode_windows(
@@ -112,9 +156,9 @@ def decode_windows(
 def probe(path: str | Path) -> VideoInfo:
     """What a file says of itself, without decoding more than its first frame."""
     if is_picture(path):
-        width, height = stills.read_still(path).size
+        width, height = images.read_still(path).size
         codec = Path(path).suffix[1:].lower()
-        return VideoInfo(0.0, 0.0, width, height, codec, 0, 1, stretches=(stills.SPAN,))
+        return VideoInfo(0.0, 0.0, width, height, codec, 0, 1, stretches=(images.SPAN,))
     with open_video(path, threads=1) as source:
         source.span()
         first = next((frame for _, frame in decode_through(source)), None)
@@ -151,14 +195,14 @@ def is_video(path: str | Path) -> bool:
 def thumbnail(path: str | Path, seconds: float, size: int = 224) -> bytes:
     """JPEG of the frame on show at ``seconds``, upright, its shorter side ``size``."""
     if is_picture(path):
-        return pictures.to_jpeg(pictures.to_short_side(stills.read_still(path), size))
+        return images.to_jpeg(images.to_short_side(images.read_still(path), size))
     with open_video(path, threads=1) as source:
-        return pictures.to_jpeg(source.picture(frame_at(source, seconds), size))
+        return images.to_jpeg(source.picture(frame_at(source, seconds), size))
 
 
 def decode_image(path: str | Path, size: int, resize: str = "crop") -> Any:
     """An image file as uint8 [3, size, size], prepared as frames are."""
-    return pictures.decode_image(Path(path), size, resize)
+    return images.decode_image(Path(path), size, resize)
 
 
 def shot_boundaries(path: str | Path, *, threshold: float = 0.35) -> list[float]:
@@ -166,7 +210,7 @@ def shot_boundaries(path: str | Path, *, threshold: float = 0.35) -> list[float]
     if is_picture(path):
         return []
     with open_video(path) as source:
-        return shots.find_boundaries(source, threshold)
+        return find_boundaries(source, threshold)
 
 
 def write_video(
@@ -201,3 +245,61 @@ def write_clip(source: str | Path, target: str | Path, start: float, end: float)
         except BaseException:
             Path(target).unlink(missing_ok=True)
             raise
+
+
+# Many videos decoded ahead in worker processes, in order.
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Say nothing of skipped videos: for callers whose own report counts them."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class DecodeRequest(NamedTuple):
+    """What to decode; a plain tuple will do."""
+
+    video_id: str
+    path: Path | str
+    window: Window | None = None
+
+
+Decoded = Done[DecodeRequest, DecodedVideo]
+Skipped = Failed[DecodeRequest]
+
+
+def decode_request(request: DecodeRequest, spec: FrameSpec) -> DecodedVideo:
+    """One thread each: several would only fight over the cores with the other workers."""
+    return decode(request.path, spec, window=request.window, threads=1)
+
+
+def decode_many(
+    items: Iterable[DecodeRequest | tuple[str, Path | str, Window | None]],
+    spec: FrameSpec,
+    *,
+    workers: int = 0,
+    prefetch: int = 8,
+) -> Iterator[Decoded | Skipped]:
+    """Decode ``items`` and give the outcomes in their order; see :func:`map_ahead`.
+
+    What was skipped is logged at the end, once, with every file and its reason.
+    """
+    requests = (DecodeRequest(*item) for item in items)
+    work = partial(decode_request, spec=spec)
+    skipped: list[Skipped] = []
+    try:
+        for outcome in map_ahead(work, requests, workers=workers, prefetch=prefetch):
+            if isinstance(outcome, Failed):
+                skipped.append(outcome)
+            yield outcome
+    finally:
+        if skipped:
+            lines = "".join(f"\n  {one.request.path}: {one.reason}" for one in skipped)
+            logger.warning("%d of the videos were skipped:%s", len(skipped), lines)

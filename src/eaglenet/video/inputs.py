@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eaglenet.errors import UsageError
-from eaglenet.types import Clips, FrameSpec
-from eaglenet.video.pictures import decode_image, to_square_picture
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Clips, FrameSpec
+from eaglenet.video.images import decode_image, to_square_picture
 from eaglenet.video.pixels import BLANK
 from eaglenet.video.sampling import fill_up
 

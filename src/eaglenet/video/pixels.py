@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.frame_spec import Resize
+from eaglenet.core.frame_spec import Resize
 
 Pixels = NDArray[np.uint8]
 

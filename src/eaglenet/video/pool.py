@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
-from eaglenet.errors import EagleNetError
-from eaglenet.video.transport import receive
-from eaglenet.video.worker import Reply, Worker, attempt, end_worker, start_worker
+from eaglenet.core.errors import EagleNetError
+from eaglenet.video.worker import Reply, Worker, attempt, end_worker, receive, start_worker
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eaglenet.errors import UsageError, VideoDecodeError
+from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video import writing
-from eaglenet.video.containers import pyav
+from eaglenet.video.containers import is_picture, pyav
 from eaglenet.video.decoding import write_clip
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.planning import clipped
+from eaglenet.video.sampling import clipped
 from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.suffixes import is_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -8,12 +8,16 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model
 
-from eaglenet.encoders.compact.config import CompactConfig, CompactTextConfig, CompactVisionConfig
-from eaglenet.encoders.compact.encoder import CompactEncoder
-from eaglenet.encoders.compact.start import start_from
-from eaglenet.encoders.compact.vision import pool_patches
-from eaglenet.errors import ConfigError
-from eaglenet.types import Clips, Tokens
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Clips, Tokens
+from eaglenet.encoders.compact import (
+    CompactConfig,
+    CompactEncoder,
+    CompactTextConfig,
+    CompactVisionConfig,
+    pool_patches,
+)
+from eaglenet.research.small.start import start_from
 
 WIDTH, HEADS, HIDDEN = 24, 2, 48
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from synthetic_store import BagMethod
 
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.report import IndexReport
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.store.tables import ClipStore

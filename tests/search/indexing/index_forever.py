@@ -8,8 +8,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from synthetic_store import BagMethod
 
-from eaglenet.search.indexing import commit, encoding, videos
-from eaglenet.search.indexing.report import IndexProgress
+from eaglenet.indexing import commit, encoding, index
+from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.store.manifest import Splitting
 
 
@@ -22,8 +22,8 @@ def main() -> None:
     torch.set_num_threads(1)
     commit.COMMIT_CLIPS, commit.PAUSE = 1, 0.0
     encoding.BATCH_FRAMES = 1
-    options = videos.IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
-    videos.index_videos(
+    options = index.IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
+    index.index_videos(
         [sys.argv[1]],
         sys.argv[2],
         "bag",

@@ -7,9 +7,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from synthetic_store import BagMethod
 
-from eaglenet.search.indexing import commit, pacing, videos
-from eaglenet.search.indexing.executor import Cluster
-from eaglenet.search.indexing.report import IndexProgress
+from eaglenet.cluster import ray_executor
+from eaglenet.indexing import commit, index
+from eaglenet.indexing.executor import Cluster
+from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.store.manifest import Splitting
 
 
@@ -19,12 +20,12 @@ def say_what_is_done(progress: IndexProgress) -> None:
 
 def main(address: str, folder: str, store: str) -> None:
     """Small shards and commits, so that there is much to interrupt."""
-    commit.COMMIT_CLIPS = pacing.CALL_CLIPS = pacing.FIRST_CALL = 4
+    commit.COMMIT_CLIPS = ray_executor.CALL_CLIPS = ray_executor.FIRST_CALL = 4
     commit.PAUSE = 0.0
-    options = videos.IndexOptions(
+    options = index.IndexOptions(
         splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(address)
     )
-    videos.index_videos(
+    index.index_videos(
         [folder], store, "bag", method=BagMethod(), options=options, on_progress=say_what_is_done
     )
     print("finished", flush=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eaglenet.search.indexing.files import FoundFile
-from eaglenet.search.indexing.inspection import Inspected
+from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.inspection import Inspected
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
 
 WINDOWS = ((0.0, 6.0), (5.0, 11.0), (10.0, 14.0))

@@ -12,8 +12,8 @@ from index_cases import found, run, tables_of
 from small_videos import cut_short_video, damaged_video
 from synthetic_store import BagMethod
 
-from eaglenet.objects import ObjectError
-from eaglenet.search.indexing import decoding
+from eaglenet.core.object_storage import ObjectError
+from eaglenet.indexing import decoding
 from eaglenet.search.store.base import open_store
 
 

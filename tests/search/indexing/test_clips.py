@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eaglenet.errors import UsageError
-from eaglenet.search.indexing.clips import check_splitting, fixed_windows, shot_windows
+from eaglenet.core.errors import UsageError
+from eaglenet.indexing.decoding import check_splitting, fixed_windows, shot_windows
 from eaglenet.search.store.manifest import Splitting
 
 

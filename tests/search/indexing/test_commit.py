@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from ledger_cases import done_row, rows_of
 
-from eaglenet.errors import StoreError
-from eaglenet.search.indexing import commit as commits
-from eaglenet.search.indexing.commit import Commit
+from eaglenet.core.errors import StoreError
+from eaglenet.indexing import commit as commits
+from eaglenet.indexing.commit import Commit
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
 
 

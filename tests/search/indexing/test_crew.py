@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eaglenet.errors import EagleNetError
-from eaglenet.search.indexing import crew
-from eaglenet.search.indexing.crew import Crew, LostWorkerError
+from eaglenet.cluster import workers
+from eaglenet.cluster.workers import Crew, LostWorkerError
+from eaglenet.core.errors import EagleNetError
 from eaglenet.video.pool import Done, Failed
 
 
@@ -110,4 +110,4 @@ def test_items_are_read_only_a_little_ahead() -> None:
     outcomes = Crew(FragileHands(0.0, seed=0), size=2).map(items())
     next(outcomes)
     outcomes.close()
-    assert len(taken) <= 2 * 2 + crew.DEPTH * 2 + 2
+    assert len(taken) <= 2 * 2 + workers.DEPTH * 2 + 2

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet.errors import UsageError
-from eaglenet.search.indexing.excluding import IGNORE_FILE, Excluding
-from eaglenet.search.indexing.files import find_videos
+from eaglenet.core.errors import UsageError
+from eaglenet.indexing.files import IGNORE_FILE, Excluding, find_videos
 
 NAMES = ("a.mp4", "draft/b.mp4", "keep/c.mp4", "keep/draft/d.mp4", "keep/e.mov", "raw/f.mov")
 

@@ -13,20 +13,14 @@ from ledger_cases import found
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.errors import UnknownNameError
-from eaglenet.search.indexing import encoding, executor
-from eaglenet.search.indexing.decoding import ClipRequest
-from eaglenet.search.indexing.executor import (
-    EXECUTORS,
-    ClipOutcome,
-    LocalExecutor,
-    Setting,
-    num_workers,
-)
-from eaglenet.search.indexing.files import FoundFile
-from eaglenet.search.indexing.inspection import Inspected
-from eaglenet.search.indexing.report import IndexReport
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.core.errors import UnknownNameError
+from eaglenet.indexing import encoding, executor
+from eaglenet.indexing.decoding import ClipRequest
+from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, LocalExecutor, Setting, num_workers
+from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.inspection import Inspected
+from eaglenet.indexing.report import IndexReport
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 

@@ -11,11 +11,11 @@ import pytest
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.errors import UsageError
-from eaglenet.objects import ObjectFolder
-from eaglenet.search.indexing import fetching
-from eaglenet.search.indexing.fetching import find_listed, find_objects, read_list
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.core.errors import UsageError
+from eaglenet.core.object_storage import ObjectFolder
+from eaglenet.indexing import fetching
+from eaglenet.indexing.fetching import find_listed, find_objects, read_list
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 

@@ -10,10 +10,10 @@ import pytest
 from index_cases import SPLITTING, found, run
 from synthetic_store import BagMethod
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
+from eaglenet.indexing.files import find_videos, read_tags
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.files import find_videos, read_tags
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
 
 def test_videos_are_found_by_content_and_the_store_is_not_looked_into(

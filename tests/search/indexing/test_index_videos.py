@@ -12,16 +12,16 @@ from index_cases import SPLITTING, found, run, tables_of
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.errors import ModelNotFoundError, StoreError
+from eaglenet.core.errors import ModelNotFoundError, StoreError
+from eaglenet.core.types import FrameSpec
+from eaglenet.indexing import executor
+from eaglenet.indexing.encoding import ClipEncoding
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
-from eaglenet.search.indexing import executor
-from eaglenet.search.indexing.encoding import ClipEncoding
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.search.models import DEFAULT_MODEL
+from eaglenet.search.model import DEFAULT_MODEL
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Splitting
-from eaglenet.types import FrameSpec
 
 
 def test_an_index_finds_the_moment_and_lists_what_is_broken(videos: Path, bag: BagMethod) -> None:
@@ -47,7 +47,7 @@ def test_a_second_run_touches_nothing(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(videos, bag)
-    monkeypatch.setattr("eaglenet.search.indexing.inspection.content_hash", lambda path: 1 / 0)
+    monkeypatch.setattr("eaglenet.indexing.inspection.content_hash", lambda path: 1 / 0)
     report = run(videos, bag)
     assert (report.indexed, report.unchanged) == (0, 3)
     assert len(report.problems) == 1
@@ -155,7 +155,7 @@ def test_without_the_default_model_nothing_is_touched(
     def refuse(name: str) -> None:
         raise ModelNotFoundError(f"{name}: offline")
 
-    monkeypatch.setattr("eaglenet.methods.folder.load", refuse)
+    monkeypatch.setattr("eaglenet.models.folder.load", refuse)
     store = videos.parent / "never"
     with pytest.raises(ModelNotFoundError, match=f"{DEFAULT_MODEL}: offline"):
         index_videos([videos], store)
@@ -168,7 +168,7 @@ def test_a_store_is_added_to_with_its_own_model(
     run(videos, bag)
     colour_video(videos / "new.mp4", ["blue", "red"])
     loaded = []
-    monkeypatch.setattr("eaglenet.methods.folder.load", lambda name: loaded.append(name) or bag)
+    monkeypatch.setattr("eaglenet.models.folder.load", lambda name: loaded.append(name) or bag)
     options = IndexOptions(splitting=SPLITTING, workers=0)
     assert index_videos([videos], videos.parent / "store", options=options).indexed == 1
     assert loaded == ["bag"]

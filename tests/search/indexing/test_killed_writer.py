@@ -12,9 +12,9 @@ import pytest
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.manifest import Splitting
 
 SCRIPT = Path(__file__).with_name("index_forever.py")

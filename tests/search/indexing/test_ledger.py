@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from ledger_cases import WINDOWS, FakeTables, done_row, found, inspected, rows_of
 
-from eaglenet.search.indexing.decoding import ClipFailure, ClipRequest, Damage
-from eaglenet.search.indexing.ledger import Ledger, Settled
+from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
+from eaglenet.indexing.ledger import Ledger, Settled
 from eaglenet.search.store.tables import FileRow
 
 

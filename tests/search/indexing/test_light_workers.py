@@ -11,13 +11,13 @@ from small_videos import colour_video
 
 CODE = """
 import os, sys
-from eaglenet.frame_spec import FrameSpec
-from eaglenet.search.indexing.decoding import decode_clips, split_request
-from eaglenet.search.indexing.files import FoundFile
-from eaglenet.search.indexing.inspection import inspect
+from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.indexing.decoding import decode_clips, split_request
+from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.inspection import inspect
 from eaglenet.search.store.splitting import Splitting
 from eaglenet.video.pool import map_ahead
-from eaglenet.video.transport import pack
+from eaglenet.video.worker import pack
 
 for path in sys.argv[1:]:
     status = os.stat(path)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglenet.search.indexing.decoding import ClipRequest
-from eaglenet.search.indexing.pacing import (
+from eaglenet.cluster.ray_executor import (
     CALL_CLIPS,
     CALL_SECONDS,
     FIRST_CALL,
@@ -13,6 +12,7 @@ from eaglenet.search.indexing.pacing import (
     Pace,
     calls_of,
 )
+from eaglenet.indexing.decoding import ClipRequest
 
 
 class Clock:

@@ -16,12 +16,12 @@ from synthetic_store import BagMethod
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
+from eaglenet.core.types import FrameSpec
+from eaglenet.indexing.decoding import THUMBNAIL_SIZE
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.decoding import THUMBNAIL_SIZE
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.search.models import load_model
-from eaglenet.types import FrameSpec
+from eaglenet.search.model import load_model
 from eaglenet.video.decoding import decode, probe
 
 ORIENTATION, TURNED = 0x0112, 6

@@ -11,17 +11,16 @@ import torch
 from small_videos import colour_video
 from typer.testing import CliRunner
 
-from eaglenet import hardware
 from eaglenet.cli.main import app
-from eaglenet.encoders import int8_products
-from eaglenet.errors import UsageError
+from eaglenet.core import hardware
+from eaglenet.core.errors import UsageError
+from eaglenet.encoders import int8
+from eaglenet.indexing import index as choosing
+from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.index import IndexOptions, in_precision, index_videos
 from eaglenet.methods.base import Method
-from eaglenet.methods.folder import load
+from eaglenet.models.folder import load
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing import precision as choosing
-from eaglenet.search.indexing.files import FoundFile
-from eaglenet.search.indexing.precision import in_precision
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
 from small_model import save_small_model
 
@@ -84,7 +83,7 @@ def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
     method = load(str(save_small_model(tmp_path / "model")))
     little, much = (FoundFile("film.mp4", size, 0) for size in (2**20, 2**30))
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True})
-    monkeypatch.setattr(int8_products, "is_installed", lambda: True)
+    monkeypatch.setattr(int8, "is_installed", lambda: True)
     monkeypatch.setattr(choosing, "in_int8", copy.deepcopy)
     assert in_precision(method, "auto", [little]) == (method, "fp32")
     twin, chosen = in_precision(method, "auto", [much])
@@ -134,7 +133,7 @@ def test_auto_puts_a_model_that_is_loaded_where_the_machine_is_best(
     film = colour_video(tmp_path / "film.mp4", ["red"])
     store = tmp_path / "store"
     index_videos([film], store, model, options=IndexOptions(device="cpu", workers=0))
-    monkeypatch.setattr("eaglenet.hardware.best_device", lambda: "meta")
+    monkeypatch.setattr("eaglenet.core.hardware.best_device", lambda: "meta")
     assert Engine.open(store).method.device.type == "meta"
     assert Engine.open(store, device="cpu").method.device.type == "cpu"
     assert Engine.open(store, load(model)).method.device == torch.device("cpu")

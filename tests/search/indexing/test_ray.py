@@ -21,19 +21,20 @@ import pytest
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet import hardware
-from eaglenet.encoders import int8_products
-from eaglenet.errors import UsageError
-from eaglenet.objects import ObjectFolder
-from eaglenet.search.indexing import cluster as ray_executor
-from eaglenet.search.indexing import commit, pacing, precision
-from eaglenet.search.indexing.cluster import RayExecutor
-from eaglenet.search.indexing.executor import Cluster, Setting
-from eaglenet.search.indexing.report import IndexProgress, IndexReport
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.cluster import ray_executor
+from eaglenet.cluster import ray_executor as pacing
+from eaglenet.cluster.ray_executor import RayExecutor
+from eaglenet.core import hardware
+from eaglenet.core.errors import UsageError
+from eaglenet.core.object_storage import ObjectFolder
+from eaglenet.encoders import int8
+from eaglenet.indexing import commit, index
+from eaglenet.indexing.executor import Cluster, Setting
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.maintenance import verify
+from eaglenet.indexing.report import IndexProgress, IndexReport
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
-from eaglenet.search.upkeep import verify
 from small_model import save_small_model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
@@ -106,7 +107,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     before = os.environ.get("PYTHONPATH", "")
     # Workers import the model of these tests, and the eaglenet that is tested.
     here = Path(__file__).parents[1]
-    source = Path(ray_executor.__file__).parents[3]
+    source = Path(ray_executor.__file__).parents[2]
     chosen.setenv("PYTHONPATH", os.pathsep.join([str(here), str(source), before]))
     chosen.setenv("EAGLENET_CACHE", str(tmp_path_factory.mktemp("cache")))
     cluster = TwoNodes()
@@ -286,14 +287,14 @@ def test_what_is_no_address_is_told(address: str, videos: Path, tmp_path: Path) 
 
 
 @pytest.mark.skipif(
-    hardware.choose_precision("cpu") != "int8" or not int8_products.is_installed(),
+    hardware.choose_precision("cpu") != "int8" or not int8.is_installed(),
     reason="this machine does not take int8 by itself",
 )
 def test_workers_encode_in_int8_where_this_machine_would(
     nodes: TwoNodes, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An int8 model travels, and gives the vectors that it gives here."""
-    monkeypatch.setattr(precision, "MUCH_WORK", 1)
+    monkeypatch.setattr(index, "MUCH_WORK", 1)
     model, film = str(save_small_model(tmp_path / "model")), videos / "0.mp4"
     found = {}
     for name, changes in {

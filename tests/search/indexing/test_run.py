@@ -9,11 +9,11 @@ import pytest
 from index_cases import SPLITTING, found, run
 from synthetic_store import BagMethod, make_manifest
 
+from eaglenet.indexing import commit, decoding, encoding
+from eaglenet.indexing.encoding import BATCH_SECONDS, LEAST_CLIPS, ClipEncoding
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing import commit, decoding, encoding
-from eaglenet.search.indexing.encoding import BATCH_SECONDS, LEAST_CLIPS, ClipEncoding
-from eaglenet.search.indexing.report import IndexProgress
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 
 
 def test_progress_counts_what_is_on_disk(
@@ -47,8 +47,8 @@ def test_progress_counts_what_is_on_disk(
 def test_progress_moves_inside_one_film_and_never_goes_back(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglenet.search.indexing.run.TOLD_SECONDS", 0.0)
-    monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
+    monkeypatch.setattr("eaglenet.indexing.run.TOLD_SECONDS", 0.0)
+    monkeypatch.setattr("eaglenet.indexing.encoding.BATCH_FRAMES", 1)
     seen: list[IndexProgress] = []
     index_videos(
         [videos / "long.mp4", videos / "first.mp4"],
@@ -82,7 +82,7 @@ def test_an_interrupted_film_goes_on_where_it_was(
         return original(self, batch)
 
     monkeypatch.setattr(ClipEncoding, "_encode", encode)
-    monkeypatch.setattr("eaglenet.search.indexing.encoding.BATCH_FRAMES", 1)
+    monkeypatch.setattr("eaglenet.indexing.encoding.BATCH_FRAMES", 1)
     with pytest.raises(KeyboardInterrupt):
         run(videos, bag)
     assert len(set(decoded)) == 4

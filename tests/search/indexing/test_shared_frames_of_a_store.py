@@ -11,15 +11,15 @@ from index_cases import run
 from small_videos import colour_video
 from synthetic_store import BagMethod, make_manifest
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
+from eaglenet.core.types import FrameSpec
+from eaglenet.indexing import index as indexing
+from eaglenet.indexing.decoding import with_shared_frames
+from eaglenet.indexing.rebuilding import settings_like
+from eaglenet.indexing.run import IndexOptions
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing import videos as indexing
-from eaglenet.search.indexing.clips import with_shared_frames
-from eaglenet.search.indexing.run import IndexOptions
-from eaglenet.search.rebuilding import settings_like
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Manifest, Splitting
-from eaglenet.types import FrameSpec
 
 HALF = Splitting(clip_seconds=6.0, overlap=3.0)
 

@@ -12,7 +12,7 @@ from index_cases import found, run
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 

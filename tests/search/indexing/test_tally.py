@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from ledger_cases import done_row, found
 
-from eaglenet.search.indexing.commit import Committed
-from eaglenet.search.indexing.ledger import Begun, Settled
-from eaglenet.search.indexing.tally import Tally
+from eaglenet.indexing.commit import Committed
+from eaglenet.indexing.ledger import Begun, Settled
+from eaglenet.indexing.run import Tally
 from eaglenet.search.store.tables import FileRow
 
 

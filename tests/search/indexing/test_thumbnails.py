@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eaglenet.search.indexing.decoding import (
-    THUMBNAIL_SIZE,
-    ClipFrames,
-    ClipRequest,
-    decode_clips,
-)
-from eaglenet.types import FrameSpec
+from eaglenet.core.types import FrameSpec
+from eaglenet.indexing.decoding import THUMBNAIL_SIZE, ClipFrames, ClipRequest, decode_clips
 from eaglenet.video.decoding import write_video
 
 

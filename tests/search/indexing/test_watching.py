@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet.search.indexing import watching
-from eaglenet.search.indexing.report import IndexReport
-from eaglenet.search.indexing.run import IndexOptions
+from eaglenet.indexing import watch
+from eaglenet.indexing.report import IndexReport
+from eaglenet.indexing.run import IndexOptions
 
 
 class Script:
@@ -36,15 +36,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[IndexOptions]:
         seen.append(options)
         return IndexReport(0, 0, 0, 0, 0, 0, 0.0, 0.0, (), (), "exact scan")
 
-    monkeypatch.setattr(watching, "index_videos", index)
+    monkeypatch.setattr(watch, "index_videos", index)
     return seen
 
 
 def watched(folder: Path, *steps: object) -> int:
     """How many index runs the steps cause."""
-    reports = watching.watch(
-        [folder], folder / "store", "model", method=object(), wait=Script(*steps)
-    )
+    reports = watch.watch([folder], folder / "store", "model", method=object(), wait=Script(*steps))
     return len(list(reports))
 
 
@@ -83,6 +81,6 @@ def test_nothing_is_forgotten_when_a_mount_goes_away(
 def test_network_mounts_are_known_by_their_kind() -> None:
     """The deepest mount counts, spaces in names and all."""
     mounts = "/dev/sda / ext4 rw 0 0\nnas:/v /mnt/my\\040films nfs4 rw 0 0\nx /mnt/local xfs rw 0 0"
-    assert watching.is_network(Path("/mnt/my films/2026"), mounts)
-    assert not watching.is_network(Path("/mnt/local/a"), mounts)
-    assert not watching.is_network(Path("/mnt/my filmstrip"), mounts)
+    assert watch.is_network(Path("/mnt/my films/2026"), mounts)
+    assert not watch.is_network(Path("/mnt/local/a"), mounts)
+    assert not watch.is_network(Path("/mnt/my filmstrip"), mounts)

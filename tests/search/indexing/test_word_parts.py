@@ -13,16 +13,15 @@ from PIL import Image
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.progress import Work
+from eaglenet.core.progress import Work
+from eaglenet.indexing import index as indexing
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.rebuilding import settings_like
+from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing import videos as indexing
-from eaglenet.search.indexing.report import IndexReport
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
-from eaglenet.search.rebuilding import settings_like
-from eaglenet.video.distinct import DistinctFrame
-from eaglenet.video.sound import RATE, Samples
-from eaglenet.words.lines import Line
-from eaglenet.words.reading import ReadText
+from eaglenet.transcripts.lines import Line
+from eaglenet.transcripts.ocr import DistinctFrame, ReadText
+from eaglenet.transcripts.speech import RATE, Samples
 
 COLOURS = ("red", "green", "blue")
 
@@ -158,7 +157,7 @@ def test_a_file_that_cannot_be_decoded_is_reported_and_tried_again_with_retry(
         raise ValueError("no luck")
 
     with monkeypatch.context() as patch:
-        patch.setattr("eaglenet.search.indexing.word_parts.distinct_frames", fail)
+        patch.setattr("eaglenet.indexing.transcripts.distinct_frames", fail)
         for _ in range(2):
             (problem,) = index(folder, bag, read_text=True).problems
             assert "text in it: ValueError: no luck" in problem.reason

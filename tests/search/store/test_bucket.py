@@ -21,18 +21,18 @@ from object_storage import Gate, at_random, start_storage
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.errors import StoreError, UsageError
-from eaglenet.objects import ChangedObjectError, ObjectFolder
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.object_storage import ChangedObjectError, ObjectFolder
+from eaglenet.indexing import commit
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.maintenance import repair, verify
+from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing import commit
-from eaglenet.search.indexing.report import IndexReport
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store import bucket, lease, pieces
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.lease import held_lease
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.store.words import WordRow
-from eaglenet.search.upkeep import repair, verify
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
@@ -358,7 +358,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from synthetic_store import BagMethod
 from eaglenet.search.indexing import commit
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.store import lease
 from eaglenet.search.store.manifest import Splitting
 lease.LEASE_SECONDS, commit.COMMIT_CLIPS, commit.PAUSE = 1.5, 3, 0.0

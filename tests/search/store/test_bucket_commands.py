@@ -12,14 +12,14 @@ from small_videos import colour_video
 from synthetic_store import BagMethod
 
 from eaglenet.cli.main import main
-from eaglenet.objects import ENDPOINT, ObjectFolder
+from eaglenet.core.object_storage import ENDPOINT, ObjectFolder
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.maintenance import remove
+from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.report import IndexReport
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.manifest import Splitting
-from eaglenet.search.upkeep import remove
 from eaglenet.serve.app import create_app
-from eaglenet.serve.service_settings import Settings
+from eaglenet.serve.settings import Settings
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet.errors import StoreError
-from eaglenet.objects import ObjectFolder
+from eaglenet.core.errors import StoreError
+from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.search.store import pieces
 from eaglenet.search.store.cache import BYTES_VARIABLE, SnapshotCache
 from eaglenet.search.store.pieces import Pieces

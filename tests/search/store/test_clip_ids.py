@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.search.store.clip_ids import ClipIds
 
 CONTENTS = ["abcdef" + "0" * 58, "abcdxy" + "1" * 58, "9" * 64]

@@ -9,16 +9,16 @@ import pytest
 import torch
 from synthetic_store import DIM, FRAMES, BagMethod, clip_rows, content_of, make_manifest
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
+from eaglenet.indexing.commit import Commit
+from eaglenet.indexing.maintenance import verify
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.commit import Commit
 from eaglenet.search.store.base import kind_of
 from eaglenet.search.store.durability import ENDS, has_end
 from eaglenet.search.store.lance import LanceStore
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.tables import ClipRows, FileRow
 from eaglenet.search.store.words import WordRow
-from eaglenet.search.upkeep import verify
 
 
 def add(store: Path, number: int) -> list[str]:

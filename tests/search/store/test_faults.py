@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
 from eaglenet.search.store.faults import disk_errors
 
 

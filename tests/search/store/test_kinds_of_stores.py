@@ -11,13 +11,13 @@ import pytest
 from small_videos import colour_video
 from synthetic_store import BagMethod, make_store
 
-from eaglenet.errors import UnknownNameError
+from eaglenet.core.errors import UnknownNameError
+from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.maintenance import repair
 from eaglenet.search.engine import Engine
-from eaglenet.search.indexing.videos import IndexOptions, index_videos
 from eaglenet.search.store.base import STORES, kind_of, open_store
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest
-from eaglenet.search.upkeep import repair
 
 
 class Shelf(StoreFolder):

@@ -10,10 +10,10 @@ import torch
 from synthetic_store import DIM, FRAMES, BagMethod, add_file, content_of, make_store
 from torch.nn import functional as F
 
+from eaglenet.indexing.maintenance import repair
 from eaglenet.search.engine import Engine
 from eaglenet.search.store import lance
 from eaglenet.search.store.local import StoreFolder
-from eaglenet.search.upkeep import repair
 
 
 def without_checks(schema: Any) -> Any:

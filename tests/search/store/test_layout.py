@@ -8,9 +8,9 @@ import json
 import pytest
 import torch
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
+from eaglenet.core.types import VideoFeatures
 from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.types import VideoFeatures
 
 
 def test_records_give_back_every_field_of_the_features() -> None:

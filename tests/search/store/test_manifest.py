@@ -11,11 +11,11 @@ from synthetic_store import (
     make_manifest,
 )
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
+from eaglenet.core.types import FrameSpec
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Splitting
-from eaglenet.types import FrameSpec
 
 
 def test_a_manifest_survives_writing_and_refuses_to_mix(bag: BagMethod, tmp_path: Path) -> None:

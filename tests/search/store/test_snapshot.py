@@ -10,10 +10,10 @@ from synthetic_store import (
     make_store,
 )
 
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.indexing.maintenance import repair
 from eaglenet.search.engine import Engine
 from eaglenet.search.store import snapshot
-from eaglenet.search.upkeep import repair
 
 
 @pytest.mark.parametrize("rest", [b"{", b"PK", b""], ids=["text", "zip", "empty"])

@@ -12,10 +12,10 @@ from synthetic_store import (
     make_store,
 )
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
+from eaglenet.indexing.maintenance import repair
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.local import StoreFolder
-from eaglenet.search.upkeep import repair
 
 
 def test_a_folder_without_a_store_says_how_to_make_one(tmp_path: Path) -> None:

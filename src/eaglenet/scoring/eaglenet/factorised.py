@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eaglenet.arithmetic import MIN_NORM
-from eaglenet.errors import too_many_frames
+from eaglenet.core.errors import too_many_frames
+from eaglenet.core.types import MIN_NORM, VideoFeatures
 from eaglenet.scoring.eaglenet.plan import GraphPlan, LayerPlan, Plan
-from eaglenet.types import VideoFeatures
 
 Prepared = dict[str, Tensor]
 """Per-video tensors by name, each with videos first."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eaglenet.arithmetic import MIN_NORM
+from eaglenet.core.types import MIN_NORM
 from eaglenet.scoring.eaglenet.factorised import Prepared
 from eaglenet.scoring.eaglenet.plan import Plan
 

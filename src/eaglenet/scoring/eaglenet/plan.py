@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.graph_attention import PlainAttention, Relation, RelationalAttention
 from eaglenet.layers.text_frame_graph import TextFrameGraph

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.scoring.eaglenet import factorised
 from eaglenet.scoring.eaglenet.factorised import Prepared
@@ -16,7 +17,6 @@ from eaglenet.scoring.eaglenet.plan import Plan, plan_of
 from eaglenet.scoring.eaglenet.subspace import RadiusSubspace
 from eaglenet.scoring.fast import FAST_FORMS
 from eaglenet.scoring.scorer import Precision, Scorer
-from eaglenet.types import TextFeatures, VideoFeatures
 
 KERNEL_TILE_BYTES = 2 * 2**30
 """A tile's projections at most. Larger tiles were at most 3% faster on an H200."""

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, Self
 
-from eaglenet.objects import SCHEMES
-from eaglenet.registry import Registry
+from eaglenet.core.object_storage import SCHEMES
+from eaglenet.core.registry import Registry
 from eaglenet.search.store.bucket import StoreBucket
 from eaglenet.search.store.hub_bank import HubBank
 from eaglenet.search.store.local import StoreFolder

@@ -27,9 +27,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from eaglenet.command_lines import quoted, store_argument
-from eaglenet.errors import StoreError, UnreachableError
-from eaglenet.objects import MissingObjectError, ObjectError, ObjectFolder, storage_options
+from eaglenet.core.errors import StoreError, UnreachableError, quoted, store_argument
+from eaglenet.core.object_storage import (
+    MissingObjectError,
+    ObjectError,
+    ObjectFolder,
+    storage_options,
+)
 from eaglenet.search.store import publishing
 from eaglenet.search.store.cache import SnapshotCache
 from eaglenet.search.store.checks import sealed, unsealed
@@ -37,13 +41,7 @@ from eaglenet.search.store.durability import LARGEST, VERSIONS
 from eaglenet.search.store.hub_bank import HubBank, lost_bank, read_bank
 from eaglenet.search.store.lease import Lease, held_lease
 from eaglenet.search.store.manifest import Manifest
-from eaglenet.search.store.pieces import (
-    Pieces,
-    RemoteBytes,
-    add,
-    length_of,
-    to_json,
-)
+from eaglenet.search.store.pieces import Pieces, RemoteBytes, add, length_of, to_json
 from eaglenet.search.store.published import PUBLISHED, Published
 from eaglenet.search.store.snapshot import CURRENT, Snapshot
 from eaglenet.search.store.tables import ClipStore

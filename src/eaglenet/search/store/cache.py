@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from eaglenet.errors import StoreError, UsageError
-from eaglenet.files import write_bytes
-from eaglenet.locking import hold_lock
-from eaglenet.objects import ObjectFolder
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.files import hold_lock, write_bytes
+from eaglenet.core.object_storage import ObjectFolder
+from eaglenet.core.platform import cache_folder
 from eaglenet.search.store.checks import sealed
 from eaglenet.search.store.pieces import Pieces, bring, length_of
 from eaglenet.search.store.snapshot import CURRENT
-from eaglenet.user_folders import cache_folder
 
 logger = logging.getLogger(__name__)
 

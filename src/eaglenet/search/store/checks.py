@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.command_lines import quoted
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError, quoted
 
 FORMAT = 2
 SELF = "check"

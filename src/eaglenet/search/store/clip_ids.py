@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
 
-from eaglenet.errors import UsageError
+from eaglenet.core.errors import UsageError
 from eaglenet.search.store.tables import ClipKey
 
 ID_SIGNS, LEAST_SIGNS = 16, 4

@@ -20,9 +20,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from eaglenet import foreign
-from eaglenet.errors import StoreError
-from eaglenet.files import start_writing, sync, write_bytes
+from eaglenet.core import untrusted
+from eaglenet.core.errors import StoreError
+from eaglenet.core.files import start_writing, sync, write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ def _varint(number: int) -> bytes:
 
 def _read_mark(folder: Path) -> dict[str, int] | None:
     try:
-        values = foreign.read_object(folder / MARK)
+        values = untrusted.read_object(folder / MARK)
         return {str(name): int(number) for name, number in values.items()}
     except FileNotFoundError:
         return None

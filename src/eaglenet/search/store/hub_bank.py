@@ -17,8 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.command_lines import quoted
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError, quoted
 from eaglenet.search.store.checks import file_check
 
 FILES = "bank-*.npz"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError
 from eaglenet.search.store.durability import TableSync
 from eaglenet.search.store.faults import disk_errors
 from eaglenet.search.store.lance_columns import clip_schema, dense, file_schema, fixed, row_check

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from eaglenet.command_lines import quoted
-from eaglenet.errors import StoreError
+from eaglenet.core.errors import StoreError, quoted
+from eaglenet.core.types import WordKind
 from eaglenet.search.store.words import SourceRow, WordQuestion, WordRow
-from eaglenet.types import WordKind
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +211,7 @@ def _exists(database: Any, name: str) -> bool:
 
 
 def _make_index(words: Any) -> None:
-    """Terms are made by :mod:`eaglenet.words.terms`; Lance only has to split them at spaces."""
+    """Terms come from ``transcripts.lines``; Lance only has to split them at spaces."""
     from lancedb.index import FTS
 
     config = FTS(

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet.errors import StoreError
-from eaglenet.types import VideoFeatures
+from eaglenet.core.errors import StoreError
+from eaglenet.core.types import VideoFeatures
 
 Records = NDArray[np.void]
 """Structured array ``[clips]``; the field names are those of ``VideoFeatures``, plus ``seconds``

@@ -17,8 +17,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eaglenet.errors import StoreError
-from eaglenet.objects import ChangedObjectError, MissingObjectError, ObjectError, ObjectFolder
+from eaglenet.core.errors import StoreError
+from eaglenet.core.object_storage import (
+    ChangedObjectError,
+    MissingObjectError,
+    ObjectError,
+    ObjectFolder,
+)
 
 logger = logging.getLogger(__name__)
 

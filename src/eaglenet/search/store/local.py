@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from eaglenet import foreign
-from eaglenet.command_lines import store_argument
-from eaglenet.errors import StoreError
-from eaglenet.files import sync, write_bytes
-from eaglenet.locking import LockHeldError, hold_lock
+from eaglenet.core import untrusted
+from eaglenet.core.errors import StoreError, store_argument
+from eaglenet.core.files import LockHeldError, hold_lock, sync, write_bytes
 from eaglenet.search.store import publishing
 from eaglenet.search.store.durability import MARK, marked_version, recover
 from eaglenet.search.store.faults import disk_errors
@@ -137,7 +135,7 @@ class StoreFolder:
         if note is None:
             return None
         try:
-            content = foreign.read_bytes(self.folder / note.file, MAX_BYTES)
+            content = untrusted.read_bytes(self.folder / note.file, MAX_BYTES)
         except (OSError, ValueError) as error:
             raise lost_bank(note, self.location, error) from error
         return read_bank(content, note, self.manifest.dim, self.location)

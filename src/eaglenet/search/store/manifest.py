@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from eaglenet import foreign
-from eaglenet.errors import ConfigError, StoreError
+from eaglenet.core import untrusted
+from eaglenet.core.errors import ConfigError, StoreError
+from eaglenet.core.settings import from_plain
+from eaglenet.core.types import FrameSpec
 from eaglenet.search.store.checks import file_check
 from eaglenet.search.store.hub_bank import HubNote
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.splitting import Splitting as Splitting
-from eaglenet.settings import from_plain
-from eaglenet.types import FrameSpec
 
 FORMAT = 2
 """1: without a step between frames, as all stores were made before there was one."""
@@ -152,7 +152,7 @@ def _check(content: dict[str, Any]) -> str:
 
 def _read_json(text: bytes, name: str) -> dict[str, Any]:
     try:
-        content = foreign.parse_json(text)
+        content = untrusted.parse_json(text)
     except ValueError as error:
         raise StoreError(
             f"{name} cannot be read ({error}); restore it or index into a new store"

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from eaglenet.objects import ObjectError, ObjectFolder
+from eaglenet.core.object_storage import ObjectError, ObjectFolder
 from eaglenet.search.store.byte_sources import Span
 
 LARGE = 64 * 2**20

@@ -6,9 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from eaglenet.command_lines import quoted
-from eaglenet.errors import StoreError
-from eaglenet.objects import ObjectFolder
+from eaglenet.core.errors import StoreError, quoted
+from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.search.store.checks import unsealed
 from eaglenet.search.store.pieces import Pieces, from_json
 

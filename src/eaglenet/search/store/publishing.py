@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.files import write_bytes
+from eaglenet.core.files import write_bytes
 from eaglenet.search.store.checks import checks_of, file_check, sealed
 from eaglenet.search.store.codes import code_bytes, codes_of
 from eaglenet.search.store.file_table import FileTable

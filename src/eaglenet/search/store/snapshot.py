@@ -31,9 +31,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet import foreign
-from eaglenet.command_lines import quoted
-from eaglenet.errors import StoreError, UsageError
+from eaglenet.core import untrusted
+from eaglenet.core.errors import StoreError, UsageError, quoted
 from eaglenet.search.store.byte_sources import ByteSource, LocalBytes
 from eaglenet.search.store.checked import checked_slots
 from eaglenet.search.store.checks import checks_of, damaged, file_check, unsealed
@@ -105,7 +104,7 @@ class Snapshot:
                 ) from error
 
     def _load(self) -> None:
-        current = unsealed(foreign.read_json(self.folder / CURRENT))
+        current = unsealed(untrusted.read_json(self.folder / CURRENT))
         self.version: int = current["version"]
         self.num_slots: int = current["slots"]
         self.codes_check: int | None = current.get("codes_check")
@@ -117,7 +116,7 @@ class Snapshot:
             """The file of the bank that levels the clips; None: they are not levelled."""
             levels = () if self.bank is None else (LEVEL,)
             self.columns = {name: columns[name] for name in (*ROW_COLUMNS, *levels)}
-        self.files = FileTable.from_json(foreign.parse_json(self._part(current, "files")))
+        self.files = FileTable.from_json(untrusted.parse_json(self._part(current, "files")))
         name = f"{self.generation}"
         self._records = self._source(f"records-{name}.bin")
         self._thumbnails = self._source(f"thumbnails-{name}.bin")
@@ -135,7 +134,7 @@ class Snapshot:
         self._codes: dict[tuple[int, int], Codes] = {}
 
     def _part(self, current: dict[str, Any], part: str) -> bytes:
-        content = foreign.read_bytes(self.folder / current[part], MAX_PART)
+        content = untrusted.read_bytes(self.folder / current[part], MAX_PART)
         if file_check(content) != current["checks"][part]:
             raise ValueError(f"{current[part]} is not as it was written")
         return content

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from eaglenet.types import WordKind
+from eaglenet.core.types import WordKind
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Several machines: Ray workers and shards of a store. Everything here needs an extra."""

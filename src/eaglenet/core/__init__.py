@@ -1,0 +1,1 @@
+"""Ground floor: types, errors, files, settings, registries and the platform."""

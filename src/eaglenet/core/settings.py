@@ -1,0 +1,273 @@
+"""Settings by their types: dataclasses from plain JSON values, `a.b=c` overrides, options of a
+function. Whatever reads a setting reads it here, so that wrong ones are refused in one way."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.untrusted import parse_json
+
+Settings = TypeVar("Settings")
+_WORDS = {
+    type(None): "none",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}
+_HINTS: dict[Any, dict[str, Any]] = {}
+_CHOICES: dict[Any, dict[str, list[Any]]] = {}
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses to dictionaries, tuples to lists; what `json.dumps` takes."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            spec.name: to_plain(getattr(value, spec.name)) for spec in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(entry) for entry in value]
+    return value
+
+
+def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings:
+    """The dataclass ``kind`` from what :func:`to_plain` gave; unknown names are errors."""
+    if not isinstance(plain, Mapping):
+        where = where or kind.__name__
+        raise ConfigError(f"{where}: expected a table of settings, got {plain!r:.200}")
+    hints = _hints(kind)
+    names = [spec.name for spec in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in plain:
+        if name not in names:
+            raise _unknown(f"{where}.{name}".lstrip("."), name, names)
+    values = {
+        name: _coerce(hints[name], entry, f"{where}.{name}".lstrip("."))
+        for name, entry in plain.items()
+    }
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{where or kind.__name__}: {error}") from error
+
+
+def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
+    """``settings`` with the field at dotted ``path`` read from ``text`` as that field's type."""
+    name, _, rest = path.partition(".")
+    full = f"{where}.{name}".lstrip(".")
+    if isinstance(settings, Mapping):
+        if rest:
+            raise ConfigError(f"{full}.{rest}: {full} is a plain table without inner settings")
+        return {**settings, name: _guess(text)}
+    names = [spec.name for spec in dataclasses.fields(settings)]
+    if name not in names:
+        raise _unknown(full, name, names)
+    current = getattr(settings, name)
+    if rest:
+        if not dataclasses.is_dataclass(current) and not isinstance(current, Mapping):
+            raise ConfigError(f"{full}.{rest}: {full} is {current!r} and has no inner settings")
+        changed = override(current, rest, text, where=full)
+    elif dataclasses.is_dataclass(current):
+        inner = ", ".join(spec.name for spec in dataclasses.fields(current))
+        raise ConfigError(f"{full} is a group; set one of its fields: {inner}")
+    else:
+        changed = _parse(_hints(type(settings))[name], text, full)
+    return dataclasses.replace(settings, **{name: changed})
+
+
+def split_assignment(assignment: str, example: str) -> tuple[str, str]:
+    """The two sides of `name=value`; ``example`` shows how one looks."""
+    name, equals, text = assignment.partition("=")
+    if not equals or not name:
+        raise ConfigError(
+            f"cannot read the setting {assignment!r}; write it as name=value, for example {example}"
+        )
+    return name, text
+
+
+def read_assignments(assignments: Iterable[str] | None, example: str) -> dict[str, Any]:
+    """`name=value` settings of names without types; numbers and lists are read as JSON."""
+    pairs = (split_assignment(assignment, example) for assignment in assignments or ())
+    return {name: _guess(text) for name, text in pairs}
+
+
+def read_options(
+    function: Callable[..., Any], options: Mapping[str, Any], where: str, known: Iterable[str]
+) -> dict[str, Any]:
+    """``options`` of ``function`` as the types of its arguments; only ``known`` ones are taken."""
+    hints = typing.get_type_hints(function)
+    parameters = inspect.signature(function).parameters
+    names = [name for name in known if name in parameters]
+    read = {}
+    for name, value in options.items():
+        if name not in names:
+            raise _unknown(f"{where}.{name}", name, names)
+        hint = hints.get(name, Any)
+        # Text may come from a command line, where numbers are text too.
+        reader = _parse if isinstance(value, str) else _coerce
+        read[name] = reader(hint, value, f"{where}.{name}")
+    return read
+
+
+def check_choices(settings: Any) -> None:
+    """Refuse a dataclass with a value that its field's ``Literal`` does not list."""
+    for name, choices in _choices(type(settings)).items():
+        value = getattr(settings, name)
+        if value not in choices:
+            expected = _describe(_hints(type(settings))[name])
+            raise ConfigError(f"{name} is {value!r}; expected {expected}")
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields; Python would compile each of them anew when asked."""
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
+
+
+def _choices(kind: Any) -> dict[str, list[Any]]:
+    """What may stand in the fields that list their values."""
+    if kind not in _CHOICES:
+        _CHOICES[kind] = {
+            name: [entry for option in _options(hint) for entry in _listed(option)]
+            for name, hint in _hints(kind).items()
+            if any(get_origin(option) is Literal for option in _options(hint))
+        }
+    return _CHOICES[kind]
+
+
+def _listed(option: Any) -> tuple[Any, ...]:
+    if get_origin(option) is Literal:
+        return get_args(option)
+    return (None,) if option is type(None) else ()
+
+
+def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
+    """Lines `path: first -> second` for every value that differs between two plain trees."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        lines: list[str] = []
+        for name in dict.fromkeys([*first, *second]):
+            inner = f"{where}.{name}".lstrip(".")
+            lines += differences(first.get(name), second.get(name), where=inner)
+        return lines
+    return [] if first == second else [f"{where}: {first!r} -> {second!r}"]
+
+
+def _unknown(full: str, name: str, names: list[str]) -> ConfigError:
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    listed = ", ".join(names) or "none"
+    return ConfigError(f"unknown setting {full!r}{hint} (known: {listed})")
+
+
+def _guess(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError:
+        return text
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) in (Union, types.UnionType):
+        return get_args(hint)
+    return (hint,)
+
+
+def _parse(hint: Any, text: str, where: str) -> Any:
+    """``text`` from a command line as a value of type ``hint``."""
+    options = _options(hint)
+    if type(None) in options and text.lower() in ("none", "null"):
+        return None
+    for option in options:
+        origin = get_origin(option)
+        if option is str or origin is Literal:
+            plain: Any = text
+            if origin is Literal and text not in get_args(option):
+                plain = _guess(text)
+        elif option is bool:
+            plain = {"true": True, "yes": True, "false": False, "no": False}.get(text.lower(), text)
+        elif _is_list(origin) and not text.startswith("["):
+            plain = [_guess(entry) for entry in text.split(",") if entry]
+        else:
+            plain = _guess(text)
+        try:
+            return _coerce(option, plain, where)
+        except ConfigError:
+            continue
+    raise ConfigError(f"{where}={text}: expected {_describe(hint)}")
+
+
+def _coerce(hint: Any, plain: Any, where: str) -> Any:
+    """A JSON value as a value of type ``hint``, or an error that says what was expected."""
+    for option in _options(hint):
+        matched, value = _match(option, plain, where)
+        if matched:
+            return value
+    raise ConfigError(f"{where}: expected {_describe(hint)}, got {plain!r:.200}")
+
+
+def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
+    origin, arguments = get_origin(option), get_args(option)
+    if option is Any:
+        return True, plain
+    if option is type(None):
+        return plain is None, None
+    if origin is Literal:
+        return any(plain == known and type(plain) is type(known) for known in arguments), plain
+    if option is float:
+        is_number = isinstance(plain, (int, float)) and not isinstance(plain, bool)
+        if isinstance(plain, int) and abs(plain) >= 2**1000:
+            is_number = False
+        return is_number, float(plain) if is_number else None
+    if option is int:
+        return isinstance(plain, int) and not isinstance(plain, bool), plain
+    if option in (bool, str):
+        return isinstance(plain, option), plain
+    if _is_list(origin):
+        return _match_tuple(
+            arguments if origin is tuple else (arguments[0], Ellipsis), plain, where
+        )
+    if isinstance(option, type) and dataclasses.is_dataclass(option):
+        if isinstance(plain, option):
+            return True, plain
+        return isinstance(plain, Mapping), (
+            from_plain(option, plain, where=where) if isinstance(plain, Mapping) else None
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(plain, Mapping), dict(plain) if isinstance(plain, Mapping) else None
+    return False, None
+
+
+def _is_list(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Sequence)
+
+
+def _match_tuple(arguments: tuple[Any, ...], plain: Any, where: str) -> tuple[bool, Any]:
+    if not isinstance(plain, (list, tuple)):
+        return False, None
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return True, tuple(_coerce(arguments[0], entry, where) for entry in plain)
+    if len(arguments) != len(plain):
+        return False, None
+    pairs = zip(arguments, plain, strict=True)
+    return True, tuple(_coerce(argument, entry, where) for argument, entry in pairs)
+
+
+def _describe(hint: Any) -> str:
+    words = []
+    for option in _options(hint):
+        if get_origin(option) is Literal:
+            words += [repr(entry) for entry in get_args(option)]
+        elif _is_list(get_origin(option)):
+            words.append(f"a list of {_describe(get_args(option)[0]).removeprefix('a ')}s")
+        else:
+            words.append(_WORDS.get(option, getattr(option, "__name__", str(option))))
+    return " or ".join(words)

@@ -1,5 +1,0 @@
-"""One file a dataset: its annotation files to records. Importing this package registers them."""
-
-from eaglenet.data.datasets import didemo, msrvtt, msvd, own_folder, vatex
-
-__all__ = ["didemo", "msrvtt", "msvd", "own_folder", "vatex"]

@@ -1,5 +1,0 @@
-"""The demo world: scenes, their pictures, and both as a dataset, which importing this registers."""
-
-from eaglenet.data.demo import dataset
-
-__all__ = ["dataset"]

@@ -1,0 +1,178 @@
+"""The shape of a CLIP model: plain values, saved beside the weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from eaglenet.core.errors import ConfigError
+
+Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
+
+CLIP_PIXEL_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_PIXEL_STD = (0.26862954, 0.26130258, 0.27577711)
+CLIP_LOGIT_SCALE = math.log(100.0)
+
+MOST: dict[str, int] = {
+    "layers": 512,
+    "heads": 1024,
+    "width": 65_536,
+    "mlp_width": 1_048_576,
+    "image_size": 8192,
+    "patch_size": 8192,
+    "vocabulary_size": 10_000_000,
+    "context_length": 65_536,
+    "dim": 65_536,
+}
+"""Far beyond any CLIP; more in a file is an error, not a reason to allocate."""
+
+
+@runtime_checkable
+class TowerShape(Protocol):
+    """What every transformer of a tower has."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def activation(self) -> str: ...
+
+
+def check_tower(name: str, config: TowerShape) -> None:
+    """Refuse impossible sizes, a width that heads do not divide, and unknown activations."""
+    for size in MOST:
+        if hasattr(config, size):
+            _check_size(name, size, getattr(config, size))
+    norm_eps = getattr(config, "norm_eps", 1e-5)
+    if not isinstance(norm_eps, (int, float)) or not 0 < norm_eps < 1:
+        raise ConfigError(f"{name} norm_eps is {norm_eps!r:.60}; expected about 1e-5")
+    if config.width % config.heads:
+        raise ConfigError(
+            f"{name} width {config.width} cannot be split into {config.heads} heads; "
+            "choose a width that is a multiple of heads"
+        )
+    if config.activation not in get_args(Activation):
+        raise ConfigError(
+            f"unknown {name} activation {config.activation!r} "
+            f"(known: {', '.join(get_args(Activation))})"
+        )
+
+
+def check_patches(image_size: int, patch_size: int) -> None:
+    if not 0 < patch_size <= image_size:
+        raise ConfigError(
+            f"patch_size {patch_size} does not fit image_size {image_size}; "
+            "it must be between 1 and image_size"
+        )
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """The image tower; defaults are ViT-B/32.
+
+    frame_positions: most frames a video may have for a tower that knows which frame it looks at;
+        0, as in CLIP: every frame is a picture by itself.
+    """
+
+    image_size: int = 224
+    patch_size: int = 32
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    mlp_width: int = 3072
+    activation: Activation = "quick_gelu"
+    norm_eps: float = 1e-5
+    frame_positions: int = 0
+
+    def __post_init__(self) -> None:
+        check_tower("vision", self)
+        check_patches(self.image_size, self.patch_size)
+        if not 0 <= self.frame_positions <= MOST["context_length"]:
+            raise ConfigError(f"frame_positions is {self.frame_positions}; 0 means none")
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side; pixels beyond the last whole patch are not seen."""
+        return self.image_size // self.patch_size
+
+    @property
+    def num_tokens(self) -> int:
+        return self.grid**2 + 1
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """The text tower. ``end_token`` None: the sentence is read at the largest id, as CLIP does."""
+
+    vocabulary_size: int = 49408
+    context_length: int = 77
+    width: int = 512
+    layers: int = 12
+    heads: int = 8
+    mlp_width: int = 2048
+    activation: Activation = "quick_gelu"
+    norm_eps: float = 1e-5
+    end_token: int | None = None
+
+    def __post_init__(self) -> None:
+        check_tower("text", self)
+
+
+@dataclass(frozen=True)
+class ClipConfig:
+    """Both towers, their joint width, and how pixels in 0..1 are normalised."""
+
+    dim: int = 512
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    pixel_mean: tuple[float, float, float] = CLIP_PIXEL_MEAN
+    pixel_std: tuple[float, float, float] = CLIP_PIXEL_STD
+
+    def __post_init__(self) -> None:
+        _check_size("", "dim", self.dim)
+        for name, values in (("pixel_mean", self.pixel_mean), ("pixel_std", self.pixel_std)):
+            if len(values) != 3 or not all(map(math.isfinite, values)):
+                raise ConfigError(f"{name} is {values}; expected three finite numbers")
+        if min(self.pixel_std) <= 0:
+            raise ConfigError(f"pixel_std is {self.pixel_std}; pixels are divided by it")
+
+
+def _check_size(where: str, name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST[name]:
+        raise ConfigError(f"{where} {name} is {value!r:.60}; expected 1 to {MOST[name]}".strip())
+
+
+def check_sizes(config: Any) -> None:
+    """Refuse numbers beyond any model, before anything is built with them."""
+    for spec in fields(config):
+        value = getattr(config, spec.name)
+        most = MOST["layers"] if "layers" in spec.name else MOST.get(spec.name, MOST["width"])
+        if isinstance(value, int) and not -1 <= value <= most:
+            raise ConfigError(f"{spec.name} is {value!r:.60}; expected at most {most}")
+        if isinstance(value, float) and value != value:
+            raise ConfigError(f"{spec.name} is not a number")
+        if is_dataclass(value):
+            check_sizes(value)
+
+
+CLIP_SHAPES: dict[str, ClipConfig] = {
+    "ViT-B/32": ClipConfig(),
+    "ViT-B/16": ClipConfig(vision=VisionConfig(patch_size=16)),
+    "ViT-L/14": ClipConfig(
+        dim=768,
+        vision=VisionConfig(patch_size=14, width=1024, layers=24, heads=16, mlp_width=4096),
+        text=TextConfig(width=768, heads=12, mlp_width=3072),
+    ),
+    "ViT-L/14@336px": ClipConfig(
+        dim=768,
+        vision=VisionConfig(
+            image_size=336, patch_size=14, width=1024, layers=24, heads=16, mlp_width=4096
+        ),
+        text=TextConfig(width=768, heads=12, mlp_width=3072),
+    ),
+}
+"""The shapes of OpenAI's released models, by their names."""

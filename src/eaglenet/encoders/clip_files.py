@@ -1,0 +1,426 @@
+"""Trained CLIP models: from a folder, a hub id or an OpenAI file, and back into a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.core.files import write_tensors
+from eaglenet.core.settings import from_plain
+from eaglenet.core.types import Tokenizer
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.clip_config import (
+    CLIP_LOGIT_SCALE,
+    CLIP_PIXEL_MEAN,
+    CLIP_PIXEL_STD,
+    Activation,
+    ClipConfig,
+    TextConfig,
+    VisionConfig,
+)
+from eaglenet.encoders.hub import find_hub_folder
+from eaglenet.encoders.openai_archive import load_openai_clip
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
+from eaglenet.encoders.weight_names import Weights, from_hub, from_openai, openai_config, to_hub
+from eaglenet.encoders.weights import (
+    OPEN_CLIP_CONFIG,
+    fill,
+    model_type,
+    open_clip_trunk,
+    read_json,
+    read_open_clip_weights,
+    read_optional_json,
+    read_weights,
+    write_json,
+)
+
+# ``config.json`` of a CLIP folder on the hub, to our config and back.
+
+# transformers leaves values out that equal its defaults, so these are part of the format.
+TEXT_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 49408,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 77,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+    "eos_token_id": 49407,
+}
+VISION_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 32,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+}
+LEGACY_END_TOKEN = 2
+"""Written into CLIP's early configs by mistake; it means "the largest id"."""
+METACLIP_2 = "metaclip_2"
+"""CLIP's towers over XLM-R's vocabulary, whose end token is 2 indeed."""
+
+
+def config_from_hub(
+    values: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
+) -> ClipConfig:
+    """Our config from ``config.json`` and, where there is one, ``preprocessor_config.json``."""
+    kind = values.get("model_type", "clip")
+    if kind not in ("clip", METACLIP_2):
+        raise CheckpointError(
+            f"config.json describes a {kind!r} model; expected model_type 'clip' "
+            "(CLIP, LAION or MetaCLIP in transformers' format)"
+        )
+    text = TEXT_DEFAULTS | _section(values, "text_config")
+    vision = VISION_DEFAULTS | _section(values, "vision_config")
+    if vision["num_channels"] != 3:
+        raise CheckpointError(f"the image tower takes {vision['num_channels']} channels, not 3")
+    preprocessor = preprocessor or {}
+    try:
+        return from_plain(
+            ClipConfig,
+            {
+                "dim": values.get("projection_dim", 512),
+                "vision": {
+                    "image_size": _square(vision["image_size"]),
+                    "patch_size": _square(vision["patch_size"]),
+                    **_tower(vision),
+                },
+                "text": {
+                    "vocabulary_size": text["vocab_size"],
+                    "context_length": text["max_position_embeddings"],
+                    "end_token": _end_token(text["eos_token_id"], is_legacy=kind == "clip"),
+                    **_tower(text),
+                },
+                "pixel_mean": preprocessor.get("image_mean", CLIP_PIXEL_MEAN),
+                "pixel_std": preprocessor.get("image_std", CLIP_PIXEL_STD),
+            },
+        )
+    except (ConfigError, TypeError, ValueError, LookupError) as error:
+        raise CheckpointError(f"config.json: {error}") from error
+
+
+def config_to_hub(config: ClipConfig) -> dict[str, Any]:
+    """``config.json`` for transformers' ``CLIPModel``, or ``MetaClip2Model`` where it fits."""
+    text, vision = config.text, config.vision
+    end_token = LEGACY_END_TOKEN if text.end_token is None else text.end_token
+    is_metaclip = text.end_token == LEGACY_END_TOKEN
+    family = METACLIP_2 if is_metaclip else "clip"
+    return {
+        "architectures": ["MetaClip2Model" if is_metaclip else "CLIPModel"],
+        "model_type": family,
+        "projection_dim": config.dim,
+        "logit_scale_init_value": CLIP_LOGIT_SCALE,
+        "text_config": {
+            "model_type": f"{family}_text_model",
+            "vocab_size": text.vocabulary_size,
+            "max_position_embeddings": text.context_length,
+            "projection_dim": config.dim,
+            "eos_token_id": end_token,
+            **_section_of(text),
+        },
+        "vision_config": {
+            "model_type": f"{family}_vision_model",
+            "image_size": vision.image_size,
+            "patch_size": vision.patch_size,
+            "projection_dim": config.dim,
+            **_section_of(vision),
+        },
+    }
+
+
+def preprocessor_to_hub(config: ClipConfig) -> dict[str, Any]:
+    """``preprocessor_config.json``: how transformers makes the same pixels from an image."""
+    size = config.vision.image_size
+    return {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": size},
+        "resample": 3,
+        "do_center_crop": True,
+        "crop_size": {"height": size, "width": size},
+        "do_rescale": True,
+        "do_normalize": True,
+        "do_convert_rgb": True,
+        "image_mean": list(config.pixel_mean),
+        "image_std": list(config.pixel_std),
+    }
+
+
+def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A tower's own values. ``<name>_dict`` is how early configs said it, and it wins."""
+    legacy = values.get(f"{name}_dict")
+    given = legacy if legacy is not None else values.get(name) or {}
+    if not isinstance(given, Mapping):
+        raise CheckpointError(f"config.json: {name} should be an object, is {given!r:.60}")
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _tower(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "width": values["hidden_size"],
+        "layers": values["num_hidden_layers"],
+        "heads": values["num_attention_heads"],
+        "mlp_width": values["intermediate_size"],
+        "activation": values["hidden_act"],
+        "norm_eps": values["layer_norm_eps"],
+    }
+
+
+def _section_of(tower: VisionConfig | TextConfig) -> dict[str, Any]:
+    return {
+        "hidden_size": tower.width,
+        "num_hidden_layers": tower.layers,
+        "num_attention_heads": tower.heads,
+        "intermediate_size": tower.mlp_width,
+        "hidden_act": tower.activation,
+        "layer_norm_eps": tower.norm_eps,
+    }
+
+
+def _square(size: Any) -> Any:
+    if isinstance(size, int):
+        return size
+    if not isinstance(size, list) or len({str(side) for side in size}) != 1:
+        raise CheckpointError(f"images or patches of {size} pixels; only squares are understood")
+    return size[0]
+
+
+def _end_token(value: Any, *, is_legacy: bool) -> Any:
+    first = value[0] if isinstance(value, list) and value else value
+    return None if is_legacy and first == LEGACY_END_TOKEN else first
+
+
+# CLIP and MetaCLIP 2 in open_clip's layout: ``open_clip_config.json`` beside the weights.
+
+HEAD_WIDTH = 64
+TOP = {"embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "init_logit_scale"}
+VISION = {"image_size", "layers", "width", "head_width", "patch_size", "mlp_ratio", "patch_dropout"}
+TEXT = {
+    *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"),
+    *("hf_tokenizer_name", "pool_type", "eos_id"),
+}
+"""Options whose meaning the towers have; what else a file sets is refused."""
+
+
+def is_open_clip(location: Path) -> bool:
+    """A folder of open_clip whose image tower is open_clip's own, not one of timm."""
+    return (location / OPEN_CLIP_CONFIG).is_file() and not open_clip_trunk(location)
+
+
+def read_open_clip(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
+    """The encoder of such a folder, in eval mode."""
+    weights = read_open_clip_weights(folder)
+    config = config_from_open_clip(read_json(folder / OPEN_CLIP_CONFIG), weights)
+    with torch.device("meta"):
+        encoder = ClipEncoder(config)
+    return fill(encoder, from_openai(weights, config), folder, dtype)
+
+
+def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipConfig:
+    """Our config: sizes by the weights, the rest by ``open_clip_config.json``."""
+    plain = values.get("model_cfg", values)
+    pictures = values.get("preprocess_cfg") or {}
+    vision, text = (plain.get(name) or {} for name in ("vision_cfg", "text_cfg"))
+    odd = [
+        f"{title}{name}"
+        for title, section, known in (
+            ("", plain, TOP),
+            ("vision ", vision, VISION),
+            ("text ", text, TEXT),
+        )
+        for name in sorted(set(section) - known)
+        if section[name]
+    ]
+    if text.get("pool_type", "argmax") not in ("argmax", "eos"):
+        odd.append(f"text pool_type {text['pool_type']!r}")
+    if pictures.get("resize_mode", "shortest") != "shortest":
+        odd.append(f"resize_mode {pictures['resize_mode']!r}")
+    if odd:
+        raise CheckpointError(
+            f"{OPEN_CLIP_CONFIG}: {', '.join(odd)} are not of CLIP's own towers; load the model "
+            "by open_clip's name: openclip:NAME/PRETRAINED"
+        )
+    activation: Activation = "quick_gelu" if plain.get("quick_gelu") else "gelu"
+    try:
+        sizes = openai_config(weights)
+        return dataclasses.replace(
+            sizes,
+            vision=dataclasses.replace(
+                sizes.vision,
+                heads=sizes.vision.width // vision.get("head_width", HEAD_WIDTH),
+                activation=activation,
+            ),
+            text=dataclasses.replace(
+                sizes.text,
+                heads=text.get("heads", sizes.text.heads),
+                activation=activation,
+                end_token=text.get("eos_id", 2) if text.get("pool_type") == "eos" else None,
+            ),
+            pixel_mean=tuple(pictures.get("mean", CLIP_PIXEL_MEAN)),
+            pixel_std=tuple(pictures.get("std", CLIP_PIXEL_STD)),
+        )
+    except (ConfigError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise CheckpointError(f"{OPEN_CLIP_CONFIG}: {error}") from error
+
+
+def load_clip(
+    name_or_folder: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    tokenizer: str | Path | None = None,
+) -> tuple[ClipEncoder, Tokenizer]:
+    """A trained encoder in eval mode, and the tokenizer that belongs to it.
+
+    Args:
+        name_or_folder: a folder of transformers (config.json, model.safetensors) or of open_clip
+            (open_clip_config.json), an OpenAI ``.pt`` file, a hub id such as
+            ``openai/clip-vit-base-patch32``, or OpenAI's name, such as ``ViT-B/32``.
+        tokenizer: a folder or BPE table to take the vocabulary from, where the model has none.
+    """
+    path = Path(name_or_folder).expanduser()
+    if path.is_file() and is_open_clip(path.parent):
+        path = path.parent  # its weights alone do not tell which activation they are for
+    if path.is_file():
+        encoder = load_openai_clip(path, dtype=dtype)
+        words = _read_tokenizer(tokenizer) if tokenizer else _openai_tokenizer(path)
+        return encoder, _fitting(words, encoder, path)
+    folder = path if path.is_dir() else find_hub_folder(str(name_or_folder))
+    kind = model_type(folder)
+    if kind not in ("clip", METACLIP_2) and is_open_clip(folder):
+        encoder = read_open_clip(folder, dtype=dtype)
+        if encoder.config.text.end_token is None:
+            return encoder, _fitting(clip_tokenizer_for(folder, tokenizer), encoder, folder)
+    else:
+        encoder = read_clip_folder(folder, dtype=dtype)
+        if kind != METACLIP_2:
+            return encoder, _read_tokenizer(tokenizer or folder)
+    return encoder, read_xlm_tokenizer(Path(tokenizer or folder), encoder.context_length)
+
+
+def _fitting(tokenizer: ClipTokenizer, encoder: ClipEncoder, location: Path) -> ClipTokenizer:
+    """Refuse a vocabulary that is not the one of the weights: every sentence would be nonsense."""
+    rows = encoder.config.text.vocabulary_size
+    if tokenizer.vocabulary_size != rows:
+        raise CheckpointError(
+            f"{location}: weights for {rows:,} word pieces, but CLIP's vocabulary has "
+            f"{tokenizer.vocabulary_size:,}; give the folder of the model as it is on the hub, "
+            "with its tokenizer.json (MetaCLIP 2: facebook/metaclip-2-...)"
+        )
+    return tokenizer
+
+
+def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:
+    """MetaCLIP 2's tokenizer, XLM-R's: <s>, pieces of a Unigram, </s>, then pads (1)."""
+    path = folder / FILE if folder.is_dir() else folder
+    if not path.is_file():
+        raise ModelNotFoundError(f"no {FILE} in {folder}; copy the one of the model there")
+    return JsonTokenizer.from_file(path, TokenizerSettings(context_length, pad_id=1))
+
+
+def save_clip(encoder: ClipEncoder, tokenizer: Tokenizer | None, folder: str | Path) -> None:
+    """Write a folder that :func:`load_clip` and transformers' ``CLIPModel`` read."""
+    if encoder.config.vision.frame_positions:
+        raise ConfigError(
+            "CLIP's format has no place for frame positions; keep this tower in a model folder "
+            "(eaglenet.save)"
+        )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = to_hub(encoder.state_dict(), encoder.config)
+    write_tensors(folder / "model.safetensors", weights)
+    write_json(folder / "config.json", config_to_hub(encoder.config))
+    write_json(folder / "preprocessor_config.json", preprocessor_to_hub(encoder.config))
+    if tokenizer is not None:
+        tokenizer.save(folder)
+
+
+def read_clip_folder(folder: Path, *, dtype: torch.dtype = torch.float32) -> ClipEncoder:
+    """The encoder of a folder in the hub's format, in eval mode."""
+    if not (folder / "config.json").is_file():
+        raise ModelNotFoundError(f"{folder} has no config.json; expected a CLIP folder")
+    config = config_from_hub(
+        read_json(folder / "config.json"),
+        read_optional_json(folder / "preprocessor_config.json"),
+    )
+    with torch.device("meta"):
+        encoder = ClipEncoder(config)
+    return fill(encoder, from_hub(read_weights(folder), config), folder, dtype)
+
+
+def clip_tokenizer_for(location: Path, tokenizer: str | Path | None) -> ClipTokenizer:
+    """CLIP's vocabulary for weights in ``location``: as asked, beside them, or from a package."""
+    if tokenizer is not None:
+        return _read_tokenizer(tokenizer)
+    return _openai_tokenizer(location if location.is_file() else location / "weights")
+
+
+def _read_tokenizer(source: str | Path) -> ClipTokenizer:
+    path = Path(source)
+    return ClipTokenizer.from_table(path) if path.is_file() else ClipTokenizer.from_folder(path)
+
+
+def _openai_tokenizer(path: Path) -> ClipTokenizer:
+    """OpenAI's files carry no vocabulary: beside the file, or in a package that has the table."""
+    looked_in = [path.parent]
+    for package in ("clip", "open_clip"):
+        # Found, not imported.
+        spec = importlib.util.find_spec(package)
+        looked_in += [
+            Path(location) for location in (spec and spec.submodule_search_locations) or ()
+        ]
+    for folder in looked_in:
+        try:
+            return ClipTokenizer.from_folder(folder)
+        except ModelNotFoundError:
+            continue
+    locations = ", ".join(str(folder) for folder in looked_in)
+    raise ModelNotFoundError(
+        f"{path} has weights but no vocabulary; looked in {locations}. Put tokenizer.json or "
+        "bpe_simple_vocab_16e6.txt.gz beside it, or pass tokenizer=FOLDER"
+    )
+
+
+# CLIP's entry in the table of towers: which files are of one, and how they are read.
+
+
+def is_clip(location: Path) -> bool:
+    """An OpenAI file, or a folder whose ``config.json`` is of a CLIP, a MetaCLIP 2 or no type.
+
+    Or one of open_clip with its own towers; where there is a ``config.json`` of timm besides, it
+    has no type.
+    """
+    if location.is_file():
+        return not location.name.lower().startswith("pe-core")
+    kind = model_type(location)
+    if kind in ("clip", "metaclip_2"):
+        return True
+    return is_open_clip(location) or (kind == "" and not open_clip_trunk(location))
+
+
+def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
+    return Pretrained(*load_clip(location, dtype=dtype, tokenizer=tokenizer))
+
+
+ENCODERS.add(
+    "clip",
+    EncoderSpec(
+        name="clip",
+        title="CLIP (OpenAI, LAION, MetaCLIP, MetaCLIP 2)",
+        config_class=ClipConfig,
+        build=ClipEncoder,
+        recognises=is_clip,
+        load=_load,
+    ),
+)

@@ -1,0 +1,439 @@
+"""The compact towers as an encoder of texts and videos."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Abilities, TextFeatures
+from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.blocks import Attention, FeedForward, run_block
+from eaglenet.encoders.clip_config import VisionConfig
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec
+from eaglenet.encoders.vision import PatchEmbedding, TowerParts
+
+# The shape of a compact model: plain values, saved beside the weights.
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class CompactVisionConfig:
+    """The image tower; defaults are a ViT-S/14 at 168 pixels.
+
+    pool_after: blocks that see every patch; after them each 2 x 2 patches become their mean, so
+        that the other blocks cost a quarter. 0 never pools.
+    """
+
+    image_size: int = 168
+    patch_size: int = 14
+    width: int = 384
+    layers: int = 12
+    heads: int = 6
+    mlp_width: int = 1536
+    norm_eps: float = 1e-6
+    pool_after: int = 0
+
+    def __post_init__(self) -> None:
+        _check_heads("vision", self.width, self.heads)
+        if self.image_size < 1 or self.patch_size < 1 or self.image_size % self.patch_size:
+            raise ConfigError(
+                f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
+            )
+        if not 0 <= self.pool_after < self.layers:
+            raise ConfigError(
+                f"pool_after {self.pool_after} should be 0 (never) to {self.layers - 1}, one less "
+                "than the blocks"
+            )
+        if self.pool_after and self.grid % 2:
+            raise ConfigError(
+                f"a grid of {self.grid} x {self.grid} patches cannot be pooled by 2; choose an "
+                "image_size that gives an even grid, or pool_after=0"
+            )
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side, before pooling."""
+        return self.image_size // self.patch_size
+
+    @property
+    def num_patches(self) -> int:
+        """Patches after the last block."""
+        return (self.grid // 2) ** 2 if self.pool_after else self.grid**2
+
+
+@dataclass(frozen=True)
+class CompactTextConfig:
+    """The text tower: norms after each part, as in BERT; every word sees every other."""
+
+    vocabulary_size: int = 30522
+    context_length: int = 64
+    width: int = 384
+    layers: int = 6
+    heads: int = 12
+    mlp_width: int = 1536
+    norm_eps: float = 1e-12
+
+    def __post_init__(self) -> None:
+        _check_heads("text", self.width, self.heads)
+        if self.vocabulary_size < 1 or self.context_length < 3 or self.layers < 1:
+            raise ConfigError("a text tower needs a word, three positions and a block at least")
+
+
+@dataclass(frozen=True)
+class CompactConfig:
+    """Both towers, their joint width, and how pixels in 0..1 are normalised."""
+
+    dim: int = 384
+    vision: CompactVisionConfig = field(default_factory=CompactVisionConfig)
+    text: CompactTextConfig = field(default_factory=CompactTextConfig)
+    pixel_mean: tuple[float, float, float] = IMAGENET_MEAN
+    pixel_std: tuple[float, float, float] = IMAGENET_STD
+
+
+def _check_heads(name: str, width: int, heads: int) -> None:
+    if width < 1 or heads < 1 or width % heads:
+        raise ConfigError(
+            f"{name} width {width} cannot be split into {heads} heads; choose a width that is a "
+            "multiple of heads"
+        )
+
+
+# The compact text tower: a few blocks of BERT's kind over word pieces.
+
+
+class CompactBlock(nn.Module):
+    """x = ln_1(x + attention(x)), then x = ln_2(x + mlp(x))."""
+
+    def __init__(self, config: CompactTextConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config.width, config.heads)
+        self.ln_1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
+        self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.dropout = 0.0
+        """Share of each branch's numbers that training sets to zero."""
+
+    def forward(
+        self,
+        words: Float[Tensor, "texts words width"],
+        *,
+        mask: Bool[Tensor, "texts 1 1 words"] | None = None,
+    ) -> Float[Tensor, "texts words width"]:
+        words = self.ln_1(words + self._kept(self.attention(words, mask=mask)))
+        result: Tensor = self.ln_2(words + self._kept(self.mlp(words)))
+        return result
+
+    def _kept(self, branch: Tensor) -> Tensor:
+        return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
+
+
+class CompactText(nn.Module):
+    """Token ids to word vectors in the joint space; the sentence is their mean."""
+
+    def __init__(self, config: CompactTextConfig, dim: int) -> None:
+        super().__init__()
+        self.config = config
+        # Drawn later: drawing on the meta device would import all of torch's compiler, a second.
+        self.embedding = nn.Embedding.from_pretrained(
+            torch.empty(config.vocabulary_size, config.width), freeze=False
+        )
+        self.positional_embedding = nn.Parameter(torch.zeros(config.context_length, config.width))
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.blocks = nn.ModuleList(CompactBlock(config) for _ in range(config.layers))
+        self.projection = nn.Linear(config.width, dim, bias=False)
+        self.gradient_checkpointing = 0
+
+    def forward(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
+    ) -> Float[Tensor, "texts words dim"]:
+        """Vectors of all positions; those of padding mean nothing."""
+        result: Tensor = self.projection(self.states(ids, mask))
+        return result
+
+    def states(
+        self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
+    ) -> Float[Tensor, "texts words width"]:
+        """What the last block gives, before the projection."""
+        embedded = self.embedding(ids) + self.positional_embedding[: ids.shape[1]]
+        words: Tensor = self.norm(embedded)
+        seen = mask[:, None, None, :]
+        for index, block in enumerate(self.blocks):
+            is_checkpointed = self.training and index < self.gradient_checkpointing
+            words = run_block(block, words, is_checkpointed=is_checkpointed, mask=seen)
+        return words
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Random weights of a new tower, by the generator alone."""
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.02, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+
+def mean_of_words(
+    words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
+) -> Float[Tensor, "texts dim"]:
+    """The sentence: the mean of its real words."""
+    weights = mask.to(words.dtype)[..., None]
+    return (words * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+
+
+# The compact image tower: a ViT that can pool its patches once, early.
+
+
+class ScaledBlock(nn.Module):
+    """x + scale_1 attention(ln_1(x)), then x + scale_2 mlp(ln_2(x)), scales a channel each."""
+
+    def __init__(self, config: CompactVisionConfig) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.attention = Attention(config.width, config.heads)
+        self.scale_1 = nn.Parameter(torch.ones(config.width))
+        self.ln_2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = FeedForward(config.width, config.mlp_width, "gelu")
+        self.scale_2 = nn.Parameter(torch.ones(config.width))
+        self.drop_path = 0.0
+        """Share of images for which training leaves a branch out (stochastic depth)."""
+
+    def forward(
+        self, tokens: Float[Tensor, "images tokens width"]
+    ) -> Float[Tensor, "images tokens width"]:
+        return self.finish(tokens, self.attention(self.ln_1(tokens)))
+
+    def finish(
+        self, tokens: Float[Tensor, "*batch width"], attended: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        """What follows attention: both residual sums."""
+        tokens = tokens + self._kept(self.scale_1 * attended)
+        result: Tensor = tokens + self._kept(self.scale_2 * self.mlp(self.ln_2(tokens)))
+        return result
+
+    def _kept(self, branch: Tensor) -> Tensor:
+        if not self.training or not self.drop_path:
+            return branch
+        ones = [1] * (branch.ndim - 1)
+        kept = torch.rand(len(branch), *ones, device=branch.device) >= self.drop_path
+        return branch * kept.to(branch.dtype) / (1 - self.drop_path)
+
+
+class CompactVision(TowerParts):
+    """Frames to one vector each: embed, blocks, pool 2 x 2 patches between them, norm, project.
+
+    frame = W [class; mean of patches]. Split as W = [A, B] this is the mean over patches of
+    A class + B patch, which is what ``patches`` gives: vectors of places in the joint space whose
+    mean is the frame.
+    """
+
+    patch_embedding: PatchEmbedding
+    class_embedding: nn.Parameter
+
+    def __init__(
+        self,
+        config: CompactVisionConfig,
+        dim: int,
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+    ) -> None:
+        super().__init__()
+        self.config = config
+        shape = VisionConfig(
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            width=config.width,
+            heads=config.heads,
+        )
+        self.patch_embedding = PatchEmbedding(shape, mean, std)
+        self.class_embedding = nn.Parameter(torch.zeros(config.width))
+        # The bias of the patch projection is a part of the patches' positions.
+        self.positional_embedding = nn.Parameter(torch.zeros(config.grid**2 + 1, config.width))
+        self.blocks = nn.ModuleList(ScaledBlock(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.projection = nn.Linear(2 * config.width, dim, bias=False)
+        self.gradient_checkpointing = 0
+        self.patch_dropout = 0.0
+        """Share of patches that training leaves out, where patches are not pooled."""
+
+    def forward(
+        self,
+        pixels: Shaped[Tensor, "images 3 height width"],
+        *,
+        num_frames: int = 1,
+        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        patches: bool = False,
+    ) -> Float[Tensor, "images tokens dim"]:
+        """The frame alone, or with ``patches`` the frame and then its places, row by row.
+
+        Every frame is a picture by itself: which video it belongs to does not matter here.
+        """
+        embedded = self.patch_embedding(pixels)
+        first = self.class_embedding.to(embedded.dtype).expand(len(embedded), 1, -1)
+        tokens = torch.cat([first, embedded], dim=1) + self.positional_embedding
+        if self.training and self.patch_dropout and not self.config.pool_after:
+            tokens = leave_out_patches(tokens, self.patch_dropout)
+        for index, block in enumerate(self.blocks):
+            if index == self.config.pool_after and index:
+                tokens = pool_patches(tokens, self.config.grid)
+            tokens = run_block(
+                block, tokens, is_checkpointed=self.training and index < self.gradient_checkpointing
+            )
+        tokens = self.norm(tokens)
+        whole, patches_only = tokens[:, :1], tokens[:, 1:]
+        if not patches:
+            result: Tensor = self.projection(
+                torch.cat([whole, patches_only.mean(dim=1, keepdim=True)], dim=-1)
+            )
+            return result
+        vectors = self.projection(torch.cat([whole.expand_as(patches_only), patches_only], dim=-1))
+        return torch.cat([vectors.mean(dim=1, keepdim=True), vectors], dim=1)
+
+    def before_block(
+        self, index: int, patches: Float[Tensor, "videos frames patches width"]
+    ) -> Float[Tensor, "videos frames kept width"]:
+        is_here = index and index == self.config.pool_after
+        return pool_squares(patches, self.config.grid) if is_here else patches
+
+    def read_video(
+        self,
+        first: Float[Tensor, "videos 1 width"],
+        patches: Float[Tensor, "videos frames patches width"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
+        """W [class; mean of patches], over the real frames and over each."""
+        first, each = self.norm(first), self.norm(patches).mean(dim=2)
+        shares = mask.to(each.dtype) / mask.sum(dim=1, keepdim=True).clamp_min(1)
+        together = torch.cat([first, (shares[:, None] @ each)], dim=-1)
+        frames = torch.cat([first.expand_as(each), each], dim=-1)
+        return self.projection(together)[:, 0], self.projection(frames)
+
+    def normalise(
+        self, pixels: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images 3 height width"]:
+        """What :meth:`forward` takes, of floating-point pixels in 0..255."""
+        embedding = self.patch_embedding
+        mean, std = (
+            torch.tensor(values, device=pixels.device).view(3, 1, 1)
+            for values in (embedding.mean, embedding.std)
+        )
+        return (pixels / 255 - mean) / std
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Random weights of a new tower, by the generator alone."""
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1 or name == "class_embedding":
+                nn.init.normal_(parameter, std=0.02, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+
+def pool_patches(
+    tokens: Float[Tensor, "images tokens width"], grid: int
+) -> Float[Tensor, "images pooled width"]:
+    """The class token, and the mean of each 2 x 2 patches."""
+    return torch.cat([tokens[:, :1], pool_squares(tokens[:, 1:], grid)], dim=1)
+
+
+def pool_squares(
+    patches: Float[Tensor, "*batch patches width"], grid: int
+) -> Float[Tensor, "*batch pooled width"]:
+    """The mean of each 2 x 2 patches."""
+    half = grid // 2
+    squares = patches.reshape(*patches.shape[:-2], half, 2, half, 2, patches.shape[-1])
+    return squares.mean(dim=(-4, -2)).flatten(-3, -2)
+
+
+def leave_out_patches(
+    tokens: Float[Tensor, "images tokens width"], share: float
+) -> Float[Tensor, "images kept width"]:
+    """The class token and a random choice of the patches, another one for each image."""
+    images, count, width = tokens.shape
+    kept = max(1, round((count - 1) * (1 - share)))
+    order = torch.rand(images, count - 1, device=tokens.device).argsort(dim=1)[:, :kept] + 1
+    chosen = tokens.gather(1, order[..., None].expand(-1, -1, width))
+    return torch.cat([tokens[:, :1], chosen], dim=1)
+
+
+def resize_positions(
+    positions: Float[Tensor, "tokens width"], grid: int
+) -> Float[Tensor, "other_tokens width"]:
+    """Learnt positions of a square grid, for a grid of another size (bicubic, antialiased)."""
+    side = round((len(positions) - 1) ** 0.5)
+    square = positions[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    resized = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
+    return torch.cat([positions[:1], resized.flatten(2)[0].T])
+
+
+LOGIT_SCALE = 3.0
+"""Natural logarithm of the factor of the cosines that a new pair of towers starts with."""
+
+
+class CompactEncoder(TowerEncoder):
+    """A frame is the mean of its places, a sentence the mean of its words.
+
+    A new encoder is random (``seed``); ``eaglenet train small`` makes one that knows the world.
+    """
+
+    family = "compact"
+    abilities = Abilities(words=True, patches=True)
+    resize = "stretch"
+    config: CompactConfig
+    vision: CompactVision
+    text: CompactText
+
+    def __init__(self, config: CompactConfig, *, seed: int = 0) -> None:
+        super().__init__()
+        vision = CompactVision(config.vision, config.dim, config.pixel_mean, config.pixel_std)
+        text = CompactText(config.text, config.dim)
+        self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
+
+    def encode_frames(
+        self,
+        frames: Shaped[Tensor, "videos frames 3 height width"],
+        mask: Bool[Tensor, "videos frames"] | None = None,
+        *,
+        patches: bool = False,
+    ) -> Float[Tensor, "videos frames tokens dim"]:
+        """Every frame is a picture by itself, so a CPU leaves padding out; it becomes zeros."""
+        if mask is None or mask.is_cuda or bool(mask.all()):
+            return super().encode_frames(frames, mask, patches=patches)
+        real = super().encode_frames(frames[mask][:, None], patches=patches)[:, 0]
+        result = real.new_zeros(*mask.shape, *real.shape[1:])
+        result[mask] = real
+        return result
+
+    def read_tokens(
+        self,
+        ids: Int[Tensor, "texts words"],
+        mask: Bool[Tensor, "texts words"],
+        *,
+        words: bool,
+    ) -> TextFeatures:
+        if not words:
+            # Columns that are padding in every text change nothing and cost as much as words.
+            longest = int(mask.any(dim=0).sum())
+            ids, mask = ids[:, :longest], mask[:, :longest]
+        vectors = self.text(ids, mask)
+        sentence = mean_of_words(vectors, mask)
+        if not words:
+            return TextFeatures(sentence=sentence)
+        return TextFeatures(sentence=sentence, words=vectors, words_mask=mask)
+
+
+# The compact family in the registry: made by ``eaglenet train small``, kept in model folders.
+
+ENCODERS.add(
+    "compact",
+    EncoderSpec(
+        name="compact",
+        title="the compact towers of this project",
+        config_class=CompactConfig,
+        build=CompactEncoder,
+    ),
+)

@@ -1,0 +1,211 @@
+"""Image towers whose products are of int8 numbers, on CPUs that are fast in these.
+
+A layer y = W x + b becomes
+
+    y[j] = step s[j] sum_k q[k] w[j, k] + low s[j] sum_k w[j, k] + b[j] + sum_a W[j, a] x[a]
+
+with w[j, k] from -127 to 127, s[j] = max_k |W[j, k]| / 127 a scale for each output; q[k] from 0 to
+255, low = min x and step = (max x - min x) / 255 for each token, so that what a frame gives does
+not depend on the others of its batch; and a over the few inputs that get the largest values, which
+would make every step coarse and stay as they are (Dettmers et al., LLM.int8, 2022).
+
+torch has no product of this kind that is faster than its fp32 one on an ARM CPU
+(docs/measurements.md); onnxruntime has. This module is the only one that imports it.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Int8, UInt8
+from torch import Tensor, nn
+
+from eaglenet.core.errors import UsageError
+from eaglenet.core.platform import num_cores
+
+NUM_APART = 8
+"""Inputs of a layer that are multiplied in fp32."""
+FEW_ROWS = 128
+"""Products of fewer rows are not worth a second thread."""
+OWN_DOMAIN = "com.microsoft"
+"""Of operations that onnxruntime has beside those of the standard."""
+AGREEMENT = 0.999
+"""Least cosine between a frame of the int8 tower and of the tower itself."""
+
+
+def is_installed() -> bool:
+    """Whether what int8 products need is there."""
+    return all(importlib.util.find_spec(name) is not None for name in ("onnx", "onnxruntime"))
+
+
+class Int8Linear(nn.Module):
+    """A linear layer by the equation above; no gradients.
+
+    ``apart``: the inputs that are multiplied in fp32.
+    """
+
+    def __init__(self, layer: nn.Linear, apart: Int[Tensor, "apart"]) -> None:
+        super().__init__()
+        weight = layer.weight.detach().float()
+        rest = weight.index_fill(1, apart, 0.0)
+        scales = rest.abs().amax(dim=1).clamp(min=1e-12) / 127
+        whole = (rest / scales[:, None]).round()
+        bias = torch.zeros(len(weight)) if layer.bias is None else layer.bias.detach().float()
+        beside = torch.cat([bias[None], (scales * whole.sum(dim=1))[None], weight[:, apart].T])
+        self.register_buffer("whole", whole.to(torch.int8))
+        self.register_buffer("scales", scales)
+        self.register_buffer("apart", apart)
+        self.register_buffer("beside", beside.contiguous())
+        self._session = _product_with(self.whole, self.scales)
+
+    whole: Tensor
+    scales: Tensor
+    apart: Tensor
+    beside: Tensor
+
+    @property
+    def weight(self) -> Float[Tensor, "outputs inputs"]:
+        """For code that multiplies by a part of the weights itself."""
+        return (self.whole * self.scales[:, None]).index_copy(1, self.apart, self.beside[2:].T)
+
+    def forward(self, values: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        rows = values.flatten(0, -2)
+        large = rows.index_select(1, self.apart)
+        rows = rows.index_fill(1, self.apart, 0.0)
+        low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)
+        steps = (high - low).clamp_(min=1e-12) / 255
+        # Half a step more and cut off by the session: rounded, in one pass less.
+        numbers = rows.sub_(low - steps / 2).mul_(steps.reciprocal())
+        # All else is added to the products in place, by one narrow product.
+        result = self._multiply(numbers).mul_(steps)
+        result.addmm_(torch.cat([torch.ones_like(low), low, large], dim=1), self.beside)
+        return result.view(*values.shape[:-1], len(self.scales))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._session = _product_with(self.whole, self.scales)
+
+    def _multiply(self, rows: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        threads = torch.get_num_threads()
+        if threads == 1 or len(rows) < FEW_ROWS:
+            return self._run(rows)
+        return torch.cat(list(_threads().map(self._run, rows.chunk(threads))))
+
+    def _run(self, rows: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        return torch.from_numpy(self._session.run(None, {"rows": rows.numpy()})[0])
+
+
+@torch.no_grad()
+def int8_tower(tower: nn.Module, size: int) -> nn.Module:
+    """A copy of an image tower with int8 products in its blocks; what is around them stays.
+
+    ``size``: of its pictures. A tower whose frames come out different is refused.
+    """
+    if not is_installed():
+        raise UsageError(
+            "int8 products need onnxruntime: pip install 'eaglenet[int8]', or encode with "
+            "--precision fp32"
+        )
+    pictures = _pictures(size)
+    twin = copy.deepcopy(tower)
+    blocks = twin.blocks
+    assert isinstance(blocks, nn.ModuleList)
+    layers = [
+        (module, name, layer)
+        for module in blocks.modules()
+        for name, layer in module.named_children()
+        if type(layer) is nn.Linear
+    ]
+    if not layers:
+        raise UsageError("this image tower has no blocks to take int8; encode with fp32")
+    largest: dict[nn.Module, Tensor] = {}
+    hooks = [
+        layer.register_forward_pre_hook(partial(_note_largest, largest)) for _, _, layer in layers
+    ]
+    exact = twin(pictures)[:, 0].float()
+    for hook in hooks:
+        hook.remove()
+    for module, name, layer in layers:
+        if layer in largest:  # others are no products of this tower's own
+            apart = largest[layer].topk(min(NUM_APART, layer.in_features)).indices
+            setattr(module, name, Int8Linear(layer, apart))
+    cosine = float(F.cosine_similarity(exact, twin(pictures)[:, 0].float(), dim=-1).min())
+    if not cosine >= AGREEMENT:
+        raise UsageError(
+            f"in int8 this model gives other frame vectors (cosine {cosine:.4f}, at least "
+            f"{AGREEMENT} is needed); encode with --precision fp32"
+        )
+    return twin
+
+
+def _note_largest(largest: dict[nn.Module, Tensor], layer: nn.Module, given: Any) -> None:
+    values = given[0].abs().flatten(0, -2).amax(dim=0)
+    largest[layer] = torch.maximum(largest[layer], values) if layer in largest else values
+
+
+def _pictures(size: int) -> UInt8[Tensor, "pictures 3 size size"]:
+    """Two of soft colours, noise and stripes, the same every time."""
+    generator = torch.Generator().manual_seed(0)
+    soft = F.interpolate(
+        torch.rand(2, 3, 6, 6, generator=generator), (size, size), mode="bicubic"
+    ).clamp(0, 1)
+    noise = torch.rand(3, size, size, generator=generator)
+    stripes = (torch.arange(size) // 8 % 2).float().expand(3, size, size)
+    return (torch.cat([soft, torch.stack([noise, stripes])]) * 255).to(torch.uint8)
+
+
+def _product_with(weights: Int8[Tensor, "outputs inputs"], scales: Float[Tensor, "outputs"]) -> Any:
+    """A session of onnxruntime that gives s[j] sum_k q[k] w[j, k] of rows whose whole part is q.
+
+    Numbers become whole and products floats on the way in and out: torch would pass over both
+    again, and takes three times as long to make bytes of floats.
+    """
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["rows"], ["numbers"], to=TensorProto.UINT8),
+            helper.make_node(
+                "MatMulIntegerToFloat",
+                ["numbers", "weights", "one", "scales"],
+                ["product"],
+                domain=OWN_DOMAIN,
+            ),
+        ],
+        "product",
+        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["rows", weights.shape[1]])],
+        [helper.make_tensor_value_info("product", TensorProto.FLOAT, ["rows", len(weights)])],
+        [
+            numpy_helper.from_array(weights.T.contiguous().numpy(), "weights"),
+            numpy_helper.from_array(np.ones((), np.float32), "one"),
+            numpy_helper.from_array(scales.numpy(), "scales"),
+        ],
+    )
+    # Opset 13 and format 9 are old enough for every onnxruntime of the last years.
+    versions = [helper.make_opsetid("", 13), helper.make_opsetid(OWN_DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=9)
+    options = onnxruntime.SessionOptions()
+    # Threads are this module's: a pool for each of fifty layers would be hundreds of them.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Arenas of fifty layers would each keep the largest product it ever made: gigabytes.
+    options.enable_cpu_mem_arena = False
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(num_cores(), thread_name_prefix="int8")

@@ -1,0 +1,261 @@
+"""A model of open_clip as an encoder of texts and videos: one vector a sentence, one a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
+from eaglenet.core.types import Abilities, Resize, TextFeatures, TextStack, Tokenizer, Tokens
+from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.clip_files import clip_tokenizer_for
+from eaglenet.encoders.hub import require_licence_on_hub
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+
+# Which of open_clip's models, and what has to be known of it without building it.
+
+
+@dataclass(frozen=True)
+class OpenClipConfig:
+    """``name`` is open_clip's own (``ViT-B-32``); the rest is read from the model when loaded."""
+
+    name: str
+    dim: int
+    image_size: int
+    context_length: int
+    pixel_mean: tuple[float, float, float]
+    pixel_std: tuple[float, float, float]
+    resize: Resize = "crop"
+    pad_token: int = 0
+
+
+def open_clip() -> Any:
+    """The package, imported on first use: the one door to it."""
+    try:
+        import open_clip as package
+    except ImportError as error:
+        raise UsageError(
+            f"models of open_clip need the package ({error}): pip install 'eaglenet[openclip]'"
+        ) from error
+    return package
+
+
+def bare_model(name: str, seed: int = 0) -> Any:
+    """A model of open_clip with random weights; nothing is downloaded."""
+    package = open_clip()
+    if package.get_model_config(name) is None:
+        known = ", ".join(package.list_models()[:8])
+        raise ModelNotFoundError(
+            f"open_clip has no model {name!r}; `open_clip.list_models()` lists all ({known}, ...)"
+        )
+    # Not on "meta" even where that is the default: masks and tables are computed when it is built,
+    # and are in no file. Only this ends a ``with torch.device(...)`` from inside.
+    with torch.random.fork_rng(devices=[]), torch._C.DisableTorchFunction():
+        torch.manual_seed(seed)
+        return package.create_model(name, load_weights=False, pretrained_text=False)
+
+
+class OpenClipVision(nn.Module):
+    """open_clip's image tower: uint8 pixels normalised here, floats as they are."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, trunk: nn.Module, config: OpenClipConfig) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.blocks = nn.ModuleList()  # none that others could work in
+        self.gradient_checkpointing = 0
+        for name, values in (("mean", config.pixel_mean), ("std", config.pixel_std)):
+            value = torch.tensor(values, device="cpu").view(3, 1, 1)
+            self.register_buffer(name, value, persistent=False)
+
+    def forward(
+        self,
+        pixels: Shaped[Tensor, "images 3 height width"],
+        *,
+        num_frames: int = 1,
+        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        patches: bool = False,
+    ) -> Float[Tensor, "images 1 dim"]:
+        if not pixels.is_floating_point():
+            pixels = (pixels / 255 - self.mean) / self.std
+        vectors: Tensor = self.trunk(pixels)
+        return vectors[:, None]
+
+
+class OpenClipText(nn.Module):
+    """What remains of an open_clip model without its image tower."""
+
+    def __init__(self, rest: nn.Module, config: OpenClipConfig) -> None:
+        super().__init__()
+        self.rest = rest
+        self.blocks = nn.ModuleList()
+        self.gradient_checkpointing = 0
+        self.width, self.pad_token = config.context_length, config.pad_token
+
+    def forward(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts dim"]:
+        # Its towers add positions to the full width.
+        filled = F.pad(ids, (0, self.width - ids.shape[1]), value=self.pad_token)
+        vectors: Tensor = self.rest.encode_text(filled)  # type: ignore[operator]
+        return vectors
+
+
+class OpenClipEncoder(TowerEncoder):
+    """Whole frames and sentences only: no patches, no words, no token shift, no blocks."""
+
+    family = "openclip"
+    abilities = Abilities()
+    config: OpenClipConfig
+    resize: Resize  # type: ignore[misc]
+    vision: OpenClipVision
+    text: OpenClipText
+
+    def __init__(
+        self, config: OpenClipConfig, *, seed: int = 0, model: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        model = bare_model(config.name, seed) if model is None else model
+        self.config = config
+        self.dim, self.image_size = config.dim, config.image_size
+        self.context_length, self.resize = config.context_length, config.resize
+        for name in ("logit_scale", "logit_bias"):
+            value = getattr(model, name, None)
+            if value is not None:
+                setattr(self, name, nn.Parameter(value.detach().reshape(()).clone()))
+                delattr(model, name)
+        self.vision = OpenClipVision(model.visual, config)  # type: ignore[arg-type]
+        del model.visual
+        self.text = OpenClipText(model, config)
+
+    def read_tokens(
+        self,
+        ids: Int[Tensor, "texts words"],
+        mask: Bool[Tensor, "texts words"],
+        *,
+        words: bool,
+    ) -> TextFeatures:
+        return TextFeatures(sentence=self.text(ids))
+
+    def text_stack(self) -> TextStack | None:
+        return None
+
+
+# open_clip's entry in the table of towers, and what ``openclip:NAME/PRETRAINED`` loads.
+
+PREFIX = "openclip:"
+RESIZES: dict[str, Resize] = {"shortest": "crop", "squash": "stretch"}
+
+
+class OpenClipTokenizer:
+    """A tokenizer of open_clip, other than CLIP's own, as it is."""
+
+    def __init__(self, name: str, context_length: int, pad_token: int) -> None:
+        self.name, self.context_length, self.pad_token = name, context_length, pad_token
+        self._tokenize = open_clip().get_tokenizer(name, context_length=context_length)
+
+    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Ids; real are those up to the last that is no padding."""
+        width = self.context_length if max_length is None else max_length
+        if not 2 < width <= self.context_length:
+            raise UsageError(f"max_length {width}: this model takes 3 to {self.context_length}")
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        ids: torch.Tensor = self._tokenize(texts, context_length=width)
+        mask = (ids != self.pad_token).flip(1).cumsum(1).flip(1) > 0
+        return Tokens(ids, mask)
+
+    def save(self, folder: str | Path) -> None:
+        raise UsageError(
+            f"the tokenizer of open_clip's {self.name} has no file of its own, so a model with it "
+            f"cannot be saved in a folder; index and search with {PREFIX}{self.name}/PRETRAINED"
+        )
+
+
+def load_openclip(name: str) -> Pretrained:
+    """``openclip:NAME/PRETRAINED``: open_clip's names, or for the second a file of weights."""
+    model_name, _, weights = name.removeprefix(PREFIX).partition("/")
+    if not model_name or not weights:
+        raise UsageError(
+            f"{name!r}: write {PREFIX}NAME/PRETRAINED, such as "
+            f"{PREFIX}ViT-B-32/laion2b_s34b_b79k; `open_clip.list_pretrained()` lists all pairs"
+        )
+    package = open_clip()
+    config = package.get_model_config(model_name)
+    if config is None:
+        raise ModelNotFoundError(
+            f"open_clip has no model {model_name!r}; `open_clip.list_models()` lists all"
+        )
+    tags = package.list_pretrained_tags_by_model(model_name)
+    if weights not in tags and not Path(weights).expanduser().is_file():
+        known = ", ".join(tags) or "none"
+        raise ModelNotFoundError(
+            f"open_clip has no weights {weights!r} of {model_name} (it has: {known}), and there is "
+            "no such file"
+        )
+    source = weights if weights in tags else str(Path(weights).expanduser())
+    repository = (package.get_pretrained_cfg(model_name, weights) or {}).get("hf_hub", "")
+    if weights in tags and repository:
+        require_licence_on_hub("/".join(repository.split("/")[:2]))
+    try:
+        model = package.create_model(model_name, pretrained=source, pretrained_text=False)
+    except Exception as error:  # the hub, the file, another library: each with its own class
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise ModelNotFoundError(f"{name} could not be loaded: {lines[0]}") from error
+    # The plain classes alone: CoCa and others read sentences in ways of their own.
+    if type(model).__name__ not in ("CLIP", "CustomTextCLIP"):
+        raise ConfigError(f"{name}: towers of open_clip's {type(model).__name__} cannot be used")
+    described = describe(model_name, model, config)
+    encoder = OpenClipEncoder(described, model=model).eval()
+    return Pretrained(encoder, tokenizer_of(described, config))
+
+
+def describe(name: str, model: Any, config: dict[str, Any]) -> OpenClipConfig:
+    """What our side has to know of a loaded model."""
+    pictures = open_clip().get_model_preprocess_cfg(model)
+    size = pictures["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    resize = RESIZES.get(pictures.get("resize_mode", "shortest"))
+    if height != width or resize is None:
+        raise ConfigError(
+            f"open_clip's {name} takes pictures of {height} x {width} "
+            f"({pictures.get('resize_mode')}); frames here are squares, cropped or squeezed"
+        )
+    context_length = int(getattr(model, "context_length", 0) or model.text.context_length)
+    pad = getattr(model, "text_pad_id", None) or getattr(getattr(model, "text", None), "pad_id", 0)
+    return OpenClipConfig(
+        name=name,
+        dim=int(config["embed_dim"]),
+        image_size=int(height),
+        context_length=context_length,
+        pixel_mean=tuple(pictures["mean"]),
+        pixel_std=tuple(pictures["std"]),
+        resize=resize,
+        pad_token=int(pad or 0),
+    )
+
+
+def tokenizer_of(described: OpenClipConfig, config: dict[str, Any]) -> Tokenizer:
+    """Ours where it is CLIP's, which can be saved; open_clip's own elsewhere."""
+    text = config.get("text_cfg", {})
+    is_other = any(text.get(key) for key in ("hf_tokenizer_name", "tokenizer_kwargs"))
+    if not is_other and described.context_length == 77 and text.get("vocab_size") == 49408:
+        return clip_tokenizer_for(Path(open_clip().__file__).parent, None)
+    return OpenClipTokenizer(described.name, described.context_length, described.pad_token)
+
+
+ENCODERS.add(
+    "openclip",
+    EncoderSpec(
+        name="openclip",
+        title="models of open_clip by name (openclip:NAME/PRETRAINED)",
+        config_class=OpenClipConfig,
+        build=OpenClipEncoder,
+    ),
+)

@@ -1,0 +1,430 @@
+"""PE-Core as an encoder of texts and videos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from eaglenet.core.errors import CheckpointError
+from eaglenet.core.types import Abilities, TextFeatures
+from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.blocks import (
+    AttentionPooling,
+    Rotation,
+    initialise_blocks,
+    make_blocks,
+    run_block,
+)
+from eaglenet.encoders.clip import TextTower
+from eaglenet.encoders.clip_config import (
+    CLIP_LOGIT_SCALE,
+    Activation,
+    TextConfig,
+    check_patches,
+    check_tower,
+)
+from eaglenet.encoders.clip_files import clip_tokenizer_for
+from eaglenet.encoders.registry import ENCODERS, EncoderSpec, Pretrained
+from eaglenet.encoders.vision import PatchEmbedding, TowerParts, pool_video
+from eaglenet.encoders.weight_names import (
+    Weights,
+    depth_of,
+    openai_blocks,
+    rename,
+    take,
+    timm_blocks,
+    timm_pooling,
+)
+from eaglenet.encoders.weights import (
+    fill,
+    open_clip_trunk,
+    read_open_clip_weights,
+    read_weight_file,
+)
+
+# The shape of a PE-Core model; defaults are B/16 at 224 pixels.
+
+PIXEL_HALF = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class PerceptionVisionConfig:
+    """The image tower.
+
+    class_token: T, S, B and L have one; it has no rotary position of its own.
+    grid_offset: added to rows and columns before they become angles; 1 in models with a class
+        token, whose authors count it as position 0.
+    """
+
+    image_size: int = 224
+    patch_size: int = 16
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    mlp_width: int = 3072
+    pooling_heads: int = 8
+    class_token: bool = True
+    grid_offset: int = 1
+    activation: Activation = "gelu"
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_tower("vision", self)
+        check_patches(self.image_size, self.patch_size)
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side; pixels beyond the last whole patch are not seen."""
+        return self.image_size // self.patch_size
+
+    @property
+    def num_tokens(self) -> int:
+        return self.grid**2 + self.class_token
+
+
+def perception_text(width: int, layers: int, heads: int) -> TextConfig:
+    """CLIP's text tower with a plain GELU over 32 tokens."""
+    return TextConfig(
+        context_length=32,
+        width=width,
+        layers=layers,
+        heads=heads,
+        mlp_width=4 * width,
+        activation="gelu",
+    )
+
+
+@dataclass(frozen=True)
+class PerceptionConfig:
+    """Both towers, their joint width, and how pixels in 0..1 are normalised."""
+
+    dim: int = 1024
+    vision: PerceptionVisionConfig = field(default_factory=PerceptionVisionConfig)
+    text: TextConfig = field(default_factory=lambda: perception_text(1024, 24, 16))
+    pixel_mean: tuple[float, float, float] = PIXEL_HALF
+    pixel_std: tuple[float, float, float] = PIXEL_HALF
+
+
+PERCEPTION_SHAPES: dict[str, PerceptionConfig] = {
+    "PE-Core-T-16-384": PerceptionConfig(
+        512, PerceptionVisionConfig(384, 16, 192, 12, 3, 768), perception_text(512, 12, 8)
+    ),
+    "PE-Core-S-16-384": PerceptionConfig(
+        512, PerceptionVisionConfig(384, 16, 384, 12, 6, 1536), perception_text(512, 12, 8)
+    ),
+    "PE-Core-B-16": PerceptionConfig(),
+    "PE-Core-L-14-336": PerceptionConfig(1024, PerceptionVisionConfig(336, 14, 1024, 24, 16, 4096)),
+}
+"""Shapes of released models, by the names open_clip gives them."""
+
+
+# PE-Core's image tower: rotary positions in two directions, attention pooling.
+
+TEMPERATURE = 10000.0
+
+
+def grid_angles(config: PerceptionVisionConfig) -> Float[Tensor, "tokens half_head"]:
+    """Angle of each pair of numbers of a head: its column times the bands, then its row.
+
+    Band ``i`` of ``n`` is ``10000^(-i/n)``; the class token, where there is one, does not turn.
+    """
+    bands = config.width // config.heads // 4
+    exponents = torch.arange(bands, device="cpu").float() / bands
+    frequencies = 1.0 / TEMPERATURE**exponents
+    places = torch.arange(config.grid, device="cpu").float() + config.grid_offset
+    columns, rows = places.repeat(config.grid), places.repeat_interleave(config.grid)
+    angles = torch.cat([columns[:, None] * frequencies, rows[:, None] * frequencies], dim=1)
+    prefix = angles.new_zeros(int(config.class_token), angles.shape[1])
+    return torch.cat([prefix, angles])
+
+
+class GridRotation(nn.Module):
+    """Cosines and sines of :func:`grid_angles`, each twice: for both numbers of a pair."""
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, config: PerceptionVisionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self._set_tables(torch.device("cpu"))
+
+    def _set_tables(self, device: torch.device) -> None:
+        # Real values even where the model is first built on "meta", and fp32 after any cast.
+        angles = grid_angles(self.config).repeat_interleave(2, dim=1)
+        self.register_buffer("cosines", angles.cos().to(device), persistent=False)
+        self.register_buffer("sines", angles.sin().to(device), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GridRotation:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._set_tables(self.cosines.device)
+        return self
+
+
+class PerceptionVisionTower(TowerParts):
+    """Frames to one vector each: embed, ln_pre, blocks, ln_post, attention pooling, projection."""
+
+    patch_embedding: PatchEmbedding
+
+    def __init__(
+        self,
+        config: PerceptionVisionConfig,
+        dim: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embedding = PatchEmbedding(config, mean, std)
+        self.class_embedding = (
+            nn.Parameter(torch.zeros(config.width)) if config.class_token else None
+        )
+        self.positional_embedding = nn.Parameter(torch.zeros(config.num_tokens, config.width))
+        self.ln_pre = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.rotation = GridRotation(config)
+        self.blocks = make_blocks(config)
+        self.ln_post = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.pooling = AttentionPooling(
+            config.width,
+            heads=config.pooling_heads,
+            mlp_width=4 * config.width,
+            activation=config.activation,
+            norm_eps=config.norm_eps,
+        )
+        self.projection = nn.Linear(config.width, dim)
+        self.gradient_checkpointing = 0
+
+    def embed(
+        self, pixels: Shaped[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images tokens channels"]:
+        """What the first block takes: the class token, where there is one, then the patches."""
+        tokens = self.patch_embedding(pixels)
+        if self.class_embedding is not None:
+            first = self.class_embedding.to(tokens.dtype).expand(len(tokens), 1, -1)
+            tokens = torch.cat([first, tokens], dim=1)
+        return self.enter(tokens + self.positional_embedding)
+
+    def enter(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        result: Tensor = self.ln_pre(tokens)
+        return result
+
+    def turn(self, dtype: torch.dtype) -> Rotation:
+        """In the type of the tokens: fp32 tables would make every query and key fp32."""
+        return self.rotation.cosines.to(dtype), self.rotation.sines.to(dtype)
+
+    def read_video(
+        self,
+        first: Float[Tensor, "videos firsts width"],
+        patches: Float[Tensor, "videos frames patches width"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
+        first, patches = self.ln_post(first), self.ln_post(patches)
+        video, frames = pool_video(self.pooling, first, patches, mask)
+        return self.projection(video), self.projection(frames)
+
+    def forward(
+        self,
+        pixels: Shaped[Tensor, "images 3 height width"],
+        *,
+        num_frames: int = 1,
+        frame_mask: Bool[Tensor, "videos frames"] | None = None,
+        patches: bool = False,
+    ) -> Float[Tensor, "images 1 dim"]:
+        tokens = self.embed(pixels)
+        rotation = self.turn(tokens.dtype)
+        for index, block in enumerate(self.blocks):
+            is_checkpointed = index < self.gradient_checkpointing and self.training
+            tokens = run_block(block, tokens, is_checkpointed=is_checkpointed, rotation=rotation)
+        result: Tensor = self.projection(self.pooling(self.ln_post(tokens)))
+        return result[:, None]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        deviation = self.config.width**-0.5
+        weights = [self.positional_embedding, self.patch_embedding.projection.weight]
+        weights += [] if self.class_embedding is None else [self.class_embedding]
+        for weight in [*weights, self.projection.weight]:
+            nn.init.normal_(weight, std=deviation, generator=generator)
+        nn.init.zeros_(self.projection.bias)
+        initialise_blocks(self.blocks, generator)
+        self.pooling.initialise(generator)
+
+
+class PerceptionEncoder(TowerEncoder):
+    """A frame is pooled by attention, a sentence its end token.
+
+    Patches have no place in the joint space, so it gives none.
+    """
+
+    family = "perception"
+    abilities = Abilities(words=True)
+    resize = "stretch"
+    config: PerceptionConfig
+    vision: PerceptionVisionTower
+    text: TextTower
+
+    def __init__(self, config: PerceptionConfig, *, seed: int = 0) -> None:
+        super().__init__()
+        vision = PerceptionVisionTower(
+            config.vision, config.dim, config.pixel_mean, config.pixel_std
+        )
+        text = TextTower(config.text, config.dim)
+        self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
+
+    def read_tokens(
+        self,
+        ids: Int[Tensor, "texts words"],
+        mask: Bool[Tensor, "texts words"],
+        *,
+        words: bool,
+    ) -> TextFeatures:
+        return self.text.read(ids, mask, words=words)
+
+
+# PE-Core's weights in the two layouts that are published: open_clip's and Meta's own.
+
+GIGANTIC = 1536
+"""Width of G, whose heads are 96 wide; in all others they are 64 wide."""
+TIMM_NAMES = {
+    "vision.ln_pre": "visual.trunk.norm_pre",
+    "vision.ln_post": "visual.trunk.norm",
+    "vision.projection": "visual.trunk.head",
+}
+META_NAMES = {"vision.ln_pre": "visual.ln_pre", "vision.ln_post": "visual.ln_post"}
+META_POOLING = {
+    "vision.pooling.out": "visual.attn_pool.attn.out_proj",
+    "vision.pooling.norm": "visual.attn_pool.layernorm",
+    "vision.pooling.mlp.up": "visual.attn_pool.mlp.c_fc",
+    "vision.pooling.mlp.down": "visual.attn_pool.mlp.c_proj",
+}
+
+
+def read_perception(location: Path, *, dtype: torch.dtype = torch.float32) -> PerceptionEncoder:
+    """The encoder of a file or folder, in eval mode; its shape is read off its weights."""
+    if (location / "open_clip_config.json").is_file():
+        ours = from_open_clip(read_open_clip_weights(location))
+    else:
+        path = location if location.is_file() else next(iter(sorted(location.glob("PE-Core*.pt"))))
+        ours = from_meta(read_weight_file(path))
+    config = config_from_weights(ours)
+    with torch.device("meta"):
+        encoder = PerceptionEncoder(config)
+    side = config.vision.patch_size
+    name = "vision.patch_embedding.projection.weight"
+    if ours[name].shape[-1] != side:
+        raise CheckpointError(f"{location}: patches of {list(ours[name].shape[-2:])} pixels")
+    ours[name] = ours[name].flatten(1)
+    return fill(encoder, ours, location, dtype)
+
+
+def from_open_clip(weights: Weights) -> dict[str, Tensor]:
+    """Weights of open_clip's ``CustomTextCLIP`` over a timm trunk, by our names."""
+    trunk = "visual.trunk"
+    ours = rename(weights, TIMM_NAMES) | timm_blocks(weights, f"{trunk}.blocks")
+    ours |= timm_pooling(weights, f"{trunk}.attn_pool")
+    ours["vision.positional_embedding"] = take(weights, f"{trunk}.pos_embed")[0]
+    ours["vision.patch_embedding.projection.weight"] = take(
+        weights, f"{trunk}.patch_embed.proj.weight"
+    )
+    if f"{trunk}.cls_token" in weights:
+        ours["vision.class_embedding"] = weights[f"{trunk}.cls_token"].flatten()
+    text = {name[5:]: value for name, value in weights.items() if name.startswith("text.")}
+    return ours | _text(text) | {"logit_scale": take(weights, "logit_scale")}
+
+
+def from_meta(weights: Weights) -> dict[str, Tensor]:
+    """Weights of Meta's own files by our names; they are CLIP's, with another pooling."""
+    ours = rename(weights, META_NAMES | META_POOLING)
+    ours |= openai_blocks(weights, "vision", "visual.transformer")
+    for kind in ("weight", "bias"):
+        fused = take(weights, f"visual.attn_pool.attn.in_proj_{kind}").chunk(3)
+        for name, part in zip(("query", "key", "value"), fused, strict=True):
+            ours[f"vision.pooling.{name}.{kind}"] = part
+    ours["vision.pooling.probe"] = take(weights, "visual.attn_pool.probe").flatten()
+    ours["vision.positional_embedding"] = take(weights, "visual.positional_embedding")
+    ours["vision.patch_embedding.projection.weight"] = take(weights, "visual.conv1.weight")
+    if "visual.class_embedding" in weights:
+        ours["vision.class_embedding"] = weights["visual.class_embedding"].flatten()
+    projection = take(weights, "visual.proj").T
+    ours["vision.projection.weight"] = projection
+    ours["vision.projection.bias"] = torch.zeros(len(projection), dtype=projection.dtype)
+    return ours | _text(weights) | {"logit_scale": take(weights, "logit_scale")}
+
+
+def _text(weights: Weights) -> dict[str, Tensor]:
+    """CLIP's text tower, whose names both layouts keep."""
+    names = {
+        "text.token_embedding.weight": "token_embedding.weight",
+        "text.positional_embedding": "positional_embedding",
+        "text.ln_final": "ln_final",
+    }
+    ours = rename(weights, names) | openai_blocks(weights, "text", "transformer")
+    # Stored as the right-hand factor of a product; a linear layer keeps the transpose.
+    ours["text.projection.weight"] = take(weights, "text_projection").T
+    return ours
+
+
+def config_from_weights(ours: Mapping[str, Tensor]) -> PerceptionConfig:
+    """The shape of a model by its weights."""
+    patches = ours["vision.patch_embedding.projection.weight"]
+    width, side = patches.shape[0], patches.shape[-1]
+    has_class = "vision.class_embedding" in ours
+    positions = len(ours["vision.positional_embedding"]) - has_class
+    vocabulary, text_width = ours["text.token_embedding.weight"].shape
+    return PerceptionConfig(
+        dim=len(ours["vision.projection.weight"]),
+        vision=PerceptionVisionConfig(
+            image_size=round(positions**0.5) * side,
+            patch_size=side,
+            width=width,
+            layers=depth_of(ours, "vision.blocks."),
+            heads=16 if width == GIGANTIC else max(width // 64, 1),
+            mlp_width=len(ours["vision.blocks.0.mlp.up.weight"]),
+            class_token=has_class,
+            grid_offset=int(has_class),
+        ),
+        text=TextConfig(
+            vocabulary_size=vocabulary,
+            context_length=len(ours["text.positional_embedding"]),
+            width=text_width,
+            layers=depth_of(ours, "text.blocks."),
+            heads=max(text_width // 64, 1),
+            mlp_width=len(ours["text.blocks.0.mlp.up.weight"]),
+            activation="gelu",
+        ),
+    )
+
+
+# PE-Core's entry in the table of towers: which files are of one, and how they are read.
+
+PREFIX = "pe-core"
+
+
+def is_perception(location: Path) -> bool:
+    """Meta's ``PE-Core-*.pt``, a folder with one, or a folder of open_clip with such a trunk."""
+    if location.is_file():
+        return location.name.lower().startswith(PREFIX)
+    trunk = open_clip_trunk(location)
+    return trunk.startswith("vit_pe_core") if trunk else any(location.glob("PE-Core*.pt"))
+
+
+def _load(location: Path, *, dtype: torch.dtype, tokenizer: str | Path | None) -> Pretrained:
+    encoder = read_perception(location, dtype=dtype)
+    return Pretrained(encoder, clip_tokenizer_for(location, tokenizer))
+
+
+ENCODERS.add(
+    "perception",
+    EncoderSpec(
+        name="perception",
+        title="PE-Core (Perception Encoder)",
+        config_class=PerceptionConfig,
+        build=PerceptionEncoder,
+        recognises=is_perception,
+        load=_load,
+    ),
+)

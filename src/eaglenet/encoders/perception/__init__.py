@@ -1,1 +1,0 @@
-"""PE-Core, Meta's Perception Encoder: towers and their files."""

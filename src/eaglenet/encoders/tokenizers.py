@@ -1,0 +1,388 @@
+"""CLIP's tokenizer: cleaned, lower-cased byte-pair encoding between a start and an end token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
+from eaglenet.core.settings import from_plain
+from eaglenet.core.types import Tokens
+from eaglenet.encoders.weights import read_json, read_optional_json
+
+# Any tokenizer that lies in a ``tokenizer.json``: Unigram, WordPiece or byte-pair encoding.
+
+FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+OWN = "eaglenet"
+"""Our key in ``tokenizer_config.json``; its presence says whose file it is."""
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """What ``tokenizer.json`` does not say.
+
+    context_length: most tokens of a text, start and end included.
+    pad_id: fills the columns after the end.
+    """
+
+    context_length: int
+    pad_id: int = 0
+
+
+class JsonTokenizer:
+    """Sentences to :class:`Tokens`, with the start and end tokens that the file itself adds."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
+        self.settings = settings
+        # Cut and filled here: the library keeps both as state, which threads would share.
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._start, self._end = _frame_of(backend)
+
+    @classmethod
+    def from_file(cls, path: Path, settings: TokenizerSettings) -> JsonTokenizer:
+        """Read a ``tokenizer.json``."""
+        return cls(read_backend(path), settings)
+
+    @staticmethod
+    def is_saved_in(folder: Path) -> bool:
+        """Was the tokenizer of this folder written by :meth:`save`?"""
+        settings = read_optional_json(folder / SETTINGS)
+        return settings is not None and OWN in settings
+
+    @classmethod
+    def load(cls, folder: Path) -> JsonTokenizer:
+        """What :meth:`save` wrote."""
+        plain = read_json(folder / SETTINGS)[OWN]
+        return cls.from_file(folder / FILE, from_plain(TokenizerSettings, plain))
+
+    def save(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._backend.save(str(folder / FILE))
+        settings: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": self.settings.context_length,
+            "pad_token": self._backend.id_to_token(self.settings.pad_id),
+            OWN: asdict(self.settings),
+        }
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self._backend.get_vocab_size())
+
+    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Ids of ``max_length`` columns (all the tower takes, if not given)."""
+        limit = self.settings.context_length
+        width = limit if max_length is None else max_length
+        added = len(self._start) + len(self._end)
+        if not added < width <= limit:
+            raise UsageError(f"max_length {width}: this model takes {added + 1} to {limit} tokens")
+        if isinstance(texts, str):
+            texts = [texts]
+        encodings = self._backend.encode_batch_fast(
+            [valid_unicode(text) for text in texts], add_special_tokens=False
+        )
+        rows, lengths = [], []
+        for encoding in encodings:
+            tokens = [*self._start, *encoding.ids[: width - added], *self._end]
+            lengths.append(len(tokens))
+            rows.append(tokens + [self.settings.pad_id] * (width - len(tokens)))
+        # One tensor of all rows: a tensor a row takes longer than the tokenizer itself.
+        ids = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), width)
+        mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+        return Tokens(ids, mask)
+
+
+def read_backend(path: Path) -> tokenizers.Tokenizer:
+    """The library's own object from a ``tokenizer.json``."""
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointError(f"{path}: not a tokenizer ({error})") from error
+
+
+def valid_unicode(text: str) -> str:
+    """Text that has a UTF-8 form: surrogate pairs are joined, lone ones become U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _frame_of(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """What the file's own template puts before and after a text."""
+    plain = backend.encode("a", add_special_tokens=False).ids
+    whole = backend.encode("a").ids
+    for place in range(len(whole) - len(plain) + 1):
+        if whole[place : place + len(plain)] == plain:
+            return whole[:place], whole[place + len(plain) :]
+    raise CheckpointError("the tokenizer changes a text when it adds start and end tokens")
+
+
+START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
+CONTEXT_LENGTH = 77
+PATTERN = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d"
+    r"|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
+TABLE_MERGES = 49152 - 256 - 2
+"""How many merges of OpenAI's table its models use; the rest of the file is left over."""
+
+MOST_TOKENS = 10_000_000
+
+Merge = tuple[str, str]
+
+
+class ClipTokenizer:
+    """Sentences to :class:`Tokens`: start, words, end, then zeros.
+
+    Args:
+        vocabulary: token -> id. The end token should have the largest id: CLIP finds it so.
+        merges: pairs of tokens, most frequent first.
+        added_tokens: tokens that are never split, beside start and end; as in ``tokenizer.json``.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Mapping[str, int],
+        merges: Sequence[Merge],
+        *,
+        added_tokens: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        for token in (START, END):
+            if token not in vocabulary:
+                raise CheckpointError(f"the vocabulary has no {token!r}; expected CLIP's")
+        self.start_id = vocabulary[START]
+        self.end_id = vocabulary[END]
+        try:
+            self._backend = _pipeline(vocabulary, merges)
+            self._backend.add_special_tokens(_special_tokens(added_tokens))
+        except Exception as error:  # the library raises nothing more precise
+            raise CheckpointError(f"the vocabulary and its merges do not fit: {error}") from error
+        self._backend.post_processor = processors.RobertaProcessing(
+            (END, self.end_id), (START, self.start_id), trim_offsets=False, add_prefix_space=False
+        )
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self._backend.get_vocab_size())
+
+    def __call__(self, texts: Sequence[str], max_length: int = 32) -> Tokens:
+        """Ids of ``max_length`` columns; longer texts are cut before the end token."""
+        if not 2 <= max_length <= CONTEXT_LENGTH:
+            raise UsageError(
+                f"max_length {max_length}: CLIP takes 2 to {CONTEXT_LENGTH} tokens; "
+                "32 and 64 are usual"
+            )
+        if isinstance(texts, str):
+            texts = [texts]
+        encodings = self._backend.encode_batch_fast(
+            [valid_unicode(text) for text in texts], add_special_tokens=False
+        )
+        ids = torch.zeros(len(encodings), max_length, dtype=torch.int64)
+        mask = torch.zeros(len(encodings), max_length, dtype=torch.bool)
+        for row, encoding in enumerate(encodings):
+            words = encoding.ids[: max_length - 2]
+            ids[row, : len(words) + 2] = torch.tensor([self.start_id, *words, self.end_id])
+            mask[row, : len(words) + 2] = True
+        return Tokens(ids, mask)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> ClipTokenizer:
+        """From ``tokenizer.json``, or ``vocab.json`` and ``merges.txt``, or OpenAI's table."""
+        folder = Path(folder)
+        if (folder / "tokenizer.json").is_file():
+            return cls._from_tokenizer_json(folder / "tokenizer.json")
+        if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            with _named(folder / "vocab.json"):
+                vocabulary = untrusted.read_object(folder / "vocab.json", untrusted.MAX_VOCABULARY)
+            with _named(folder / "merges.txt"):
+                lines = untrusted.read_text(folder / "merges.txt", untrusted.MAX_VOCABULARY).split(
+                    "\n"
+                )
+                return cls._from_foreign(vocabulary, [_pair(line) for line in lines[1:] if line])
+        for table in sorted(folder.glob("bpe_simple_vocab_16e6.txt*")):
+            return cls.from_table(table)
+        raise ModelNotFoundError(
+            f"no vocabulary in {folder}: looked for tokenizer.json, vocab.json with merges.txt, "
+            "and bpe_simple_vocab_16e6.txt.gz; copy the one that belongs to the checkpoint there"
+        )
+
+    @classmethod
+    def _from_tokenizer_json(cls, path: Path) -> ClipTokenizer:
+        with _named(path):
+            content = untrusted.read_object(path, untrusted.MAX_VOCABULARY)
+            model = content.get("model")
+            if not isinstance(model, dict):
+                raise ValueError("it describes no model")
+            if model.get("type", "BPE") != "BPE" or model.get("end_of_word_suffix") != WORD_END:
+                raise ValueError(
+                    f"not CLIP's byte-pair encoding (model {model.get('type')!r:.60}, "
+                    f"word end {model.get('end_of_word_suffix')!r:.60})"
+                )
+            if not {"merges", "vocab"} <= set(model):
+                raise ValueError("its model has no vocab or no merges")
+            merges = [_pair(m) if isinstance(m, str) else tuple(m) for m in model["merges"]]
+            return cls._from_foreign(model["vocab"], merges, content.get("added_tokens") or ())
+
+    @classmethod
+    def _from_foreign(cls, vocabulary: Any, merges: Any, added_tokens: Any = ()) -> ClipTokenizer:
+        _check_vocabulary(vocabulary, merges, added_tokens)
+        return cls(vocabulary, merges, added_tokens=added_tokens)
+
+    @classmethod
+    def from_table(cls, path: str | Path) -> ClipTokenizer:
+        """From OpenAI's ``bpe_simple_vocab_16e6.txt.gz``."""
+        path = Path(path)
+        with _named(path):
+            data = untrusted.read_bytes(path, untrusted.MAX_VOCABULARY)
+            if path.suffix == ".gz":
+                data = untrusted.gunzip(data, untrusted.MAX_VOCABULARY)
+            lines = data.decode("utf-8").split("\n")[1 : TABLE_MERGES + 1]
+            return cls.from_merges([_pair(line) for line in lines])
+
+    @classmethod
+    def from_merges(cls, merges: Sequence[Merge]) -> ClipTokenizer:
+        """CLIP's layout of ids: bytes, bytes that end a word, merges, start, end."""
+        alphabet = _byte_alphabet()
+        tokens = alphabet + [letter + WORD_END for letter in alphabet]
+        tokens += dict.fromkeys("".join(merge) for merge in merges)
+        tokens += [START, END]
+        return cls({token: index for index, token in enumerate(tokens)}, merges)
+
+    @classmethod
+    def from_words(cls, words: Iterable[str], vocabulary_size: int | None = None) -> ClipTokenizer:
+        """Learn a small vocabulary from words or sentences; any other text still has ids.
+
+        Without ``vocabulary_size`` every word that was seen becomes one token.
+        """
+        alphabet = _byte_alphabet()
+        base = 2 * len(alphabet) + 2
+        if vocabulary_size is not None and vocabulary_size < base:
+            raise UsageError(f"vocabulary_size {vocabulary_size}: the bytes alone need {base}")
+        learner = _pipeline({END: 0}, [])
+        trainer = trainers.BpeTrainer(
+            vocab_size=1_000_000 if vocabulary_size is None else vocabulary_size,
+            initial_alphabet=alphabet,
+            end_of_word_suffix=WORD_END,
+            show_progress=False,
+        )
+        learner.train_from_iterator([valid_unicode(word) for word in words], trainer)
+        merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
+        if vocabulary_size is not None:
+            merges = merges[: vocabulary_size - base]
+        return cls.from_merges(merges)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and what transformers needs to read it."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._backend.save(str(folder / "tokenizer.json"))
+        settings = {
+            "tokenizer_class": "CLIPTokenizer",
+            "bos_token": START,
+            "eos_token": END,
+            "pad_token": END,
+            "unk_token": END,
+            "model_max_length": CONTEXT_LENGTH,
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _pipeline(vocabulary: Mapping[str, int], merges: Sequence[Merge]) -> Any:
+    """Clean, split into words, then into bytes, then merge; the order transformers uses."""
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab=dict(vocabulary),
+            merges=list(merges),
+            continuing_subword_prefix="",
+            end_of_word_suffix=WORD_END,
+            fuse_unk=False,
+            unk_token=END,
+        )
+    )
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of reading a vocabulary, with the file they are in."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged, or no vocabulary ({error})") from error
+
+
+def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
+    """The library behind trusts its input: ids, pairs and names are checked here."""
+    if not isinstance(vocabulary, Mapping):
+        raise CheckpointError("the vocabulary is not a table of tokens and ids")
+    for token, number in vocabulary.items():
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not is_number or not 0 <= number < MOST_TOKENS or not _is_text(token):
+            raise CheckpointError(f"the vocabulary gives {token!r:.60} the id {number!r:.60}")
+    if len(set(vocabulary.values())) != len(vocabulary):
+        raise CheckpointError("the vocabulary gives one id to several tokens")
+    for merge in merges:
+        if len(merge) != 2 or not all(map(_is_text, merge)):
+            raise CheckpointError(f"a merge is {merge!r:.60}; expected two tokens")
+    if not isinstance(added_tokens, Sequence):
+        raise CheckpointError("added_tokens is not a list")
+    for added in added_tokens:
+        if not isinstance(added, Mapping) or not _is_text(added.get("content")):
+            raise CheckpointError(f"an added token is {added!r:.60}; expected its content")
+        names = ("single_word", "lstrip", "rstrip", "normalized")
+        if not all(isinstance(added.get(name, False), bool) for name in names):
+            raise CheckpointError(f"an added token has an option that is not a bool: {added!r:.60}")
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a token can be kept: text without lone surrogates."""
+    return (isinstance(value, str) and value.isascii()) or (
+        isinstance(value, str) and value == valid_unicode(value)
+    )
+
+
+def _special_tokens(added: Sequence[Mapping[str, Any]]) -> list[Any]:
+    flags: dict[str, dict[str, Any]] = {START: {}, END: {}}
+    for token in added:
+        names = ("single_word", "lstrip", "rstrip", "normalized")
+        flags[str(token["content"])] = {name: token[name] for name in names if name in token}
+    return [
+        tokenizers.AddedToken(content, special=True, **({"normalized": False} | options))
+        for content, options in flags.items()
+    ]
+
+
+def _byte_alphabet() -> list[str]:
+    """GPT-2's letter for each byte: printable ones stand for themselves and come first."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(byte) for byte in printable] + [chr(256 + n) for n in range(256 - len(printable))]
+
+
+def _pair(line: str) -> Merge:
+    first, second = line.split()
+    return first, second

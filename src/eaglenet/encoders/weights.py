@@ -1,0 +1,375 @@
+"""Files that model folders are made of: JSON, weights in one file or in shards."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
+
+# Weights that are read when their values are asked for, so that a tower nobody uses costs nothing.
+
+MAPPED_BYTES = 2**26
+"""What is read through one mapping of a file: its pages count as memory until it is let go."""
+
+_ON_DEMAND: ContextVar[bool] = ContextVar("weights_on_demand", default=False)
+
+
+@contextmanager
+def reading_on_demand() -> Iterator[None]:
+    """Whoever reads a file of weights in here gets their shapes, and their values when asked for.
+
+    Modules that were filled so have to be realised before they compute.
+    """
+    token = _ON_DEMAND.set(True)
+    try:
+        yield
+    finally:
+        _ON_DEMAND.reset(token)
+
+
+def is_on_demand() -> bool:
+    """Whether weights are to be given as :class:`DeferredTensor`."""
+    return _ON_DEMAND.get()
+
+
+class DeferredTensor(Tensor):
+    """A weight whose shape is known and whose values are read each time they are asked for.
+
+    To torch it lies on the meta device. Rearranging and casting give another one; anything else is
+    computed with the values, except changes in place, which nobody would see again.
+    """
+
+    _read: Callable[[], Tensor]
+    _is_new: bool = False
+    """Whether its values are computed, so that they are nobody else's: no view, no mapped file."""
+    _before_cast: DeferredTensor | None = None
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in WITHOUT_VALUES:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if func in NOTED and _can_be_noted(func, args, kwargs):
+            return _noted(func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        if name.endswith("_") and not name.endswith("__") and isinstance(args[0], cls):
+            raise UsageError(f"{name}: a weight that is read on demand cannot be changed in place")
+        named = dict(zip(kwargs, _with_values(kwargs.values()), strict=True))
+        return func(*_with_values(args), **named)
+
+    def read(self) -> Tensor:
+        """A tensor with the values; it may be a part of a larger piece of memory."""
+        return self._read()
+
+
+REARRANGING = frozenset(
+    {Tensor.detach, Tensor.reshape, Tensor.flatten, Tensor.__getitem__, Tensor.T.__get__}  # type: ignore[attr-defined]
+)
+CASTING = frozenset({Tensor.to, Tensor.float})
+COMPUTING = frozenset({Tensor.mul, torch.cat})
+NOTED = REARRANGING | CASTING | COMPUTING | {Tensor.chunk, torch.as_strided}
+WITHOUT_VALUES = frozenset(
+    {Tensor.numel, Tensor.element_size, Tensor.is_floating_point, Tensor.size, Tensor.dim}
+    | {Tensor.__len__, Tensor.requires_grad_}
+    | {
+        getattr(Tensor, name).__get__
+        for name in ("shape", "dtype", "ndim", "is_meta", "requires_grad", "grad_fn")
+    }
+)
+
+
+def deferred(like: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
+    """A weight of the shape and type of ``like``, whose values ``read`` gives."""
+    return _made(_shape(like.shape, like.dtype), read)
+
+
+def _shape(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _made(shape: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
+    made: DeferredTensor = torch.Tensor._make_subclass(DeferredTensor, shape)
+    made._read = read
+    return made
+
+
+def deferred_file(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a file of safetensors, of which ``weights`` are mapped views."""
+    file = _MappedFile(path, weights)
+    return {name: deferred(value, partial(file.read, name)) for name, value in weights.items()}
+
+
+def deferred_copies(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights that are mapped, or in memory: what is made of them is deferred."""
+    return {name: deferred(value, value.clone) for name, value in weights.items()}
+
+
+class _MappedFile:
+    """A file of safetensors that is mapped anew now and then, so that few of its pages are held."""
+
+    def __init__(self, path: Path, weights: Mapping[str, Tensor]) -> None:
+        self._path = path
+        self._look_up: Callable[[str], Tensor] = weights.__getitem__
+        self._read_bytes = 0
+
+    def read(self, name: str) -> Tensor:
+        from safetensors import safe_open
+
+        try:
+            if self._read_bytes > MAPPED_BYTES:
+                self._look_up = safe_open(self._path, framework="pt").get_tensor
+                self._read_bytes = 0
+            value = self._look_up(name)
+        except Exception as error:  # a file that was replaced since can fail in any way
+            raise CheckpointError(f"{self._path}: {name} cannot be read ({error})") from error
+        self._read_bytes += value.nbytes
+        return value
+
+
+def realise(module: nn.Module, *, without: nn.Module | None = None) -> None:
+    """Read the weights of a module that were deferred, but those of one module inside it."""
+    left = set() if without is None else set(without.modules())
+    for owner in module.modules():
+        if owner not in left:
+            _replace(owner, _own_values)
+
+
+def forget(module: nn.Module) -> None:
+    """Let go of the weights of a module, deferred or not; shapes stay."""
+    for owner in module.modules():
+        _replace(owner, lambda each: _shape(each.shape, each.dtype))
+    module.to("meta")
+
+
+def is_deferred(module: nn.Module) -> bool:
+    """Whether weights of a module are still to be read."""
+    return any(isinstance(each, DeferredTensor) for each in module.parameters())
+
+
+def _replace(owner: nn.Module, change: Callable[[DeferredTensor], Tensor]) -> None:
+    parameters: dict[str, Any] = owner._parameters  # a deferred one is a Parameter by its mark
+    for name, weight in parameters.items():
+        if isinstance(weight, DeferredTensor):
+            parameters[name] = nn.Parameter(change(weight), weight.requires_grad)
+    for name, buffer in owner._buffers.items():
+        if isinstance(buffer, DeferredTensor):
+            owner._buffers[name] = change(buffer)
+
+
+def _own_values(weight: DeferredTensor) -> Tensor:
+    """Values in memory of their own: a view would keep all that it is a part of."""
+    values = weight.read()
+    return values if weight._is_new else values.clone()
+
+
+def _noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``func`` gives, to be computed when values are asked for."""
+    first = args[0]
+
+    def compute() -> Any:
+        return func(*_with_values(args), **kwargs)
+
+    if func in CASTING:
+        dtype = torch.float32 if func is Tensor.float else args[1]
+        if dtype is first.dtype:
+            return first
+        cast = _made(_shape(first.shape, dtype), compute)
+        cast._before_cast, cast._is_new = first, True
+        return cast
+    if func is Tensor.detach:
+        with torch._C.DisableTorchFunctionSubclass():
+            same = _made(func(first), first._read)
+        same._before_cast, same._is_new = first._before_cast, first._is_new
+        return same
+    if func in REARRANGING and first._before_cast is not None:
+        # Casting last, so that a few values of a large weight are looked up without casting all.
+        return func(first._before_cast, *args[1:], **kwargs).to(first.dtype)
+    with torch._C.DisableTorchFunctionSubclass():
+        shapes = _shapes(func, args, kwargs)
+    if isinstance(shapes, Tensor):
+        result = _made(shapes, compute)
+        result._is_new = func in COMPUTING
+        return result
+    return tuple(
+        _made(shape, partial(lambda place: compute()[place], place))
+        for place, shape in enumerate(shapes)
+    )
+
+
+def _shapes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``func`` gives, without values.
+
+    Views only on the meta device: there torch computes anything else in Python, and imports its
+    compiler for that, which takes seconds.
+    """
+    if func is torch.cat:
+        parts = args[0]
+        rows = sum(len(part) for part in parts)
+        return _shape((rows, *parts[0].shape[1:]), parts[0].dtype)
+    if func is Tensor.mul:
+        return _shape(np.broadcast_shapes(*(part.shape for part in args)), args[0].dtype)
+    return func(_shape(args[0].shape, args[0].dtype), *args[1:], **kwargs)
+
+
+def _can_be_noted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether all of it is deferred, and used as readers of weights do."""
+    if func is Tensor.to:
+        return not kwargs and [type(each) for each in args[1:]] == [torch.dtype]
+    if func not in COMPUTING:
+        return True
+    parts = args[0] if func is torch.cat else args
+    is_deferred = all(isinstance(part, DeferredTensor) for part in parts)
+    return is_deferred and not kwargs and len({part.dtype for part in parts}) == 1
+
+
+def _with_values(arguments: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(_with_value, arguments))
+
+
+def _with_value(argument: Any) -> Any:
+    if isinstance(argument, DeferredTensor):
+        return argument.read()
+    if isinstance(argument, list):
+        return list(_with_values(argument))
+    return argument
+
+
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+
+
+def model_type(folder: Path) -> str | None:
+    """``model_type`` of a folder's ``config.json``; "" where it says none, None without a file."""
+    path = folder / "config.json"
+    return str(read_json(path).get("model_type", "")) if path.is_file() else None
+
+
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+
+
+def open_clip_trunk(folder: Path) -> str:
+    """The timm trunk that a folder of open_clip names; "" where it is none or names none."""
+    values = read_optional_json(folder / OPEN_CLIP_CONFIG) or {}
+    vision = values.get("model_cfg", values).get("vision_cfg", {})
+    return str(vision.get("timm_model_name", "")) if isinstance(vision, dict) else ""
+
+
+def read_open_clip_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a folder in open_clip's layout."""
+    return read_weights(folder, OPEN_CLIP_WEIGHTS)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return untrusted.read_object(path, untrusted.MAX_VOCABULARY)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path}: not JSON ({error})") from error
+
+
+def read_optional_json(path: Path) -> dict[str, Any] | None:
+    return read_json(path) if path.is_file() else None
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n")
+
+
+def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[str, Tensor]:
+    """The weights in the first of these files that is there, all shards joined."""
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if not name.endswith(".index.json"):
+            return read_weight_file(path)
+        shards = shard_names(read_json(path), path)
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing:
+            raise ModelNotFoundError(f"{folder}: {name} names files that do not exist: {missing}")
+        return {k: v for shard in shards for k, v in read_weight_file(folder / shard).items()}
+    raise ModelNotFoundError(
+        f"{folder} has a configuration but no weights; looked for {', '.join(names)}"
+    )
+
+
+Filled = TypeVar("Filled", bound=nn.Module)
+
+
+def fill(
+    module: Filled, weights: Mapping[str, Tensor], location: Path, dtype: torch.dtype
+) -> Filled:
+    """Give a module without values these weights, in ``dtype``, and put it in eval mode."""
+    for name, value in module.state_dict().items():
+        if name not in weights:
+            raise CheckpointError(f"{location}: no weight for {name}")
+        if weights[name].shape != value.shape:
+            raise CheckpointError(
+                f"{location}: {name} is {list(weights[name].shape)}, config.json says "
+                f"{list(value.shape)}"
+            )
+    module.load_state_dict({name: w.to(dtype) for name, w in weights.items()}, assign=True)
+    return module.eval()
+
+
+def shard_names(index: dict[str, Any], path: Path) -> list[str]:
+    """Files that an index of weights names; plain names beside it and no others."""
+    names = index.get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CheckpointError(f"{path}: weight_map should be a table of names and files")
+    shards = sorted(set(names.values()))
+    for name in shards:
+        if name != Path(name).name or not name or "\0" in name:
+            raise CheckpointError(f"{path}: names {name!r:.60}, which is not a file beside it")
+    return shards
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The weights of a file of safetensors; on demand where that was asked for."""
+    import safetensors.torch
+
+    weights: dict[str, Tensor] = safetensors.torch.load_file(path)
+    return deferred_file(path, weights) if is_on_demand() else weights
+
+
+def read_weight_file(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return read_safetensors(path)
+        is_zip = zipfile.is_zipfile(path)
+        if is_zip:
+            untrusted.check_zip(path)
+        weights: dict[str, Tensor] = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand()
+        )
+        if not isinstance(weights, dict) or not all(
+            isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+        ):
+            raise ValueError("expected names and tensors")
+        untrusted.check_tensor_bytes(weights.values(), path)
+        return deferred_copies(weights) if is_on_demand() else weights
+    except Exception as error:  # a damaged file can fail in any way
+        raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error

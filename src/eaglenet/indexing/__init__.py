@@ -1,0 +1,1 @@
+"""From folders of videos to clips in a store."""

@@ -1,0 +1,284 @@
+"""Frames and a thumbnail of requested clips, decoded here or ahead in worker processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.indexing.fetching import local_path, version_now
+from eaglenet.indexing.files import CHANGED, FileVersion
+from eaglenet.search.store.splitting import Splitting
+from eaglenet.video.decoding import decode_windows
+from eaglenet.video.images import to_jpeg
+from eaglenet.video.limits import Limits
+from eaglenet.video.pixels import Pixels
+from eaglenet.video.pool import Budget, Done, Failed, map_ahead
+from eaglenet.video.reader import KEPT
+from eaglenet.video.sampling import shared_step
+from eaglenet.video.windows import HeldFrames
+
+if TYPE_CHECKING:
+    from eaglenet.search.store.tables import ClipKey
+
+
+# Cutting long videos into clips: fixed lengths that overlap, or shots.
+
+Window = tuple[float, float]
+
+MIN_SHOT = 1.0
+"""Seconds; shorter shots are joined to the one before."""
+
+
+def check_splitting(splitting: Splitting) -> Splitting:
+    """Refuse lengths that make no clips."""
+    if not splitting.clip_seconds > 0:
+        raise UsageError(f"--clip-seconds must be above 0, not {splitting.clip_seconds}")
+    if not 0 <= splitting.overlap < splitting.clip_seconds:
+        raise UsageError(
+            f"--overlap must be at least 0 and below the clip's {splitting.clip_seconds} s, "
+            f"not {splitting.overlap}"
+        )
+    return splitting
+
+
+def with_shared_frames(splitting: Splitting, spec: FrameSpec) -> Splitting:
+    """For a new store: overlapping clips look at the same frames, each of which is encoded once."""
+    step = 0.0
+    if spec.sampling == "uniform" and not spec.fast:
+        step = shared_step(splitting.clip_seconds, splitting.overlap, spec.num_frames)
+    return dataclasses.replace(splitting, frame_step=step)
+
+
+def fixed_windows(
+    duration: float, clip_seconds: float, overlap: float, start: float = 0.0
+) -> list[Window]:
+    """Windows of equal length over ``[start, start + duration]``; the last ends with the video.
+
+    A rest that the last window could not show more than its overlap of is left to that window.
+
+    >>> fixed_windows(20.0, 10.0, 2.0)
+    [(0.0, 10.0), (8.0, 18.0), (16.0, 20.0)]
+    """
+    if duration <= clip_seconds:
+        return [(start, start + duration)]
+    step = clip_seconds - overlap
+    windows: list[Window] = []
+    position = 0.0
+    while not windows or windows[-1][1] < start + duration - 1e-6:
+        windows.append((start + position, start + min(position + clip_seconds, duration)))
+        # Counting rather than adding up keeps the times of long films exact.
+        position = len(windows) * step
+    return windows
+
+
+def shot_windows(
+    cuts: Sequence[float], duration: float, clip_seconds: float, overlap: float
+) -> list[Window]:
+    """Windows between cuts (seconds); long shots are cut further, very short ones joined."""
+    edges = [0.0]
+    for cut in sorted(cuts):
+        if cut - edges[-1] >= MIN_SHOT and duration - cut >= MIN_SHOT:
+            edges.append(cut)
+    edges.append(duration)
+    windows: list[Window] = []
+    for start, end in pairwise(edges):
+        windows += fixed_windows(end - start, clip_seconds, overlap, start)
+    return windows
+
+
+def windows_of(
+    path: Path, stretches: Sequence[tuple[float, float]], splitting: Splitting
+) -> list[Window]:
+    """The clips of a file, in the stretches of time in which frames are shown."""
+    length, overlap = splitting.clip_seconds, splitting.overlap
+    if splitting.shots and len(stretches) == 1:
+        from eaglenet.video.decoding import shot_boundaries
+
+        return shot_windows(shot_boundaries(path), stretches[0][1], length, overlap)
+    return [
+        window
+        for start, end in stretches
+        for window in fixed_windows(end - start, length, overlap, start)
+    ]
+
+
+THUMBNAIL_SIZE = 160
+"""Shorter side in pixels, of the whole frame: what a model sees is cut to a square."""
+CLIPS_AT_ONCE = 16
+"""Neighbouring clips that a worker decodes in one pass: 29 MB of pixels for 12 frames of 224. Each
+pass decodes from the keyframe before it on, seconds of film whose frames another one gives."""
+FIRST_CLIPS = 4
+"""Of the first passes over a file, so that encoding begins and other workers have a part early."""
+PREFETCH = 4
+
+
+@dataclass(frozen=True)
+class ClipRequest:
+    """Neighbouring clips wanted of one file."""
+
+    content: str
+    path: str
+    numbers: tuple[int, ...]
+    windows: tuple[Window, ...]
+    version: FileVersion | None = None
+    """Of the file that was hashed; one that was exchanged since gives no clips."""
+    duration: float = 0.0
+    """Of the whole file, which its budget depends on."""
+
+
+@dataclass(frozen=True)
+class ClipFrames(HeldFrames):
+    """A decoded clip."""
+
+    key: ClipKey
+    path: str
+    window: Window
+    pixels: Pixels
+    """``[frames, 3, size, size]``"""
+    is_real: NDArray[np.bool_]
+    times: NDArray[np.float32]
+    thumbnail: bytes
+
+
+@dataclass(frozen=True)
+class ClipFailure:
+    """A clip that gave no frames."""
+
+    key: ClipKey
+    reason: str
+    is_passing: bool = False
+    """Whether the file could not be reached: nothing is said of what is in it."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Frames of a file did not decode, and others up to ``seconds`` away stand in for them."""
+
+    content: str
+    seconds: float
+
+
+def split_request(
+    content: str,
+    path: str,
+    windows: dict[int, Window],
+    version: FileVersion | None = None,
+    duration: float = 0.0,
+) -> Iterator[ClipRequest]:
+    """Requests for the clips of one file, in pieces that travel well."""
+    numbers = sorted(windows)
+    start = 0
+    while start < len(numbers):
+        # As many as before it, so 4, 4, 8 and then always 16.
+        count = min(max(start, FIRST_CLIPS), CLIPS_AT_ONCE)
+        part = tuple(numbers[start : start + count])
+        start += count
+        chosen = tuple(windows[number] for number in part)
+        yield ClipRequest(content, path, part, chosen, version, duration)
+
+
+@dataclass(frozen=True)
+class DecodedClips:
+    """What a request gave: each of its clips as frames or as a failure, in order."""
+
+    clips: tuple[ClipFrames | ClipFailure, ...]
+    largest_error: float
+    """Seconds to the farthest frame that stands in for one that did not decode."""
+
+
+def decode_ahead(
+    requests: Iterable[ClipRequest],
+    spec: FrameSpec,
+    workers: int,
+    limits: Limits | None = None,
+    step: float = 0.0,
+) -> Iterator[ClipFrames | ClipFailure | Damage]:
+    """Every requested clip once, as frames or as a failure, in order; damage before its clips.
+
+    ``step``: seconds between the frames of a whole clip (``Splitting.frame_step``).
+    With workers the requests are taken in another thread, a few ahead of the results.
+    """
+    work = partial(decode_clips, spec=spec, step=step)
+    budget = decoding_budget(limits or Limits())
+    outcomes = map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget)
+    try:
+        yield from spread(outcomes)
+    finally:
+        KEPT.close()
+
+
+def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
+    """What the clips of one file may cost together."""
+    return Budget(
+        limits.memory,
+        lambda request: request.content,
+        lambda request: limits.time_for(request.duration),
+    )
+
+
+def spread(
+    outcomes: Iterable[Done[ClipRequest, DecodedClips] | Failed[ClipRequest]],
+) -> Iterator[ClipFrames | ClipFailure | Damage]:
+    """Clip by clip what requests gave."""
+    for outcome in outcomes:
+        request = outcome.request
+        if isinstance(outcome, Failed):
+            for number in request.numbers:
+                yield ClipFailure((request.content, number), outcome.reason)
+            continue
+        if outcome.result.largest_error:
+            yield Damage(request.content, outcome.result.largest_error)
+        yield from outcome.result.clips
+
+
+def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> DecodedClips:
+    """The clips of a request in one pass over the file; one that cannot be decoded is a failure."""
+    try:
+        require_version(request.path, request.version)
+        local = local_path(request.path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        keys = [(request.content, number) for number in request.numbers]
+        return DecodedClips(tuple(ClipFailure(key, reason, is_passing=True) for key in keys), 0.0)
+    found = {
+        video.window: video
+        for video in decode_windows(
+            local,
+            spec,
+            request.windows,
+            threads=1,
+            skip_damaged=True,
+            picture_size=THUMBNAIL_SIZE,
+            keep_open=True,
+            step=step,
+        )
+    }
+    clips: list[ClipFrames | ClipFailure] = []
+    for number, window in zip(request.numbers, request.windows, strict=True):
+        key, video = (request.content, number), found.get(window)
+        if video is None or not video.is_real.any():
+            clips.append(ClipFailure(key, "too few of its frames could be decoded"))
+            continue
+        picture = to_jpeg(video.pixels[0] if video.picture is None else video.picture)
+        decoded = (video.pixels, video.is_real, video.times)
+        clips.append(ClipFrames(key, request.path, window, *decoded, picture))
+    require_version(request.path, request.version)
+    # The nearest keyframes are some way off in whole files too.
+    errors = () if spec.fast else (video.largest_error for video in found.values())
+    return DecodedClips(tuple(clips), max(errors, default=0.0))
+
+
+def require_version(path: str, version: FileVersion | None) -> None:
+    """Refuse a file that is not the one that was hashed: its clips would stand for another's."""
+    if version is not None and version_now(path) != version:
+        raise VideoDecodeError(path, CHANGED)

@@ -1,0 +1,277 @@
+"""A model on disk: ``config.json`` + ``model.safetensors`` + ``tokenizer.json`` in one folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
+from eaglenet.core.files import write_json, write_tensors
+from eaglenet.core.run_folder import MODEL
+from eaglenet.core.settings import from_plain
+from eaglenet.core.types import Encoder, FrameSpec
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.catalogue import ALIASES
+from eaglenet.encoders.clip_config import check_sizes
+from eaglenet.encoders.weights import read_safetensors, reading_on_demand, realise
+from eaglenet.methods.base import METHODS, EvaluationHabits, Method
+
+# Weights stored in a quarter of their size: int8 matrices with one scale a row.
+
+SCALES = "::scales"
+SMALLEST = 4096
+"""Matrices of fewer entries save nothing worth their rounding."""
+
+
+def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights to store."""
+    stored: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        if value.ndim != 2 or value.numel() < SMALLEST or not value.is_floating_point():
+            stored[name] = value.half() if value.is_floating_point() else value
+            continue
+        scales = value.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
+        stored[name] = (value.float() / scales).round().to(torch.int8)
+        stored[name + SCALES] = scales
+    return stored
+
+
+def from_int8(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`to_int8`; weights that were not stored so are left as they are."""
+    if not any(name.endswith(SCALES) for name in stored):
+        return dict(stored)
+    weights: dict[str, Tensor] = {}
+    for name, value in stored.items():
+        if name.endswith(SCALES):
+            continue
+        scales = stored.get(name + SCALES)
+        if scales is None:
+            weights[name] = value.float() if value.is_floating_point() else value
+        elif value.ndim != 2 or scales.shape != (len(value), 1):
+            raise CheckpointError(
+                f"{name} is {list(value.shape)}, its scales {list(scales.shape)}; "
+                "expected one for each row"
+            )
+        else:
+            weights[name] = value.float() * scales.float()
+    return weights
+
+
+FORMAT = 1
+Storage = Literal["full", "int8"]
+MARGIN = 2**24
+"""Weights that a method's builder may take away from the towers."""
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+PACKAGED = Path(__file__).parent.parent / "models"
+"""Models that come with the package, by name."""
+
+
+def save(method: Method, folder: str | Path, *, storage: Storage = "full") -> None:
+    """Write a model folder that :func:`load` gives back with bit-identical scores.
+
+    Files are replaced one by one and whole, the configuration last; other files are left alone.
+    ``storage="int8"`` takes a quarter of the space and rounds the weights (`methods.int8_weights`).
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    encoder = method.encoder
+    description = {
+        "eaglenet": FORMAT,
+        "method": method.name,
+        "config": dataclasses.asdict(method.config),
+        "encoder": {
+            "kind": encoder.family,
+            "config": dataclasses.asdict(encoder.config),
+        },
+        "frame_spec": dataclasses.asdict(method.frame_spec),
+    }
+    if method.habits != EvaluationHabits():
+        description["habits"] = dataclasses.asdict(method.habits)
+    weights = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in method.state_dict().items()
+    }
+    if storage == "int8":
+        weights = to_int8(weights)
+    write_tensors(folder / WEIGHTS, weights)
+    if method.tokenizer is not None:
+        method.tokenizer.save(folder)
+    write_json(folder / CONFIG, description)
+
+
+def is_packaged(name_or_folder: str | Path) -> bool:
+    """Is this the name of a model that comes with the package? A path, even ``./demo``, is not."""
+    return (
+        isinstance(name_or_folder, str)
+        and name_or_folder.isidentifier()
+        and (PACKAGED / name_or_folder / CONFIG).is_file()
+    )
+
+
+def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> Method:
+    """A model in eval mode, with its tokenizer.
+
+    Args:
+        name_or_folder: ``demo`` (the small model of the package, even where a folder of that name
+            lies about: write ``./demo`` for it), a folder written by :func:`save` or by training,
+            or a folder, file or hub id of any known tower family, or ``fast``, ``balanced``,
+            ``best`` or ``multilingual``, which gives the zero-shot model: the mean of its frames
+            against its sentence.
+        device: where it computes; ``auto`` is a GPU where there is one.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return _find(name_or_folder).to(device).eval()
+
+
+def load_for_texts(name_or_folder: str | Path) -> Method:
+    """:func:`load` on a CPU, without reading the image tower: its weights are deferred.
+
+    They can be looked at (:mod:`eaglenet.encoders.weights`); ``encoder.release_vision`` is next.
+    """
+    with reading_on_demand():
+        method = _find(name_or_folder)
+    encoder = method.encoder
+    realise(method, without=encoder.vision if isinstance(encoder, TowerEncoder) else None)
+    return method.eval()
+
+
+def _find(name_or_folder: str | Path) -> Method:
+    if isinstance(name_or_folder, str):
+        name_or_folder = ALIASES.get(name_or_folder, name_or_folder)
+    folder = Path(name_or_folder).expanduser()
+    packaged = PACKAGED / str(name_or_folder)
+    if is_packaged(name_or_folder):
+        folder = packaged
+    for inside in (folder, folder / MODEL):
+        description = _read_description(inside)
+        if description is not None:
+            return _load_folder(inside, description)
+    if str(name_or_folder) == "demo":
+        raise ModelNotFoundError(
+            f"the demo model is not in {packaged}; reinstall the package, or name a model folder"
+        )
+    from eaglenet.encoders.loading import load_pretrained
+
+    encoder, tokenizer = load_pretrained(name_or_folder)
+    spec = METHODS["clip4clip"]
+    method = spec.build(spec.config_class(), encoder)
+    method.tokenizer = tokenizer
+    return method
+
+
+def _read_description(folder: Path) -> dict[str, Any] | None:
+    """Our ``config.json``; None where there is none, or it belongs to another format."""
+    path = folder / CONFIG
+    if not path.is_file():
+        return None
+    try:
+        description = untrusted.read_json(path)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path}: not JSON ({error}); write the model again") from error
+    if not isinstance(description, dict) or "eaglenet" not in description:
+        return None
+    if description["eaglenet"] != FORMAT:
+        raise CheckpointError(
+            f"{path}: written in form {description['eaglenet']!r:.60}, this version reads form "
+            f"{FORMAT}; upgrade eaglenet, or save the model with this version"
+        )
+    return description
+
+
+def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
+    path = folder / CONFIG
+    expected = {"eaglenet", "method", "config", "encoder", "frame_spec"}
+    if set(description) - {"habits"} != expected:
+        odd = ", ".join(sorted(set(description) - {"habits"} ^ expected))
+        raise CheckpointError(f"{path}: missing or unknown {odd}; upgrade eaglenet or save again")
+    weights = _read_weights(folder / WEIGHTS)
+    try:
+        spec = METHODS[str(description["method"])]
+        config = from_plain(spec.config_class, description["config"], where="config")
+        check_sizes(config)
+        frame_spec = from_plain(FrameSpec, description["frame_spec"], where="frame_spec")
+        habits = from_plain(EvaluationHabits, description.get("habits", {}), where="habits")
+        encoder = _build_encoder(description["encoder"], weights, path)
+        method = spec.build(config, encoder)
+        method.frame_spec, method.habits = frame_spec, habits
+    except (UsageError, TypeError, KeyError, ValueError, RuntimeError, AssertionError) as error:
+        raise CheckpointError(
+            f"{path}: {error}; a newer eaglenet may have written it: upgrade, or save it again"
+        ) from error
+    _assign(method, weights, folder)
+    from eaglenet.encoders.loading import read_tokenizer
+
+    method.tokenizer = read_tokenizer(folder)
+    return method
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} does not exist; copy it beside {CONFIG} or save the model again"
+        )
+    try:
+        weights = read_safetensors(path)
+    except Exception as error:  # a damaged file can fail in any way
+        raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
+    return from_int8(weights)
+
+
+def _build_encoder(plain: Any, weights: Mapping[str, Tensor], path: Path) -> Encoder:
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("kind"), str):
+        raise CheckpointError(f"{path}: encoder should say its kind and config")
+    try:
+        spec = ENCODERS[str(plain["kind"])]
+    except UnknownNameError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    config = from_plain(spec.config_class, plain["config"], where="encoder.config")
+    check_sizes(config)
+    if spec.reads_features:
+        return spec.build(config)
+    # Without values first: drawing random weights only to replace them takes seconds.
+    with torch.device("meta"):
+        encoder = spec.build(config)
+    start = "encoder."
+    own = {name[len(start) :]: value for name, value in weights.items() if name.startswith(start)}
+    known_shapes = {name: value.shape for name, value in encoder.state_dict().items()}
+    if all(name in own and own[name].shape == shape for name, shape in known_shapes.items()):
+        encoder.load_state_dict({name: own[name] for name in known_shapes}, assign=True)
+        return encoder
+    wanted = sum(shape.numel() for shape in known_shapes.values())
+    held = sum(value.numel() for value in weights.values())
+    if wanted > 2 * held + MARGIN:
+        raise CheckpointError(
+            f"{path}: describes an encoder of {wanted:,} weights, {WEIGHTS} holds {held:,}"
+        )
+    # The method's builder changes the towers, so that names or shapes differ until then.
+    return spec.build(config)
+
+
+def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+    expected = method.state_dict()
+    for title, names in (
+        ("are missing", set(expected) - set(weights)),
+        ("are not of this model", set(weights) - set(expected)),
+    ):
+        if names:
+            listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+            raise CheckpointError(
+                f"{folder / WEIGHTS}: {len(names)} weights {title}: {listed}; the file does not "
+                f"belong to this {CONFIG}"
+            )
+    for name, value in expected.items():
+        if weights[name].shape != value.shape:
+            raise CheckpointError(
+                f"{folder / WEIGHTS}: {name} is {list(weights[name].shape)}, {CONFIG} says "
+                f"{list(value.shape)}"
+            )
+    # Assigned, not copied: a model saved in half precision stays so.
+    method.load_state_dict(weights, assign=True)

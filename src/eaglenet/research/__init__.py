@@ -1,0 +1,1 @@
+"""Datasets, training, evaluation and experiments: everything a paper needs."""

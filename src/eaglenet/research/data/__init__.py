@@ -1,0 +1,26 @@
+"""Annotations to records, records to batches. Importing this package registers the datasets."""
+
+from eaglenet.research.data import datasets, demo
+from eaglenet.research.data.records import (
+    DATASETS,
+    DatasetSpec,
+    RetrievalProtocol,
+    Split,
+    VideoRecord,
+)
+from eaglenet.research.data.sources import SOURCES, Source, SourceSpec, add_dataset, add_source
+
+__all__ = [
+    "DATASETS",
+    "SOURCES",
+    "DatasetSpec",
+    "RetrievalProtocol",
+    "Source",
+    "SourceSpec",
+    "Split",
+    "VideoRecord",
+    "add_dataset",
+    "add_source",
+    "datasets",
+    "demo",
+]

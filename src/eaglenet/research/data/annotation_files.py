@@ -1,0 +1,219 @@
+"""Reading annotation files of others: each failure names the file and the place in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core import untrusted
+from eaglenet.core.errors import DatasetError
+from eaglenet.research.data.records import check_id, clean_captions, report_empty_captions
+from eaglenet.video.containers import VIDEO_SUFFIXES
+
+# DiDeMo has files that end in .null; people's folders have not.
+LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null"}
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return untrusted.read_bytes(path, untrusted.MAX_ANNOTATIONS)
+    except FileNotFoundError:
+        raise DatasetError(f"{path} does not exist") from None
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DatasetError(f"{path} cannot be read: {error}") from error
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 file (a byte-order mark is dropped); other bytes are an error with their place."""
+    content = read_bytes(path)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DatasetError(
+            f"{path}: byte 0x{error.object[error.start]:02x} at position {error.start} "
+            f"(line {line}) is not UTF-8; re-save the file as UTF-8"
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    text = read_text(path)
+    try:
+        return untrusted.parse_json(text)
+    except json.JSONDecodeError as error:
+        raise DatasetError(
+            f"{path}: broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from error
+    except ValueError as error:
+        raise DatasetError(f"{path}: broken JSON: {error}") from error
+
+
+def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """(line number, object) of every line that is not blank."""
+    rows = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = untrusted.parse_json(line)
+        except ValueError as error:
+            raise DatasetError(f"{path}: broken JSON in line {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise DatasetError(f"{path}: line {number} is not a JSON object")
+        rows.append((number, row))
+    return rows
+
+
+def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
+    """(line number, row) of a CSV with a header; ``columns`` must be there."""
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    rows = []
+    try:
+        header = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = header
+        absent = [name for name in columns if name not in header]
+        if absent:
+            # A quoted name may have line breaks, and a broken file one of a thousand letters.
+            names = ", ".join(" ".join(name.split())[:60] for name in header[:20])
+            raise DatasetError(f"{path}: column {absent[0]!r} is missing; the header has {names}")
+        for row in reader:
+            if None in row or any(value is None for value in row.values()):
+                raise DatasetError(
+                    f"{path}: line {reader.line_num} does not have the {len(header)} columns of "
+                    "the header; quote captions that hold commas"
+                )
+            rows.append((reader.line_num, row))
+    except csv.Error as error:
+        raise DatasetError(f"{path}: broken CSV at line {reader.line_num}: {error}") from error
+    return rows
+
+
+def read_list(path: Path) -> list[str]:
+    """One entry a line, blank lines skipped; an entry twice is an error."""
+    entries = [line.strip() for line in read_text(path).split("\n") if line.strip()]
+    refuse_duplicates(entries, path)
+    if not entries:
+        raise DatasetError(f"{path}: the list is empty")
+    return entries
+
+
+def refuse_duplicates(entries: Sequence[str], path: Path) -> None:
+    seen: set[str] = set()
+    for entry in entries:
+        if entry in seen:
+            raise DatasetError(f"{path}: {entry!r} is listed more than once; keep one line of it")
+        seen.add(entry)
+
+
+def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
+    """The first of ``names`` in ``root`` or its ``folders``; says where it looked if none."""
+    if not root.is_dir():
+        raise DatasetError(f"{root} is not a folder; give the one that holds the annotation files")
+    tried = [root, *(root / folder for folder in ("annotations", "data", *folders))]
+    tried += [root / "annotations" / folder for folder in folders]
+    for candidate in tried:
+        for name in names:
+            if (candidate / name).is_file():
+                return candidate / name
+    inside = ", ".join(("annotations", "data", *folders))
+    raise DatasetError(f"{' or '.join(names)} not found; looked in {root} and its folders {inside}")
+
+
+class VideoFinder:
+    """File of a video id, whatever its extension. The folders are walked once, here.
+
+    Links to folders are followed, loops are not. Where several files fit an id, the earlier folder
+    wins, then the first path in sorted order; :meth:`ambiguous` lists such ids.
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.by_stem: dict[str, list[Path]] = {}
+        seen: set[str] = set()
+        for folder in folders:
+            if not folder.is_dir():
+                raise DatasetError(f"{folder} is not a folder; give one that holds video files")
+            for path in sorted(self._walk(folder, seen)):
+                self.by_stem.setdefault(stem_of(path.name), []).append(path)
+
+    @staticmethod
+    def _walk(folder: Path, seen: set[str]) -> Iterable[Path]:
+        for inside, subfolders, names in os.walk(folder, followlinks=True):
+            real = os.path.realpath(inside)
+            if real in seen:
+                subfolders.clear()
+                continue
+            seen.add(real)
+            for name in names:
+                if is_video_name(name):
+                    yield Path(inside, name)
+
+    def candidates(self, video_id: str) -> list[Path]:
+        """Every file that fits: whole name first, then the id as a stem, then without extension."""
+        paths = self.by_stem.get(video_id) or self.by_stem.get(stem_of(video_id)) or []
+        exact = [path for path in paths if path.name == video_id]
+        return exact + [path for path in paths if path.name != video_id]
+
+    def find(self, video_id: str) -> Path | None:
+        paths = self.candidates(video_id)
+        return paths[0] if paths else None
+
+    def ambiguous(self, video_ids: Iterable[str]) -> dict[str, list[Path]]:
+        """Ids that more than one file fits, with the files; the first one is used."""
+        found = {video_id: self.candidates(video_id) for video_id in video_ids}
+        return {video_id: paths for video_id, paths in found.items() if len(paths) > 1}
+
+
+def stem_of(name: str) -> str:
+    """``name`` without a video extension; a trailing dot counts as one (DiDeMo has such names)."""
+    stem, dot, suffix = name.rpartition(".")
+    is_extension = dot and stem and (not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES)
+    return stem if is_extension else name
+
+
+def is_video_name(name: str) -> bool:
+    """Known extension, or none at all; hidden files are not videos."""
+    if name.startswith("."):
+        return False
+    _, dot, suffix = name.rpartition(".")
+    return not dot or not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES
+
+
+def finder_for(root: Path, video_folders: Sequence[Path | str] | Path | str = ()) -> VideoFinder:
+    """Given folders (or the one given) first, then everything under ``root``."""
+    # The letters of one path are a sequence too, and its first one is the whole disk.
+    folders = [video_folders] if isinstance(video_folders, Path | str) else video_folders
+    return VideoFinder([*(Path(folder).expanduser() for folder in folders), root])
+
+
+# Annotations that are a list of entries, each a video and one caption of it.
+
+
+def captions_of_entries(
+    dataset: str, path: Path, entries: Sequence[Any], *, video: str, caption: str, title: str
+) -> dict[str, list[str]]:
+    """The captions of each video, in file order; ``title`` is what an entry is called in errors.
+
+    ``video`` and ``caption`` are the keys. Empty captions are counted and left out.
+    """
+    captions: dict[str, list[str]] = {}
+    num_empty = 0
+    for place, entry in enumerate(entries):
+        where = f"{path}: {title} {place}"
+        try:
+            video_id, text = entry[video], entry[caption]
+        except (TypeError, KeyError):
+            raise DatasetError(f"{where} needs the keys {video!r} and {caption!r}") from None
+        check_id(video_id, where)
+        kept, empty = clean_captions([text], where)
+        if kept:
+            captions.setdefault(video_id, []).extend(kept)
+        num_empty += empty
+    report_empty_captions(dataset, num_empty, path)
+    return captions

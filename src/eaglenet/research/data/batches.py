@@ -1,0 +1,249 @@
+"""Where the pairs of a batch come from: stored features or cached frames."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from eaglenet.core.errors import CheckpointError, ConfigError, DatasetError
+from eaglenet.core.types import PairBatch, Tokens
+from eaglenet.research.data.features import FeatureSplit
+from eaglenet.research.data.frame_cache import FrameCache
+from eaglenet.research.data.records import Split
+
+__all__ = [
+    "CachedPairs",
+    "FeaturePairs",
+    "PairSource",
+    "prefetch",
+]
+
+logger = logging.getLogger(__name__)
+
+Tokenize = Callable[..., Tokens]
+"""``tokenize(texts, max_length=...)``."""
+Item = TypeVar("Item")
+
+
+class PairSource(Protocol):
+    """Gives the pairs of text indices ``0 .. len(video_of_text) - 1``."""
+
+    video_of_text: Int[Tensor, "texts"]
+
+    def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch: ...
+
+
+class FeaturePairs:
+    """Pairs of stored features, gathered on the device that holds them."""
+
+    def __init__(self, split: FeatureSplit) -> None:
+        self.split = split
+        self.video_of_text = split.video_of_text
+
+    def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
+        chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.split.device)
+        owners = self.split.video_of_text[chosen]
+        return PairBatch(self.split.text_batch(chosen), self.split.video_batch(owners), owners)
+
+
+class CachedPairs:
+    """Pairs of cached frames. Videos that the cache had to skip are left out of ``split`` here."""
+
+    def __init__(
+        self, split: Split, cache: FrameCache, tokenizer: Tokenize, *, max_words: int = 32
+    ) -> None:
+        self.cache = cache.bound_to(split)
+        present = self.cache.available
+        if not present.any():
+            raise DatasetError(
+                f"{cache.folder}: none of the {len(split)} videos of {split.dataset} {split.name} "
+                "is in the cache; build it for this split"
+            )
+        usable = [video.video_id for video, here in zip(split.videos, present, strict=True) if here]
+        if len(usable) < len(split):
+            logger.warning(
+                "%s %s: %d of %d videos are in the frame cache",
+                split.dataset,
+                split.name,
+                len(usable),
+                len(split),
+            )
+            split = split.only(usable, "not in the frame cache")
+            self.cache = self.cache.bound_to(split)
+        self.split = split
+        self.tokenizer = tokenizer
+        self.max_words = max_words
+        self.video_of_text = split.video_of_text
+
+    def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        owners = self.video_of_text[chosen]
+        texts = [self.split.texts[index] for index in chosen.tolist()]
+        tokens = self.tokenizer(texts, max_length=self.max_words)
+        return PairBatch(tokens, self.cache.clips(owners), owners)
+
+
+def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
+    """The same items in the same order, made ahead in a thread; its errors are raised here."""
+    ready: queue.Queue[tuple[Item | None, BaseException | None, bool]] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def give(item: Item | None, error: BaseException | None, is_last: bool) -> None:
+        while not stopped.is_set():
+            try:
+                ready.put((item, error, is_last), timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for item in items:
+                give(item, None, False)
+                if stopped.is_set():
+                    return
+            give(None, None, True)
+        except BaseException as error:
+            give(None, error, True)
+
+    thread = threading.Thread(target=work, name="prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error, is_last = ready.get()
+            if error is not None:
+                raise error
+            if is_last:
+                return
+            yield item  # type: ignore[misc]
+    finally:
+        stopped.set()
+        thread.join(timeout=5)
+
+
+# Which pairs make a batch: a sampler that a killed run can take up again at the same pair.
+
+
+class PairSampler:
+    """Batches of text indices; the video of each text comes with it.
+
+    The order of an epoch depends on the seed and the epoch alone, never on what was drawn before,
+    so any position can be entered directly. With several processes every rank draws the same
+    batch and takes its own slice: joined in rank order they are the single-process batch.
+
+    Args:
+        video_of_text: the video each text belongs to.
+        batch_size: pairs of the whole batch, over all ranks.
+        one_caption: an epoch sees each video once, with a caption drawn anew each epoch, instead
+            of each caption once, when two captions of a video may meet in a batch.
+        neighbours: videos 2k and 2k + 1 always come next to each other, with an even batch size in
+            one batch: for data whose hard negatives are neighbours. Needs ``one_caption``.
+    """
+
+    def __init__(
+        self,
+        video_of_text: Int[Tensor, "texts"],
+        batch_size: int,
+        seed: int,
+        *,
+        one_caption: bool = False,
+        neighbours: bool = False,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.video_of_text = video_of_text.cpu()
+        self.batch_size = batch_size
+        self.seed = seed
+        self.one_caption = one_caption
+        self.neighbours = neighbours
+        self.rank = rank
+        self.world = world
+        self._num_videos = int(torch.bincount(self.video_of_text).count_nonzero())
+        self._check()
+
+    def _check(self) -> None:
+        if self.batch_size < 1 or self.world < 1 or not 0 <= self.rank < self.world:
+            raise ConfigError(
+                f"batch size {self.batch_size}, rank {self.rank} of {self.world}: "
+                "expected a batch size of 1 or more and 0 <= rank < world"
+            )
+        if self.batch_size % self.world:
+            raise ConfigError(
+                f"batch size {self.batch_size} cannot be shared by {self.world} processes; "
+                f"use a multiple of {self.world}"
+            )
+        if self.num_drawn < self.batch_size:
+            kind = "videos" if self.one_caption else "captions"
+            raise ConfigError(
+                f"{self.num_drawn} {kind} cannot fill one batch of {self.batch_size}: "
+                "an epoch would be empty; lower it with --set training.batch_size=N"
+            )
+        if self.neighbours and not self.one_caption:
+            raise ConfigError(
+                "neighbours keeps pairs of videos together, one caption each: set one_caption=True "
+                '(training.captions="one")'
+            )
+
+    @property
+    def num_drawn(self) -> int:
+        """Pairs that an epoch draws; those of a short last batch are dropped."""
+        return self._num_videos if self.one_caption else len(self.video_of_text)
+
+    def __len__(self) -> int:
+        """Batches in an epoch; the same for every epoch and every rank."""
+        return self.num_drawn // self.batch_size
+
+    def epoch_batches(self, epoch: int) -> list[Tensor]:
+        """This rank's share of every batch of an epoch, as int64 index tensors."""
+        order = self._order(epoch)
+        batches = torch.split(order, self.batch_size)[: len(self)]
+        share = self.batch_size // self.world
+        return [batch[self.rank * share :][:share] for batch in batches]
+
+    def check_identity(self, earlier: Mapping[str, Any]) -> None:
+        """Refuse the identity of other data or settings: the order would silently be another."""
+        for key, value in self.identity().items():
+            if earlier.get(key) != value:
+                raise CheckpointError(
+                    f"the run was started with {key} {earlier.get(key)!r}, now it is {value!r}; "
+                    "resume with the same data and settings"
+                )
+
+    def identity(self) -> dict[str, Any]:
+        """All that the order of an epoch depends on."""
+        owners = self.video_of_text.to(torch.int64).numpy().tobytes()
+        return {
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "one_caption": self.one_caption,
+            "neighbours": self.neighbours,
+            "num_texts": len(self.video_of_text),
+            "pairs": hashlib.sha256(owners).hexdigest()[:16],
+        }
+
+    def _order(self, epoch: int) -> Int[Tensor, "drawn"]:
+        digest = hashlib.sha256(f"pairs:{self.seed}:{epoch}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        order = torch.randperm(len(self.video_of_text), generator=generator)
+        if self.one_caption:
+            owners = self.video_of_text[order]
+            # After a stable sort by video the first of each run is a random caption of it.
+            by_video = torch.argsort(owners, stable=True)
+            run = owners[by_video]
+            first = torch.ones_like(run, dtype=torch.bool)
+            first[1:] = run[1:] != run[:-1]
+            chosen = order[by_video[first]]
+            if self.neighbours:
+                couples = torch.randperm((len(chosen) + 1) // 2, generator=generator)
+                places = (2 * couples[:, None] + torch.arange(2)).flatten()
+                return chosen[places[places < len(chosen)]]
+            order = chosen[torch.randperm(len(chosen), generator=generator)]
+        return order

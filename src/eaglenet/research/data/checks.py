@@ -1,0 +1,217 @@
+"""What is really there: files found, missing and undecodable, and splits that share a video."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core.errors import DatasetError, UsageError, VideoDecodeError
+from eaglenet.core.progress import Progress, tell
+from eaglenet.core.types import FrameSpec
+from eaglenet.research.data.annotation_files import finder_for
+from eaglenet.research.data.records import DATASETS, Split, VideoRecord
+
+
+@dataclass(frozen=True)
+class VideoProblem:
+    """A video that cannot be used, and why."""
+
+    video_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """What is at hand of one split."""
+
+    name: str
+    protocol: str
+    num_videos: int
+    num_captions: int
+    num_found: int
+    missing: tuple[str, ...] = ()
+    undecodable: tuple[VideoProblem, ...] = ()
+    left_out: tuple[VideoProblem, ...] = ()
+    ambiguous: tuple[str, ...] = ()
+    longest_caption: int = 0
+
+    @property
+    def num_usable(self) -> int:
+        return self.num_found - len(self.undecodable)
+
+    @property
+    def summary(self) -> str:
+        return f"{self.num_usable:,} of {self.num_videos:,} {self.name} videos present"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Everything a check found. ``exit_code``: 0 all fine, 3 files are missing, 1 broken."""
+
+    dataset: str
+    root: str
+    splits: tuple[SplitReport, ...]
+    overlaps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """'train and test' -> ids that are in both."""
+    broken: Mapping[str, str] = field(default_factory=dict)
+    """Split -> why its annotations could not be read."""
+    decoded: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        if self.overlaps or self.broken:
+            return 1
+        incomplete = any(
+            report.missing or report.undecodable or report.left_out for report in self.splits
+        )
+        return 3 if incomplete else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        content = asdict(self)
+        for entry, report in zip(content["splits"], self.splits, strict=True):
+            entry["num_usable"] = report.num_usable
+            entry["summary"] = report.summary
+        content["exit_code"] = self.exit_code
+        return content
+
+
+def check_dataset(
+    name: str,
+    root: Path | str,
+    *,
+    splits: Sequence[str] | None = None,
+    video_folders: Sequence[Path | str] = (),
+    decode: bool = False,
+    probe_files: bool = True,
+    spec: FrameSpec | None = None,
+    workers: int = 2,
+    progress: Progress | None = None,
+    **options: Any,
+) -> CheckReport:
+    """Look at every video of every split. Files are opened; with ``decode`` frames are taken too.
+
+    One split with broken annotations does not hide the others; when all are broken that is raised.
+    """
+    dataset = DATASETS[name]
+    root = Path(root)
+    names = tuple(splits or dataset.splits)
+    base = root if root.is_dir() else root.parent
+    if not base.is_dir():
+        raise DatasetError(f"{root} does not exist; give the folder that holds the dataset")
+    finder = finder_for(base, video_folders)
+    loaded: list[Split] = []
+    broken: dict[str, str] = {}
+    for split in names:
+        try:
+            loaded.append(dataset.load(root, split, finder=finder, **options))
+        except UsageError:
+            raise
+        except DatasetError as error:
+            broken[split] = str(error)
+    if not loaded:
+        raise DatasetError("; ".join(dict.fromkeys(broken.values())))
+    problems = look_at_files(loaded, decode, probe_files, spec or FrameSpec(), workers, progress)
+    reports = tuple(
+        report_split(split, problems, tuple(finder.ambiguous(split.video_ids))) for split in loaded
+    )
+    return CheckReport(name, str(root), reports, find_overlaps(loaded), broken, decode)
+
+
+def report_split(
+    split: Split, problems: Mapping[Path, str], ambiguous: tuple[str, ...]
+) -> SplitReport:
+    undecodable = tuple(
+        VideoProblem(video.video_id, problems[video.path])
+        for video in split.videos
+        if video.path is not None and video.path in problems
+    )
+    return SplitReport(
+        name=split.name,
+        protocol=split.protocol.name,
+        num_videos=split.num_listed,
+        num_captions=len(split.texts),
+        num_found=len(split) - len(split.missing),
+        missing=tuple(video.video_id for video in split.missing),
+        undecodable=undecodable,
+        left_out=tuple(VideoProblem(entry.video_id, entry.reason) for entry in split.left_out),
+        ambiguous=ambiguous,
+        longest_caption=max(len(text) for text in split.texts),
+    )
+
+
+def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
+    """Ids, and files, that two splits share: a score on them would be worthless."""
+    overlaps = {}
+    for place, first in enumerate(splits):
+        for second in splits[place + 1 :]:
+            ids = set(first.video_ids) & set(second.video_ids)
+            files = {video.path for video in first.videos if video.path is not None}
+            same_file = {video.video_id for video in second.videos if video.path in files}
+            shared = ids | same_file
+            if shared:
+                ordered = tuple(key for key in second.video_ids if key in shared)
+                overlaps[f"{first.name} and {second.name}"] = ordered
+    return overlaps
+
+
+def look_at_files(
+    splits: Sequence[Split],
+    decode: bool,
+    probe_files: bool,
+    spec: FrameSpec,
+    workers: int,
+    progress: Progress | None,
+) -> dict[Path, str]:
+    """Path -> reason, of files that cannot be opened, or with ``decode`` give no frames."""
+    if not (decode or probe_files):
+        return {}
+    records: dict[Path, VideoRecord] = {}
+    for split in splits:
+        for video in split.videos:
+            if video.path is not None:
+                records.setdefault(video.path, video)
+    outcomes = decode_files(records, spec, workers) if decode else probe_all(records, workers)
+    problems = {}
+    for done, (path, reason) in enumerate(outcomes, start=1):
+        if reason is not None:
+            problems[path] = reason
+        tell(progress, "decoding videos" if decode else "opening videos", done, len(records))
+    return problems
+
+
+def probe_all(
+    records: Mapping[Path, VideoRecord], workers: int
+) -> Iterator[tuple[Path, str | None]]:
+    from eaglenet.video.decoding import probe
+
+    def cause(path: Path) -> str | None:
+        try:
+            probe(path)
+        except VideoDecodeError as error:
+            return error.cause
+        return None
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        yield from zip(records, pool.map(cause, records), strict=True)
+
+
+def decode_files(
+    records: Mapping[Path, VideoRecord], spec: FrameSpec, workers: int
+) -> Iterator[tuple[Path, str | None]]:
+    from eaglenet.video.decoding import decode_many
+    from eaglenet.video.pool import Failed
+
+    items = [(str(path), path, record.window) for path, record in records.items()]
+    for outcome in decode_many(items, spec, workers=workers):
+        reason = outcome.reason if isinstance(outcome, Failed) else None
+        yield Path(outcome.request.video_id), reason
+
+
+def count_reasons(problems: Sequence[VideoProblem]) -> list[tuple[str, int]]:
+    """Reasons with their counts, most frequent first."""
+    return Counter(problem.reason for problem in problems).most_common()

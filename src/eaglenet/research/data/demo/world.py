@@ -1,0 +1,327 @@
+"""The demo world: which things happen in a clip, in which order, and sentences that say so.
+
+A clip holds one or two *events*: a coloured shape of some size that does something. Clips come as
+twins that differ only in time:
+
+- ``sequence``: two things happen one after the other; the twin has them in the other order, and
+  consists of the very same frames.
+- ``passage``: shapes enter or leave while the other is there; the twin has the other order.
+- ``single``: one motion; the twin is the clip played backwards (left/right, grows/shrinks, ...).
+
+A sentence names colour, shape, size and motion of every event and their order, so it fits one clip
+of a split and no other. Splits share no clip. One in twenty colour-shape-motion combinations is
+kept for ``val`` and one for ``test``: about half of the clips there show one never trained on.
+
+``DemoWorld(seed, unmentioned=n)`` adds to each clip n events that no sentence names, in one half of
+it: what a text has to leave out, as in real videos.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eaglenet.core.errors import UsageError
+
+COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "cyan")
+SHAPES = ("circle", "square", "triangle", "star", "cross", "diamond", "ring")
+SIZES = {"small": 0.10, "big": 0.19}  # radius as a fraction of the frame's side
+SPLITS = ("train", "val", "test")
+NUM_FRAMES = 24
+FRAMES_PER_SECOND = 8
+CAPTIONS_PER_SCENE = 4
+
+Point = tuple[float, float]
+# Drawn with equal chances: three in five clips are about two things one after the other.
+KINDS = ("sequence", "sequence", "sequence", "passage", "single")
+
+# Motions of one family are each other's time reversal.
+REVERSED = {
+    "left": "right",
+    "right": "left",
+    "up": "down",
+    "down": "up",
+    "grow": "shrink",
+    "shrink": "grow",
+    "enter": "leave",
+    "leave": "enter",
+}
+FAMILY = {motion: min(motion, other) for motion, other in REVERSED.items()} | {
+    "across": "across",
+    "still": "still",
+}
+SEQUENCE_MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "across", "still")
+PASSAGE_MOTIONS = ("enter", "leave")
+
+VERBS = {
+    "left": ("moves left", "goes to the left", "slides left"),
+    "right": ("moves right", "goes to the right", "slides right"),
+    "up": ("moves up", "goes up", "rises"),
+    "down": ("moves down", "goes down", "falls"),
+    "across": ("moves across", "goes from corner to corner", "crosses the screen"),
+    "grow": ("grows", "gets bigger", "becomes larger"),
+    "shrink": ("shrinks", "gets smaller", "becomes smaller"),
+    "still": ("stays still", "does not move", "stands still"),
+    "enter": ("enters", "comes in", "enters the screen"),
+    "leave": ("leaves", "goes out", "leaves the screen"),
+}
+SIZE_WORDS = {"small": ("small", "little"), "big": ("big", "large")}
+ORDERED = (
+    "{first} before {second}",
+    "{first} then {second}",
+    "first {first} and then {second}",
+    "{second} after {first}",
+    "after {first} {second}",
+    "{first} and later {second}",
+)
+ALONE = ("{first}", "the video shows how {first}", "only {first}", "{first} alone")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A shape that does something. Positions and radii are fractions of the side, y downwards."""
+
+    colour: str
+    shape: str
+    size: str
+    motion: str
+    path: tuple[Point, Point] = ((0.5, 0.5), (0.5, 0.5))
+    radii: tuple[float, float] = (0.1, 0.1)
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What sentences say of it."""
+        return self.colour, self.shape, self.size, self.motion
+
+    @property
+    def combination(self) -> tuple[str, str, str]:
+        """What may be kept for one split: a motion and its reversal go together."""
+        return self.colour, self.shape, FAMILY[self.motion]
+
+    def backwards(self) -> Event:
+        path, radii = (self.path[1], self.path[0]), (self.radii[1], self.radii[0])
+        return replace(self, motion=REVERSED[self.motion], path=path, radii=radii)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One clip before it is drawn. ``boundary`` is the frame at which the second event begins."""
+
+    scene_id: str
+    split: str
+    kind: str
+    events: tuple[Event, ...]
+    boundary: int
+    background: tuple[int, int, int]
+    captions: tuple[str, ...]
+    twin_id: str | None
+    unmentioned: tuple[Event, ...] = ()
+    unmentioned_first: bool = False
+
+    @property
+    def drawn(self) -> tuple[Event, ...]:
+        """Everything there is to see; :meth:`spans` goes with it."""
+        return self.events + self.unmentioned
+
+    @property
+    def key(self) -> tuple[tuple[str, str, str, str], ...]:
+        return tuple(event.key for event in self.events)
+
+    def spans(self) -> tuple[tuple[float, float], ...]:
+        """Start and end of each drawn event, as fractions of the clip."""
+        middle = self.boundary / NUM_FRAMES
+        told = ((0.0, 1.0),) if len(self.events) == 1 else ((0.0, middle), (middle, 1.0))
+        if not self.unmentioned:
+            return told
+        count = len(self.unmentioned)
+        untold = tuple((number / count, (number + 1) / count) for number in range(count))
+        shift, other = (0.5, 0.0) if self.unmentioned_first else (0.0, 0.5)
+        return tuple((start / 2 + shift, end / 2 + shift) for start, end in told) + tuple(
+            (start / 2 + other, end / 2 + other) for start, end in untold
+        )
+
+
+class DemoWorld:
+    """All clips of one seed. ``scenes(split, count)`` always begins with the same ones."""
+
+    def __init__(self, seed: int = 0, *, unmentioned: int = 0) -> None:
+        if unmentioned < 0:
+            raise UsageError(f"{unmentioned} unmentioned events asked for; expected 0 or more")
+        self.seed = seed
+        self.unmentioned = unmentioned
+
+    def scenes(self, split: str, count: int) -> list[Scene]:
+        """``count`` distinct clips, twins next to each other.
+
+        With an odd count the last clip is one in which nothing moves, and which has no twin.
+        """
+        if split not in SPLITS:
+            raise UsageError(f"the demo world has no split {split!r}; known: {', '.join(SPLITS)}")
+        if count < 1:
+            raise UsageError(f"{count} clips asked for; expected at least 1")
+        generator = np.random.default_rng([self.seed, SPLITS.index(split)])
+        seen: set[object] = set()
+        scenes: list[Scene] = []
+        while len(scenes) + 1 < count:
+            pair = self._draw_twins(generator, split, len(scenes))
+            if pair[0].key not in seen:
+                seen.update((pair[0].key, pair[1].key))
+                scenes += pair
+        if len(scenes) < count:
+            scenes.append(self._draw_still(np.random.default_rng([self.seed, 99]), split, count))
+        if self.unmentioned:
+            scenes = [self._distracted(scene, number // 2) for number, scene in enumerate(scenes)]
+        return scenes
+
+    def _distracted(self, scene: Scene, couple: int) -> Scene:
+        """The clip with events that nobody mentions; twins get the same ones."""
+        place = SPLITS.index(scene.split)
+        generator = np.random.default_rng([self.seed, place, self.unmentioned, couple])
+        others = tuple(
+            _draw_event(generator, SEQUENCE_MOTIONS, lane=None) for _ in range(self.unmentioned)
+        )
+        is_first = bool(generator.integers(2))
+        return replace(scene, unmentioned=others, unmentioned_first=is_first)
+
+    def home(self, combination: tuple[str, str, str]) -> str:
+        """The one split a combination is kept for, or ``train``: used in every split."""
+        bucket = _bucket((self.seed, *combination), 20)
+        return "test" if bucket == 0 else "val" if bucket == 1 else "train"
+
+    def _draw_twins(
+        self, generator: np.random.Generator, split: str, position: int
+    ) -> tuple[Scene, Scene]:
+        while True:
+            kind = _pick(generator, KINDS)
+            events = self._draw_events(generator, kind)
+            if events is not None and self._belongs(events, split):
+                break
+        if kind == "single":
+            boundary = other_boundary = NUM_FRAMES
+            other: tuple[Event, ...] = (events[0].backwards(),)
+        else:
+            other = events[::-1]
+            boundary = int(generator.integers(NUM_FRAMES // 2 - 2, NUM_FRAMES // 2 + 3))
+            other_boundary = NUM_FRAMES - boundary
+        names = [f"{split}-{position + offset:05d}" for offset in (0, 1)]
+        background = _draw_background(generator)
+        return (
+            Scene(
+                names[0], split, kind, events, boundary, background,
+                _captions(generator, events), names[1],
+            ),
+            Scene(
+                names[1], split, kind, other, other_boundary, background,
+                _captions(generator, other), names[0],
+            ),
+        )  # fmt: skip
+
+    def _draw_events(self, generator: np.random.Generator, kind: str) -> tuple[Event, ...] | None:
+        if kind == "single":
+            return (_draw_event(generator, tuple(REVERSED), lane=None),)
+        motions = PASSAGE_MOTIONS if kind == "passage" else SEQUENCE_MOTIONS
+        upper_first = bool(generator.integers(2))
+        lanes = (0.28, 0.72) if upper_first else (0.72, 0.28)
+        first, second = (_draw_event(generator, motions, lane) for lane in lanes)
+        if (first.colour, first.shape) == (second.colour, second.shape):
+            return None
+        return first, second
+
+    def _belongs(self, events: tuple[Event, ...], split: str) -> bool:
+        """Kept combinations decide the split; otherwise a hash of what happens, order aside."""
+        homes = {self.home(event.combination) for event in events} - {"train"}
+        if homes:
+            return homes == {split}
+        what = sorted((*event.key[:3], FAMILY[event.motion]) for event in events)
+        bucket = _bucket((self.seed, *(word for key in what for word in key)), 10)
+        return split == ("test" if bucket == 0 else "val" if bucket == 1 else "train")
+
+    def _draw_still(self, generator: np.random.Generator, split: str, count: int) -> Scene:
+        while True:
+            event = _draw_event(generator, ("still",), lane=None)
+            if self._belongs((event,), split):
+                break
+        return Scene(
+            f"{split}-{count - 1:05d}", split, "single", (event,), NUM_FRAMES,
+            _draw_background(generator), _captions(generator, (event,)), None,
+        )  # fmt: skip
+
+
+def vocabulary() -> list[str]:
+    """Every word that a sentence of the world may hold, sorted."""
+    phrases = [*COLOURS, *SHAPES, "a"]
+    phrases += [word for words in SIZE_WORDS.values() for word in words]
+    phrases += [verb for verbs in VERBS.values() for verb in verbs]
+    phrases += [template.format(first="", second="") for template in (*ORDERED, *ALONE)]
+    return sorted({word for phrase in phrases for word in phrase.split()})
+
+
+def _bucket(words: tuple[object, ...], count: int) -> int:
+    """One of ``count``, the same on every machine (``hash`` is not)."""
+    digest = hashlib.sha256("/".join(str(word) for word in words).encode()).digest()
+    return int.from_bytes(digest[:4], "big") % count
+
+
+def _pick(generator: np.random.Generator, options: tuple[str, ...]) -> str:
+    return options[int(generator.integers(len(options)))]
+
+
+def _draw_event(
+    generator: np.random.Generator, motions: tuple[str, ...], lane: float | None
+) -> Event:
+    colour, shape = _pick(generator, COLOURS), _pick(generator, SHAPES)
+    size, motion = _pick(generator, tuple(SIZES)), _pick(generator, motions)
+    radius = SIZES[size]
+    radii = {"grow": (0.5 * radius, 1.25 * radius), "shrink": (1.25 * radius, 0.5 * radius)}
+    return Event(
+        colour, shape, size, motion, _draw_path(generator, motion, lane),
+        radii.get(motion, (radius, radius)),
+    )  # fmt: skip
+
+
+def _draw_path(
+    generator: np.random.Generator, motion: str, lane: float | None
+) -> tuple[Point, Point]:
+    def between(low: float, high: float) -> float:
+        return round(float(generator.uniform(low, high)), 4)
+
+    near, far, level = between(0.18, 0.32), between(0.68, 0.82), between(0.25, 0.75)
+    inside, is_left = between(0.3, 0.7), bool(generator.integers(2))
+    height = between(0.3, 0.7) if lane is None else lane
+    outside = -0.25 if is_left else 1.25  # beyond the border by more than the largest radius
+    start, end = {
+        "left": ((far, level), (near, level)),
+        "right": ((near, level), (far, level)),
+        "up": ((level, far), (level, near)),
+        "down": ((level, near), (level, far)),
+        "across": ((0.14, 0.14), (0.86, 0.86)) if is_left else ((0.86, 0.14), (0.14, 0.86)),
+        "enter": ((outside, height), (inside, height)),
+        "leave": ((inside, height), (outside, height)),
+    }.get(motion, ((inside, level), (inside, level)))
+    return start, end
+
+
+def _draw_background(generator: np.random.Generator) -> tuple[int, int, int]:
+    level = int(generator.integers(18, 70))
+    red, green, blue = (level + int(shift) for shift in generator.integers(-8, 9, size=3))
+    return red, green, blue
+
+
+def _captions(generator: np.random.Generator, events: tuple[Event, ...]) -> tuple[str, ...]:
+    """Distinct paraphrases of the same fact."""
+    templates = ORDERED if len(events) == 2 else ALONE
+    order = generator.permutation(len(templates))[:CAPTIONS_PER_SCENE]
+    captions = []
+    for number in order:
+        clauses = [_clause(generator, event) for event in events]
+        named = dict(zip(("first", "second"), clauses, strict=False))
+        captions.append(templates[int(number)].format(**named))
+    return tuple(captions)
+
+
+def _clause(generator: np.random.Generator, event: Event) -> str:
+    size = _pick(generator, SIZE_WORDS[event.size])
+    verb = _pick(generator, VERBS[event.motion])
+    return f"a {size} {event.colour} {event.shape} {verb}"

@@ -1,0 +1,435 @@
+"""Folders of frames with captions: small JPEGs of images or videos, packed for fast training.
+
+A folder holds ``index.jsonl``, one item a line, and ``frames-0000.tar``, ``frames-0001.tar`` ...
+with one JPEG a frame, named ``ID/000.jpg``, in the order of the index. An item is a video with its
+frames in time order, or an image, which is an item of one frame. A line of the index reads::
+
+    {"id": "video7", "split": "train", "source": "msrvtt", "frames": 3,
+     "captions": {"people": ["a man is singing", ...], "machine": [...], "labels": [...]}}
+
+``people`` wrote their captions, ``machine`` captions come from a captioner, and ``labels`` are
+names of objects that a training run joins to phrases.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.core.types import Clips, PairBatch, Tokens
+from eaglenet.research.data.checks import CheckReport, SplitReport, VideoProblem
+from eaglenet.research.data.records import (
+    LeftOut,
+    RetrievalProtocol,
+    Split,
+    VideoRecord,
+    check_split_name,
+    make_split,
+)
+from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
+from eaglenet.video.images import jpeg_of
+
+INDEX_FILE = "index.jsonl"
+SHARD_BYTES = 50_000_000
+JPEG_QUALITY = 88
+CAPTION_KINDS = ("people", "machine", "labels")
+
+
+@dataclass(frozen=True)
+class FrameItem:
+    """An image or a video of a frame folder, without its pixels."""
+
+    id: str
+    split: str
+    source: str
+    frames: int
+    captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        """As the index writes it."""
+        return json.dumps(
+            {
+                "id": self.id,
+                "split": self.split,
+                "source": self.source,
+                "frames": self.frames,
+                "captions": {kind: list(texts) for kind, texts in self.captions.items() if texts},
+            },
+            ensure_ascii=False,
+        )
+
+    @classmethod
+    def from_line(cls, line: str, where: str) -> FrameItem:
+        """Read and check a line of an index; ``where`` names it in errors."""
+        try:
+            plain = json.loads(line)
+        except ValueError as error:
+            raise DatasetError(f"{where}: not JSON ({error}); prepare the folder again") from error
+        if not isinstance(plain, dict):
+            raise DatasetError(f"{where}: expected an object, got {type(plain).__name__}")
+        for name, kind in (("id", str), ("split", str), ("source", str), ("frames", int)):
+            if not isinstance(plain.get(name), kind):
+                raise DatasetError(
+                    f"{where}: {name} should be {kind.__name__}, is {plain.get(name)!r}"
+                )
+        if plain["frames"] < 1:
+            raise DatasetError(f"{where}: an item needs a frame, has {plain['frames']}")
+        captions = plain.get("captions", {})
+        if not isinstance(captions, dict) or set(captions) - set(CAPTION_KINDS):
+            raise DatasetError(
+                f"{where}: captions should be lists under {', '.join(CAPTION_KINDS)}"
+            )
+        for kind, texts in captions.items():
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise DatasetError(f"{where}: captions of {kind} should be a list of sentences")
+        return cls(plain["id"], plain["split"], plain["source"], plain["frames"], captions)
+
+
+class FrameFolderWriter:
+    """Writes items one by one; the index comes last, so that a half-written folder has none."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.glob("frames-*.tar")):
+            raise DatasetError(f"{folder} holds frames already; choose an empty folder")
+        self.folder, self.size = folder, size
+        self._lines: list[str] = []
+        self._known: set[str] = set()
+        self._shard: tarfile.TarFile | None = None
+        self._bytes = 0
+        self._number = 0
+
+    def add(self, item: FrameItem, frames: Sequence[bytes]) -> None:
+        """``frames``: the JPEG of each frame, of this folder's size."""
+        if len(frames) != item.frames:
+            raise DatasetError(f"{item.id}: {item.frames} frames named, {len(frames)} given")
+        if item.id in self._known:
+            raise DatasetError(f"{item.id} appears twice; give every item its own id")
+        self._known.add(item.id)
+        if self._shard is None or self._bytes > SHARD_BYTES:
+            self._next_shard()
+        assert self._shard is not None
+        for number, data in enumerate(frames):
+            member = tarfile.TarInfo(f"{item.id}/{number:03d}.jpg")
+            member.size = len(data)
+            self._shard.addfile(member, io.BytesIO(data))
+            self._bytes += len(data)
+        self._lines.append(item.to_line())
+
+    def close(self) -> None:
+        """Write the index."""
+        if self._shard is not None:
+            self._shard.close()
+        (self.folder / INDEX_FILE).write_text("\n".join(self._lines) + "\n", "utf-8")
+
+    def _next_shard(self) -> None:
+        if self._shard is not None:
+            self._shard.close()
+        path = self.folder / f"frames-{self._number:04d}.tar"
+        self._shard = tarfile.open(path, "w")  # noqa: SIM115 (closed with the folder)
+        self._number, self._bytes = self._number + 1, 0
+
+
+@dataclass(frozen=True)
+class FrameFolder:
+    """The items of a folder of frames."""
+
+    folder: Path
+    items: tuple[FrameItem, ...]
+
+    @classmethod
+    def open(cls, folder: Path) -> FrameFolder:
+        """Read the index."""
+        path = folder / INDEX_FILE
+        if not path.is_file():
+            raise DatasetError(
+                f"{folder} has no {INDEX_FILE}: not a folder of frames, or its preparation did "
+                "not finish; prepare it with `eaglenet data frames`"
+            )
+        items = []
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                items.append(FrameItem.from_line(line, f"{path}, line {number}"))
+        twice = [name for name, count in Counter(item.id for item in items).items() if count > 1]
+        if twice:
+            raise DatasetError(f"{path}: {twice[0]} appears {len(twice)} times")
+        return cls(folder, tuple(items))
+
+    @property
+    def splits(self) -> Mapping[str, int]:
+        """Items of each split."""
+        return Counter(item.split for item in self.items)
+
+    def read_jpegs(self) -> Iterator[tuple[str, bytes]]:
+        """Every frame as ``(name, JPEG)``, in order."""
+        for shard in sorted(self.folder.glob("frames-*.tar")):
+            try:
+                with tarfile.open(shard) as tar:
+                    for member in tar:
+                        file = tar.extractfile(member)
+                        if file is not None:
+                            yield member.name, file.read()
+            except (tarfile.TarError, EOFError) as error:
+                raise DatasetError(
+                    f"{shard}: damaged ({error}); prepare the folder again"
+                ) from error
+
+    def read_frames(
+        self, keep: Iterable[FrameItem], size: int, *, threads: int = 8
+    ) -> tuple[UInt8[Tensor, "frames 3 size size"], Int[Tensor, "items"]]:
+        """All frames of ``keep`` (in the folder's order) and where each item's frames start."""
+        wanted = {item.id for item in keep}
+        kept = [item for item in self.items if item.id in wanted]
+        starts = np.cumsum([0] + [item.frames for item in kept])
+        frames = np.empty((int(starts[-1]), size, size, 3), np.uint8)
+        place = {item.id: int(start) for item, start in zip(kept, starts[:-1], strict=True)}
+        seen = 0
+
+        def put(row: int, data: bytes) -> None:
+            frames[row] = decode_jpeg(data, size)
+
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(lambda job: put(*job), self._rows(place)):
+                seen += 1
+        if seen != len(frames):
+            raise DatasetError(
+                f"{self.folder}: the index names {len(frames)} frames, the shards hold {seen}; "
+                "a shard is missing: copy the folder again"
+            )
+        # Channels last in memory is what the decoder gives; training wants them first.
+        pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
+        return pixels, torch.from_numpy(starts)
+
+    def _rows(self, place: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
+        for name, data in self.read_jpegs():
+            item, _, frame = name.rpartition("/")
+            if item in place:
+                yield place[item] + int(frame.removesuffix(".jpg")), data
+
+
+def decode_jpeg(data: bytes, size: int) -> Any:
+    """Uint8 [size, size, 3]."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        picture = image.convert("RGB")
+        if picture.size != (size, size):
+            picture = picture.resize((size, size), Image.Resampling.BICUBIC)
+        return np.asarray(picture)
+
+
+def encode_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
+    """A picture file stretched to ``size`` x ``size``; ``half`` 0 or 1 takes its left or right."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP")) as image:
+        picture = image.convert("RGB")
+    middle = picture.width // 2
+    box = None
+    if half is not None:
+        box = (0, 0, middle, picture.height) if half == 0 else (middle, 0, *picture.size)
+    picture = picture.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+    return jpeg_of(picture, quality=JPEG_QUALITY)
+
+
+# A folder of frames (`data.frame_folder`) as a dataset of videos to train and evaluate on.
+
+FRAMES = "frames"
+SPLITS: Mapping[str, str] = {"train": "train", "val": "validation", "test": "test"}
+"""Our names of splits -> those of the index."""
+OPTIONS = {"captions", "test_root", "towers"}
+PROTOCOL = "every caption is a query; the gallery is every item of the split"
+
+
+def load_items(data: DataChoice, split: str) -> tuple[FrameFolder, Split, list[FrameItem]]:
+    """The folder, its split as records, and the items of those records in the same order."""
+    check_split_name(FRAMES, split, tuple(SPLITS))
+    data.refuse_options(OPTIONS)
+    kind = str(data.options.get("captions", CAPTION_KINDS[0]))
+    if kind not in CAPTION_KINDS:
+        raise UsageError(f"data.options.captions={kind}: give one of {', '.join(CAPTION_KINDS)}")
+    other = str(data.options.get("test_root") or "") if split == "test" else ""
+    folder = FrameFolder.open(data.folder(other or None))
+    records, items = split_records(folder, split, kind)
+    return folder, records, items
+
+
+def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, list[FrameItem]]:
+    """The items of a split that have captions of ``kind``; the others are left out and told."""
+    listed = [item for item in folder.items if item.split == SPLITS[split]]
+    if not listed:
+        has = ", ".join(f"{name} ({count})" for name, count in sorted(folder.splits.items()))
+        raise DatasetError(
+            f"{folder.folder}: no item of split {SPLITS[split]!r}; it has {has}. Another folder "
+            "for the test split is named with data.options.test_root"
+        )
+    kept = [item for item in listed if _captions(item, kind)]
+    without = [LeftOut(item.id, f"no caption of {kind}") for item in listed if item not in kept]
+    protocol = RetrievalProtocol(f"frames of {folder.folder.name}, {split}", PROTOCOL)
+    videos = [VideoRecord(item.id, _captions(item, kind)) for item in kept]
+    return make_split(FRAMES, split, protocol, videos, without), kept
+
+
+def _captions(item: FrameItem, kind: str) -> tuple[str, ...]:
+    return tuple(text.strip() for text in item.captions.get(kind, ()) if text.strip())
+
+
+def chosen_frames(count: int, most: int) -> Int[Tensor, "frames"]:
+    """Which of ``count`` frames are shown: all, or the middles of ``most`` equal parts."""
+    if count <= most:
+        return torch.arange(count)
+    return (2 * torch.arange(most) + 1) * count // (2 * most)
+
+
+class FramePictures:
+    """The pictures of a split in memory, given as clips.
+
+    An item with fewer pictures than a model takes is padded with frames that its mask leaves out,
+    whatever ``FrameSpec.short`` says of videos: a picture shown twice would count twice.
+    """
+
+    def __init__(
+        self,
+        frames: UInt8[Tensor, "rows 3 size size"],
+        counts: Sequence[int],
+        num_frames: int,
+    ) -> None:
+        self.frames = frames
+        self.rows = torch.zeros(len(counts), num_frames, dtype=torch.int64)
+        self.mask = torch.zeros(len(counts), num_frames, dtype=torch.bool)
+        start = 0
+        for place, count in enumerate(counts):
+            chosen = chosen_frames(count, num_frames)
+            self.rows[place, : len(chosen)] = start + chosen
+            self.mask[place, : len(chosen)] = True
+            start += count
+
+    def clips(self, rows: Tensor) -> Clips:
+        """The clips of these items; the pictures' numbers stand for times, which are unknown."""
+        chosen = rows.cpu()
+        mask = self.mask[chosen]
+        pictures = self.frames[self.rows[chosen].flatten()]
+        pictures = pictures.unflatten(0, mask.shape).masked_fill(~mask[..., None, None, None], 0)
+        seconds = torch.arange(mask.shape[1], dtype=torch.float32).expand(mask.shape)
+        return Clips(pictures, mask, seconds.contiguous())
+
+
+class PicturePairs:
+    """Pairs of sentences and pictures that lie in memory."""
+
+    def __init__(self, tokens: Tokens, pictures: FramePictures, video_of_text: Tensor) -> None:
+        self.tokens, self.pictures, self.video_of_text = tokens, pictures, video_of_text
+
+    def pairs(self, indices: Any) -> PairBatch:
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        owners = self.video_of_text[chosen]
+        return PairBatch(self.tokens[chosen], self.pictures.clips(owners), owners)
+
+
+def open_pictures(data: DataChoice, split: str, opening: Opening) -> Source:
+    """A split whose pictures are read into memory at the model's size."""
+    folder, records, items = load_items(data, split)
+    frames, _ = folder.read_frames(items, data.frames.size, threads=max(data.workers, 1))
+    pictures = FramePictures(frames, [item.frames for item in items], data.frames.num_frames)
+    tokens = opening.reader.tokenize(records.texts, data.max_words)
+    return Source(
+        pairs=PicturePairs(tokens, pictures, records.video_of_text),
+        texts=lambda rows: tokens[rows],
+        videos=pictures.clips,
+        sentences=records.texts,
+        video_ids=records.video_ids,
+        protocol=records.protocol,
+        missing=tuple(entry.video_id for entry in records.left_out),
+    )
+
+
+def look_at_pictures(data: DataChoice, split: str) -> Findings:
+    """What the index says; no picture is read."""
+    _, records, _ = load_items(data, split)
+    description = {
+        "protocol": records.protocol.name,
+        "texts": len(records.texts),
+        "videos_found": len(records),
+        "videos_missing": len(records.left_out),
+    }
+    return Findings(description, records.video_of_text)
+
+
+def check_frames(
+    root: Path,
+    *,
+    splits: Sequence[str] | None = None,
+    captions: str = CAPTION_KINDS[0],
+    decode: bool = False,
+) -> CheckReport:
+    """Compare the index with the shards; with ``decode`` every picture is decoded too.
+
+    Looked at are the splits that the folder has, or those asked for.
+    """
+    folder = FrameFolder.open(root)
+    known = {ours: theirs for ours, theirs in SPLITS.items() if folder.splits.get(theirs)}
+    names = tuple(splits or known)
+    if not names:
+        has = ", ".join(sorted(folder.splits)) or "none"
+        raise DatasetError(f"{root}: its splits are {has}; expected {', '.join(SPLITS.values())}")
+    found, broken = _look_at_shards(folder, _decoded if decode else None)
+    reports = []
+    for name in names:
+        check_split_name(FRAMES, name, tuple(SPLITS))
+        records, items = split_records(folder, name, captions)
+        missing = [item.id for item in items if found.get(item.id, 0) < item.frames]
+        reports.append(
+            SplitReport(
+                name=name,
+                protocol=records.protocol.name,
+                num_videos=records.num_listed,
+                num_captions=len(records.texts),
+                num_found=len(items) - len(missing),
+                missing=tuple(missing),
+                undecodable=tuple(
+                    VideoProblem(item.id, broken[item.id]) for item in items if item.id in broken
+                ),
+                left_out=tuple(
+                    VideoProblem(entry.video_id, entry.reason) for entry in records.left_out
+                ),
+                longest_caption=max(len(text) for text in records.texts),
+            )
+        )
+    return CheckReport(FRAMES, str(root), tuple(reports), decoded=decode)
+
+
+def _look_at_shards(
+    folder: FrameFolder, look: Callable[[bytes], str | None] | None
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Pictures of each item, and of those that cannot be read why."""
+    found: dict[str, int] = {}
+    broken: dict[str, str] = {}
+    pictures: Iterable[tuple[str, bytes]] = folder.read_jpegs()
+    for name, data in pictures:
+        item = name.rpartition("/")[0]
+        found[item] = found.get(item, 0) + 1
+        reason = look(data) if look is not None else None
+        if reason is not None:
+            broken.setdefault(item, reason)
+    return found, broken
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        decode_jpeg(data, 16)
+    except (OSError, ValueError) as error:
+        return f"a picture cannot be decoded ({error})"
+    return None

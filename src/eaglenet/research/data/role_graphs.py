@@ -1,0 +1,241 @@
+"""Who does what in a sentence: verbs and their arguments, by rules and a list of common words.
+
+HGR's authors parse with a BERT that labels semantic roles. Captions are short and in the third
+person, so a few rules find most of their verbs and noun phrases: words of closed classes are
+listed, a verb is a listed stem with an ending or an unlisted word in -ing or -ed that no article
+precedes, everything else is part of a noun phrase. There is nothing to download and nothing that
+can fail: a sentence that the rules do not understand becomes one whose nodes are its noun phrases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from eaglenet.core.types import TextGraph
+
+MAX_VERBS, MAX_NOUNS = 4, 6
+NUM_NODES = 1 + MAX_VERBS + MAX_NOUNS
+ROLES = (
+    "V", "ARG0", "ARG1", "ARG2", "ARG3", "ARG4", "LOC", "MNR", "TMP", "DIR", "ADV", "PRP", "PRD",
+    "COM", "MOD", "NOUN",
+)  # fmt: skip
+
+
+def _listed(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+DETERMINERS = _listed(
+    "a an the this that these those some any each every no his her its their my your our two three "
+    "four five several many"
+)
+PRONOUNS = _listed("he she it they someone somebody people him them everyone who")
+AUXILIARIES = _listed(
+    "is are was were be been being am has have had do does did will would can could may might must "
+    "should"
+)
+CONJUNCTIONS = _listed(
+    "and or but while as then before after when how first later only alone not that"
+)
+DIRECTIONS = _listed("left right up down away out in off over back forward across")
+PREPOSITIONS = {
+    "in": "LOC", "on": "LOC", "at": "LOC", "near": "LOC", "under": "LOC", "inside": "LOC",
+    "behind": "LOC", "beside": "LOC", "around": "LOC", "over": "LOC", "above": "LOC",
+    "to": "DIR", "into": "DIR", "from": "DIR", "onto": "DIR", "through": "DIR", "towards": "DIR",
+    "across": "DIR", "down": "DIR", "up": "DIR", "off": "DIR", "out": "DIR",
+    "with": "COM", "by": "MNR", "for": "PRP", "during": "TMP", "about": "ARG2", "of": "ARG2",
+}  # fmt: skip
+ADVERBS = _listed(
+    "very quickly slowly still together again there here outside bigger smaller larger"
+)
+VERBS = _listed(
+    "add ask bake become begin blow bounce break bring brush build call carry catch clean climb "
+    "close come cook cover cross cut dance demonstrate describe dig dive do draw drink drive drop "
+    "eat enter explain fall feed fight fill find fix fly fold follow get give go grow hang hit "
+    "hold interview jump keep kick kiss laugh lay lead leave lift listen look make mix move open "
+    "paint pass peel perform pick play point pour prepare present press pull punch push put race "
+    "read ride rise roll run say scream see sell serve shake shoot show shrink shut sing sit skate "
+    "ski sleep slice slide smile speak spin stand stay stir stop swim take talk tell throw touch "
+    "turn type use wait walk wash watch wear work wrap write"
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A verb or a noun phrase: the words ``start .. end - 1`` and what it is."""
+
+    start: int
+    end: int
+    role: str
+
+
+@dataclass(frozen=True)
+class Parse:
+    """Verbs, noun phrases, and pairs (verb, noun) of those that belong together."""
+
+    verbs: tuple[Node, ...]
+    nouns: tuple[Node, ...]
+    pairs: tuple[tuple[int, int], ...]
+
+
+def parse(words: Sequence[str]) -> Parse:
+    """Verbs (role V) and noun phrases of a sentence given word by word.
+
+    The nearest noun phrase before a verb is its ARG0; those after it are ARG1, ARG2 and so on, or
+    what their preposition says (place, direction, company, ...).
+    """
+    cleaned = [re.sub(r"[^a-z0-9]", "", word.lower()) for word in words]
+    tags = _tags(cleaned)
+    verbs = [Node(place, place + 1, "V") for place, tag in enumerate(tags) if tag == "verb"]
+    nouns: list[Node] = []
+    pairs: list[tuple[int, int]] = []
+    number = 0
+    place = 0
+    while place < len(tags):
+        end = place
+        while (
+            end < len(tags) and tags[end] == "noun" and (end == place or not _opens(cleaned[end]))
+        ):
+            end += 1
+        if end == place:
+            place += 1
+            continue
+        before = [index for index, verb in enumerate(verbs) if verb.start < place]
+        after = [index for index, verb in enumerate(verbs) if verb.start >= end]
+        joined = _joined(cleaned, place)
+        if after and (not before or joined == "conjunction"):
+            role, owner = "ARG0", after[0]
+        elif before:
+            number = number + 1 if nouns and (before[-1], len(nouns) - 1) in pairs else 1
+            role, owner = (joined or f"ARG{min(number, 4)}"), before[-1]
+            role = "ARG1" if role == "conjunction" else role
+        else:
+            role, owner = "NOUN", -1
+        if owner >= 0:
+            pairs.append((owner, len(nouns)))
+        nouns.append(Node(place, end, role))
+        place = end
+    return Parse(tuple(verbs), tuple(nouns), tuple(pairs))
+
+
+def role_graph(words: Sequence[str], length: int) -> TextGraph:
+    """The graph of one sentence over its first ``length`` words.
+
+    Node 0 is the sentence, 1 to 4 verbs, 5 to 10 nouns. The sentence tells its verbs; a verb and
+    its arguments tell each other.
+    """
+    spans = torch.zeros(1, NUM_NODES, length, dtype=torch.bool)
+    roles = torch.zeros(1, NUM_NODES, dtype=torch.int64)
+    edges = torch.zeros(1, NUM_NODES, NUM_NODES, dtype=torch.bool)
+    kept = list(words[:length])
+    spans[0, 0, : len(kept)] = True
+    found = parse(kept)
+    for number, verb in enumerate(found.verbs[:MAX_VERBS]):
+        spans[0, 1 + number, verb.start : verb.end] = True
+        edges[0, 1 + number, 0] = True
+    for number, noun in enumerate(found.nouns[:MAX_NOUNS]):
+        node = 1 + MAX_VERBS + number
+        spans[0, node, noun.start : noun.end] = True
+        roles[0, node] = ROLES.index(noun.role)
+    for verb_number, noun_number in found.pairs:
+        if verb_number < MAX_VERBS and noun_number < MAX_NOUNS:
+            verb_node, noun_node = 1 + verb_number, 1 + MAX_VERBS + noun_number
+            edges[0, verb_node, noun_node] = edges[0, noun_node, verb_node] = True
+    return TextGraph(spans, roles, edges)
+
+
+def role_graphs(sentences: Sequence[Sequence[str]], length: int) -> TextGraph:
+    """The graphs of several sentences."""
+    return TextGraph.concatenate([role_graph(words, length) for words in sentences])
+
+
+def over_tokens(
+    graphs: TextGraph, pieces: Sequence[Sequence[int]], length: int, *, first: int
+) -> TextGraph:
+    """The same graphs over tokens: word ``w`` of text ``t`` is ``pieces[t][w]`` tokens.
+
+    ``first`` is the place of the first word's first token; what lies beyond ``length`` is cut.
+    """
+    spans = torch.zeros(len(graphs), graphs.spans.shape[1], length, dtype=torch.bool)
+    for text, counts in enumerate(pieces):
+        place = first
+        for word, count in enumerate(counts[: graphs.spans.shape[2]]):
+            spans[text, :, place : place + count] |= graphs.spans[text, :, word : word + 1]
+            place += count
+    return TextGraph(spans, graphs.roles, graphs.edges)
+
+
+def stems(word: str) -> set[str]:
+    """What a word may be a form of."""
+    found = {word}
+    for ending, others in (
+        ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ing", ("", "e")), ("ed", ("", "e")),
+    ):  # fmt: skip
+        if word.endswith(ending) and len(word) > len(ending) + 1:
+            root = word[: -len(ending)]
+            found |= {root + other for other in others}
+            if len(root) > 2 and root[-1] == root[-2]:
+                found.add(root[:-1])
+    return found
+
+
+def _tags(words: Sequence[str]) -> list[str]:
+    """verb, noun or other for each word."""
+    tags: list[str] = []
+    for place, word in enumerate(words):
+        before = words[place - 1] if place else ""
+        tags.append(_tag(word, before, tags[-1] if tags else "", words[place + 1 : place + 2]))
+    return tags
+
+
+def _tag(word: str, before: str, tag_before: str, after: Sequence[str]) -> str:
+    if not word or word in CONJUNCTIONS or word in AUXILIARIES or word in ADVERBS:
+        return "other"
+    if word in DIRECTIONS and tag_before == "verb":
+        # "moves left": the direction is an argument; "goes in the water": a preposition.
+        return "other" if after and (after[0] in DETERMINERS) else "noun"
+    if word in PREPOSITIONS:
+        return "other"
+    if word in DETERMINERS or word in PRONOUNS:
+        return "noun"
+    # "a white cross gets smaller": the verb is the word that has the ending.
+    is_before_verb = bool(after) and after[0] not in VERBS and bool(stems(after[0]) & VERBS)
+    if word in VERBS and is_before_verb:
+        return "noun"
+    is_phrase_open = before in DETERMINERS
+    if stems(word) & VERBS and not is_phrase_open and (tag_before == "noun" or word.endswith("ing")
+                                                       or before in AUXILIARIES
+                                                       or before in CONJUNCTIONS):  # fmt: skip
+        return "verb"
+    is_participle = word.endswith(("ing", "ed")) and len(word) > 4
+    if is_participle and not is_phrase_open and (before in AUXILIARIES or tag_before == "noun"):
+        return "verb"
+    return "noun"
+
+
+def _phrase_end(words: Sequence[str], tags: Sequence[str], start: int) -> int:
+    end = start
+    while end < len(tags) and tags[end] == "noun" and (end == start or not _opens(words[end])):
+        end += 1
+    return end
+
+
+def _opens(word: str) -> bool:
+    """A determiner or pronoun begins a new phrase."""
+    return word in DETERMINERS or word in PRONOUNS
+
+
+def _joined(words: Sequence[str], place: int) -> str:
+    """What stands before a phrase: the role its preposition gives, a conjunction, or nothing."""
+    if place == 0:
+        return ""
+    before = words[place - 1]
+    if before in CONJUNCTIONS:
+        return "conjunction"
+    if words[place] in DIRECTIONS:
+        return "DIR"
+    return PREPOSITIONS.get(before, "")

@@ -1,0 +1,110 @@
+"""Is one model better than another? A paired bootstrap over the queries that both answered.
+
+Captions of one video are not independent, so videos are drawn and bring all their queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import UsageError
+
+DRAWS = 2000
+SHARE = 0.95
+CHUNK = 100  # draws made at once: bounds the memory, not the result
+RANKS = "ranks"
+"""Files of ranks beside an evaluation: ``ranks-val.npz`` beside ``evaluation-val.json``."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A recall of one model minus that of another, in points.
+
+    low, high: the middle 95% of the draws. share_above: draws in which the first was better.
+    """
+
+    mean: float
+    low: float
+    high: float
+    share_above: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether 0 lies outside the interval."""
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+
+
+def paired_bootstrap(
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+    groups: NDArray[np.int64],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Difference:
+    r"""The interval of ``mean(first) - mean(second)`` when the groups are drawn anew.
+
+    .. math:: d_b = \frac{\sum_g n_{bg} \sum_{q \in g} (x_q - y_q)}{\sum_g n_{bg} |g|}, \quad
+        n_b \sim \mathrm{Multinomial}(G, 1/G)
+
+    ``first`` and ``second`` hold what each query gave (a share of seeds that were right, times
+    100), ``groups`` the video that each query belongs to.
+    """
+    if not len(first) == len(second) == len(groups) or len(groups) == 0:
+        raise UsageError(
+            f"{len(first)}, {len(second)} values and {len(groups)} groups: a paired comparison "
+            "needs the same queries on both sides; evaluate both on the same split"
+        )
+    _, place = np.unique(groups, return_inverse=True)
+    sums = np.bincount(place, weights=first - second)
+    sizes = np.bincount(place).astype(np.float64)
+    generator = np.random.default_rng(seed)
+    shares = np.full(len(sums), 1 / len(sums))
+    found = []
+    for start in range(0, draws, CHUNK):
+        counts = generator.multinomial(len(sums), shares, size=min(CHUNK, draws - start))
+        found.append((counts @ sums) / (counts @ sizes))
+    values = np.concatenate(found)
+    low, high = np.quantile(values, [(1 - SHARE) / 2, (1 + SHARE) / 2])
+    mean = float(sums.sum() / sizes.sum())
+    return Difference(mean, float(low), float(high), float(np.mean(values > 0)))
+
+
+def read_ranks(path: Path) -> dict[str, NDArray[np.int64]]:
+    """``t2v`` and ``v2t`` ranks of a run, and which video each text belongs to."""
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            return {name: content[name] for name in ("t2v", "v2t", "video_of_text")}
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"{path}: ranks cannot be read ({error}); delete it and evaluate again"
+        ) from error
+
+
+def compare_ranks(
+    first: Sequence[Mapping[str, Any]],
+    second: Sequence[Mapping[str, Any]],
+    direction: str = "t2v",
+    cutoff: int = 1,
+) -> Difference:
+    """R@cutoff of one model's seeds minus that of another's, each query's mean over its seeds."""
+    queries = {len(record[direction]) for record in (*first, *second)}
+    owners = first[0]["video_of_text"]
+    same = all(np.array_equal(record["video_of_text"], owners) for record in (*first, *second))
+    if len(queries) != 1 or not same:
+        raise UsageError("the two models answered different queries: no paired comparison")
+    groups = owners if direction == "t2v" else np.arange(queries.pop())
+    sides = [
+        100.0 * np.mean([record[direction] <= cutoff for record in records], axis=0)
+        for records in (first, second)
+    ]
+    return paired_bootstrap(sides[0], sides[1], groups)

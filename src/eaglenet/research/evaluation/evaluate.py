@@ -1,0 +1,369 @@
+"""Encode, score and rank a split: each stage timed apart, memory bounded at any size."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from eaglenet.core.errors import NonFiniteError, UsageError
+from eaglenet.core.progress import Progress
+from eaglenet.core.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
+from eaglenet.methods.base import Method, evaluating
+from eaglenet.research.evaluation.metrics import (
+    EvaluationOptions,
+    Metrics,
+    Share,
+    check_video_of_text,
+    rank_pairs,
+)
+from eaglenet.scoring import score_all
+from eaglenet.scoring.hubness import hub_bias, typical_sentences
+
+# Results as plain records: mean and spread of several, and a few lines for a terminal.
+
+
+def mean_and_spread(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and sample standard deviation of metrics given as nested dicts of numbers."""
+    return {
+        "mean": _reduce(records, statistics.fmean),
+        "std": _reduce(records, lambda v: statistics.stdev(v) if len(v) > 1 else 0.0),
+    }
+
+
+def _reduce(records: Sequence[dict[str, Any]], function: Any) -> dict[str, Any]:
+    reduced: dict[str, Any] = {}
+    for key, value in records[0].items():
+        column = [record[key] for record in records]
+        reduced[key] = _reduce(column, function) if isinstance(value, dict) else function(column)
+    return reduced
+
+
+def format_result(record: dict[str, Any]) -> str:
+    """A few lines for a terminal; the protocol stands with every score."""
+    lines = []
+    for direction, title in (("t2v", "text-to-video"), ("v2t", "video-to-text")):
+        row = record[direction]
+        lines.append(
+            f"{title} [{record['protocol']}]  R@1 {row['R@1']:.1f}  R@5 {row['R@5']:.1f}  "
+            f"R@10 {row['R@10']:.1f}  MdR {row['MdR']:.1f}  MnR {row['MnR']:.1f}  "
+            f"({row['queries']} queries)"
+        )
+    seconds = record["seconds"]
+    lines.append(
+        f"Rsum [{record['protocol']}] {record['Rsum']:.1f}; {record['videos_found']} videos found, "
+        f"{record['videos_missing']} missing; encoding texts {seconds['encode_text']:.2f} s, "
+        f"videos {seconds['encode_video']:.2f} s, scoring {seconds['score']:.3f} s"
+    )
+    if "noise" in record:
+        mean, spread = record["noise"]["mean"], record["noise"]["std"]
+        lines.append(
+            f"over {len(record['noise']['seeds'])} noise seeds [{record['protocol']}]  "
+            f"t2v R@1 {mean['t2v']['R@1']:.2f} +- {spread['t2v']['R@1']:.2f}  "
+            f"v2t R@1 {mean['v2t']['R@1']:.2f} +- {spread['v2t']['R@1']:.2f}"
+        )
+    if "hubness" in record:
+        row = record["hubness"]["t2v"]
+        lines.append(
+            f"with a bias against hubs [{record['protocol']}]  t2v R@1 {row['R@1']:.1f}  "
+            f"R@5 {row['R@5']:.1f}  R@10 {row['R@10']:.1f}  (a fixed bank of sentences)"
+        )
+    lines += [f"note: {note}" for note in record["notes"]]
+    return "\n".join(lines)
+
+
+MAX_NAMES = 20  # missing videos named in a result; the count is always whole
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Wall-clock seconds of each stage; decoding counts as encoding when videos come lazily."""
+
+    encode_text: float
+    encode_video: float
+    score: float
+
+
+@dataclass(frozen=True)
+class NoiseSpread:
+    """Metrics over several seeds of the evaluation noise."""
+
+    seeds: tuple[int, ...]
+    metrics: tuple[Metrics, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"seeds": list(self.seeds)} | mean_and_spread([m.to_dict() for m in self.metrics])
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Scores of one method under one protocol, with all that is needed to believe them."""
+
+    method: str
+    protocol: str
+    metrics: Metrics
+    timings: Timings
+    num_texts: int
+    num_videos: int
+    num_missing_videos: int = 0
+    missing_videos: tuple[str, ...] = ()
+    device: str = "cpu"
+    backend: str = "auto"
+    precision: str = "fp32"
+    noise: NoiseSpread | None = None
+    hubness: Metrics | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that ``json.dumps`` takes."""
+        record: dict[str, Any] = {
+            "method": self.method,
+            "protocol": self.protocol,
+            **self.metrics.to_dict(),
+            "texts": self.num_texts,
+            "videos_found": self.num_videos,
+            "videos_missing": self.num_missing_videos,
+            "missing_videos": list(self.missing_videos),
+            "seconds": {
+                "encode_text": self.timings.encode_text,
+                "encode_video": self.timings.encode_video,
+                "score": self.timings.score,
+            },
+            "device": self.device,
+            "backend": self.backend,
+            "precision": self.precision,
+            "notes": list(self.notes),
+        }
+        if self.noise is not None:
+            record["noise"] = self.noise.to_dict()
+        if self.hubness is not None:
+            record["hubness"] = self.hubness.to_dict()
+        return record
+
+    def __str__(self) -> str:
+        return format_result(self.to_dict())
+
+
+def evaluate(
+    method: Method,
+    texts: Tokens | TextFeatures | Sequence[str] | Iterable[Tokens | TextFeatures],
+    videos: Clips | VideoFeatures | Iterable[Clips | VideoFeatures],
+    video_of_text: Int[Tensor, "texts"],
+    protocol: Any,
+    options: EvaluationOptions | None = None,
+    *,
+    device: torch.device | str | None = None,
+    missing_videos: Sequence[str] = (),
+    share: Share | None = None,
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Evaluate ``method``: encode texts and videos, score every pair, rank both directions.
+
+    Args:
+        texts, videos: whole records, cut into batches here; or iterables of batches, in order, so
+            that frames of a large split never lie in memory together; texts also as sentences.
+        protocol: a protocol object or its name; goes with every score.
+        missing_videos: ids that the protocol lists but that were not found; reported.
+        share: this process's part where several evaluate together. ``texts`` and ``videos`` are
+            then its own rows; every process gets the metrics of all.
+        progress: told the scores made and all scores.
+    """
+    options = (options or EvaluationOptions()).settled_for(method)
+    chosen_device = torch.device(device) if device is not None else method.device
+    method.to(chosen_device)
+    with evaluating(method), torch.no_grad():
+        started = _now(chosen_device)
+        sentences = _text_batches(method, texts, options.text_batch)
+        text = _encode(method, sentences, chosen_device, options.precision, share)
+        texts_done = _now(chosen_device)
+        batches = _batches(videos, options.video_batch)
+        video = _encode(method, batches, chosen_device, options.precision, share)
+        videos_done = _now(chosen_device)
+        _check_encoded(text, video, video_of_text)
+        settings: dict[str, Any] = {
+            "backend": options.backend,
+            "precision": options.scoring_precision,
+            "max_scores": options.max_scores,
+            "share": share,
+        }
+        metrics = rank_pairs(
+            method,
+            text,
+            video,
+            video_of_text,
+            scores_file=options.scores_file,
+            ranks_file=options.ranks_file,
+            progress=progress,
+            **settings,
+        )
+        scored = _now(chosen_device)
+        noise = None
+        if options.noise_seeds:
+            seeds = options.noise_seeds
+            noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
+        without_hubs = None
+        if options.hubness:
+            sentences = _text_batches(
+                method, options.bank or typical_sentences(), options.text_batch
+            )
+            bank = _encode(method, sentences, chosen_device, options.precision, None)
+            scores = score_all(
+                method,
+                bank,
+                video,
+                backend=options.backend,
+                precision=options.scoring_precision,
+            )
+            without_hubs = rank_pairs(
+                method, text, video, video_of_text, bias=hub_bias(scores), **settings
+            )
+    return EvaluationResult(
+        method=getattr(method, "name", type(method).__name__),
+        protocol=str(getattr(protocol, "name", protocol)),
+        metrics=metrics,
+        timings=Timings(texts_done - started, videos_done - texts_done, scored - videos_done),
+        num_texts=len(text),
+        num_videos=len(video),
+        num_missing_videos=len(missing_videos),
+        missing_videos=tuple(missing_videos[:MAX_NAMES]),
+        device=_device_name(chosen_device)
+        if share is None
+        else f"{share.size} x {chosen_device.type}",
+        backend=options.backend,
+        precision=options.precision,
+        noise=noise,
+        hubness=without_hubs,
+    )
+
+
+def _noise_spread(
+    method: Method,
+    text: TextFeatures,
+    video: VideoFeatures,
+    video_of_text: Int[Tensor, "texts"],
+    settings: dict[str, Any],
+    seeds: Sequence[int],
+) -> NoiseSpread:
+    reseed = getattr(method, "reseed", None)
+    if reseed is None:
+        raise UsageError(
+            f"{getattr(method, 'name', type(method).__name__)} has no evaluation noise to reseed: "
+            "leave noise_seeds out for this method"
+        )
+    with _kept_buffers(method):
+        results = []
+        for seed in seeds:
+            reseed(int(seed))
+            results.append(rank_pairs(method, text, video, video_of_text, **settings))
+    return NoiseSpread(tuple(int(seed) for seed in seeds), tuple(results))
+
+
+@contextmanager
+def _kept_buffers(method: Method) -> Iterator[None]:
+    """Put every buffer (the noise bank among them) back as it was."""
+    kept = {name: buffer.clone() for name, buffer in method.named_buffers()}
+    try:
+        yield
+    finally:
+        for name, buffer in method.named_buffers():
+            if name in kept:
+                buffer.copy_(kept[name])
+
+
+def _text_batches(method: Method, texts: Any, batch_size: int) -> Iterator[Any]:
+    if isinstance(texts, TensorRecord):
+        yield from _batches(texts, batch_size)
+        return
+    for part in _grouped(texts, batch_size):
+        yield method.tokenize(part) if isinstance(part, list) else part
+
+
+def _grouped(texts: Iterable[Any], batch_size: int) -> Iterator[Any]:
+    """Sentences as lists of at most ``batch_size``; anything else as it comes."""
+    sentences: list[str] = []
+    for item in texts:
+        if not isinstance(item, str):
+            yield item
+            continue
+        sentences.append(item)
+        if len(sentences) == batch_size:
+            yield sentences
+            sentences = []
+    if sentences:
+        yield sentences
+
+
+def _batches(source: Any, batch_size: int) -> Iterator[Any]:
+    if not isinstance(source, TensorRecord):
+        yield from source
+        return
+    for start in range(0, len(source), batch_size):
+        yield source[start : start + batch_size]
+
+
+def _encode(
+    method: Method,
+    batches: Iterator[Any],
+    device: torch.device,
+    precision: str,
+    share: Share | None,
+) -> Any:
+    parts: list[Any] = []
+    for batch in batches:
+        moved = batch.to(device)
+        is_text = isinstance(moved, Tokens | TextFeatures)
+        half = torch.float16 if precision == "fp16" else torch.bfloat16
+        with torch.autocast(device.type, half, enabled=precision != "fp32"):
+            features = method.encode_text(moved) if is_text else method.encode_video(moved)
+        features = features.to(device, torch.float32)
+        if share is None:
+            _check_finite(features)
+        parts.append(features)
+    if not parts:
+        raise UsageError("nothing to evaluate: the texts or the videos are empty; check the split")
+    features = type(parts[0]).concatenate(parts)
+    if share is not None:
+        features = share.gather(features, int(share.total(torch.tensor(len(features)))))
+        _check_finite(features)  # here, where all processes raise together: none waits for another
+    return features
+
+
+def _check_encoded(
+    text: TextFeatures, video: VideoFeatures, video_of_text: Int[Tensor, "texts"]
+) -> None:
+    if len(text) != len(video_of_text):
+        raise UsageError(
+            f"{len(text)} texts were encoded but video_of_text has {len(video_of_text)} entries: "
+            "it needs one for each text, in the same order"
+        )
+    check_video_of_text(video_of_text, len(video))
+
+
+def _check_finite(features: TextFeatures | VideoFeatures) -> None:
+    if isinstance(features, TextFeatures):
+        name, values = "sentence", features.sentence
+    else:
+        name, values = "frame", features.frames[features.mask]
+    bad = int((~values.isfinite()).any(dim=-1).sum())
+    if bad:
+        raise NonFiniteError(
+            f"{bad} of {values.shape[0]} {name} features are NaN or infinite: check the "
+            "weights or the stored features"
+        )
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)

@@ -1,0 +1,270 @@
+"""Pictures for reports, as PNG bytes. The one door to matplotlib; drawn without a display."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Clips
+from eaglenet.methods.base import Method, evaluating
+from eaglenet.scoring import score_all
+
+# Okabe and Ito: told apart with any colour vision.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+RIGHT, WRONG = "#1a9641", "#d7191c"
+DOTS_PER_INCH = 120
+LEAST_PERCENT = 2.0
+"""Points of recall that an axis spans at least: one value alone would have one of thousandths."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot."""
+
+    label: str
+    x: Sequence[int | float]
+    y: Sequence[int | float]
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """One video that a method gave: some of its frames, and whether it is the right one."""
+
+    video_id: str
+    frames: UInt8[Tensor, "frames 3 height width"]
+    is_right: bool
+
+
+@dataclass(frozen=True)
+class QualitativeExample:
+    """A query and what each method answered, best first."""
+
+    query: str
+    answers: Mapping[str, Sequence[Retrieved]]
+
+
+def curves_figure(
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_y: bool = False,
+    is_percent: bool = False,
+) -> bytes:
+    """Lines over one axis; few points also as markers."""
+    figure = _figure(6.4, 4.0)
+    axes = figure.add_subplot()
+    for number, curve in enumerate(curves):
+        marker = "o" if len(curve.x) <= 40 else None
+        colour = PALETTE[number % len(PALETTE)]
+        style = ("-", "--", ":")[number // len(PALETTE) % 3]
+        axes.plot(
+            curve.x, curve.y, style, marker=marker, markersize=3, color=colour, label=curve.label
+        )
+    if log_y and all(value > 0 for curve in curves for value in curve.y):
+        axes.set_yscale("log")
+    axes.set(title=title, xlabel=x_label, ylabel=y_label)
+    if is_percent:
+        axes.set_ylim(*percent_range(*axes.get_ylim()))
+    axes.grid(alpha=0.3)
+    if curves:
+        axes.legend(fontsize=7)
+    return _png(figure)
+
+
+def bars_figure(values: Mapping[str, float], *, title: str, x_label: str, zero: float) -> bytes:
+    """A bar a name, from ``zero``, the value that says nothing, to its own."""
+    figure = _figure(6.4, 0.8 + 0.4 * max(len(values), 1))
+    axes = figure.add_subplot()
+    names = list(values)[::-1]
+    axes.barh(names, [values[name] - zero for name in names], left=zero, color=PALETTE[0])
+    axes.axvline(zero, color="black", linewidth=1)
+    axes.set(title=title, xlabel=x_label)
+    axes.grid(alpha=0.3, axis="x")
+    return _png(figure)
+
+
+def recall_against_time_figure(
+    ours: Mapping[str, tuple[float, float]],
+    paper: Mapping[str, tuple[float, float]],
+    *,
+    protocol: str = "",
+) -> bytes:
+    """Figure 1 of the paper: (seconds of the whole test, text-to-video R@1) of each method.
+
+    Ours and the paper's stand in separate panels: other machines, other data.
+    """
+    panels = [(f"ours, {protocol}" if protocol else "ours", "test time (s)", ours)]
+    panels.append(("paper: MSR-VTT, ViT-B/16, A100", "test time (s)", paper))
+    shown = [panel for panel in panels if panel[2]]
+    figure = _figure(5.4 * max(1, len(shown)), 4.2)
+    for number, (title, x_label, points) in enumerate(shown, start=1):
+        axes = figure.add_subplot(1, len(shown), number)
+        axes.set_xscale("log")
+        for position, (name, (seconds, recall)) in enumerate(points.items()):
+            is_eagle = "eaglenet" in name.lower()
+            marker, colour = ("*", PALETTE[1]) if is_eagle else ("o", PALETTE[0])
+            axes.scatter([seconds], [recall], s=110 if is_eagle else 30, marker=marker, c=colour)
+            offset = 5 if position % 2 else -9
+            axes.annotate(
+                name, (seconds, recall), (4, offset), textcoords="offset points", fontsize=7
+            )
+        axes.set(title=title, xlabel=x_label, ylabel="text-to-video R@1 (%)")
+        axes.margins(x=0.2, y=0.12)
+        axes.set_ylim(*percent_range(*axes.get_ylim()))
+        axes.grid(alpha=0.3)
+    return _png(figure)
+
+
+def percent_range(low: float, high: float) -> tuple[float, float]:
+    """An axis of percents that is not finer than what it shows is worth, and not below 0.
+
+    >>> percent_range(1.9, 2.1), percent_range(0.0, 0.0), percent_range(10.0, 60.0)
+    ((1.0, 3.0), (0.0, 2.0), (10.0, 60.0))
+    """
+    if high - low < LEAST_PERCENT:
+        low = (low + high - LEAST_PERCENT) / 2
+    low = max(0.0, low)
+    return low, max(high, low + LEAST_PERCENT)
+
+
+def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: int = 3) -> bytes:
+    """Queries with the top videos of each method: the right one framed green, wrong ones red."""
+    if not examples:
+        raise UsageError("no example to draw: give at least one query with its answers")
+    num_methods = max(len(example.answers) for example in examples)
+    top_k = max(len(found) for example in examples for found in example.answers.values())
+    rows = len(examples) * num_methods
+    figure = _figure(1.5 + 1.05 * num_frames * top_k, 0.45 + 1.3 * rows)
+    grid = figure.add_gridspec(rows, top_k)
+    for number, example in enumerate(examples):
+        for line, (method, found) in enumerate(example.answers.items()):
+            for rank, video in enumerate(found):
+                axes = figure.add_subplot(grid[number * num_methods + line, rank])
+                _draw_video(axes, video, num_frames)
+                if rank == 0:
+                    axes.set_ylabel(method, fontsize=8)
+                if line == 0 and rank == 0:
+                    query = textwrap.shorten(f'"{example.query}"', 110)
+                    axes.set_title(query, fontsize=9, loc="left")
+    return _png(figure)
+
+
+def _draw_video(axes: Any, video: Retrieved, num_frames: int) -> None:
+    total = len(video.frames)
+    chosen = np.floor((np.arange(num_frames) + 0.5) * total / num_frames).astype(int)
+    frames = [video.frames[index].movedim(0, -1).numpy() for index in chosen]
+    gap = np.full((frames[0].shape[0], max(1, frames[0].shape[1] // 48), 3), 255, dtype=np.uint8)
+    spaced = [part for frame in frames for part in (gap, frame)][1:]
+    strip = np.concatenate(spaced, axis=1)
+    axes.imshow(strip, interpolation="nearest", aspect="equal")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    # In words too: red and green look alike to many.
+    verdict = "right" if video.is_right else "wrong"
+    axes.set_xlabel(f"{video.video_id}: {verdict}", fontsize=6, labelpad=1)
+    for spine in axes.spines.values():
+        spine.set(color=RIGHT if video.is_right else WRONG, linewidth=3)
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError(
+            "figures need matplotlib, which is not installed: install eaglenet with the extra "
+            "'train'"
+        ) from error
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    # No date or version inside: the same numbers give the same bytes.
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+# Queries and the videos that methods find for them, for figures like 3 to 5 of the paper.
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The sentences and videos that all methods of a figure are asked about."""
+
+    sentences: Sequence[str]
+    video_ids: Sequence[str]
+    video_of_text: Int[Tensor, "texts"]
+    clips: Callable[[Tensor], Clips]
+    """Frames of the videos with these indices."""
+
+
+def best_videos(
+    method: Method, texts: Iterable[Any], videos: Iterable[Any], *, top_k: int
+) -> Int[Tensor, "texts best"]:
+    """The ``top_k`` videos of each text, best first, from batches of both."""
+    with evaluating(method), torch.no_grad():
+        text = [method.encode_text(batch.to(method.device)) for batch in texts]
+        video = [method.encode_video(batch.to(method.device)) for batch in videos]
+        if not text or not video:
+            raise UsageError("no text or no video to choose examples from; check the split")
+        joined_text = type(text[0]).concatenate(text)
+        joined_video = type(video[0]).concatenate(video)
+        count = min(top_k, len(joined_video))
+        return score_all(method, joined_text, joined_video, top_k=count).videos.cpu()
+
+
+def choose_queries(
+    best: Mapping[str, Int[Tensor, "texts best"]], video_of_text: Int[Tensor, "texts"], count: int
+) -> list[int]:
+    """Queries on which the methods disagree, whoever is right; then evenly spaced ones.
+
+    Picked by position alone, one a video, so that no method is favoured.
+    """
+    right = torch.stack([found[:, 0] == video_of_text for found in best.values()])
+    disagree = (right.any(dim=0) & ~right.all(dim=0)).nonzero()[:, 0].tolist()
+    step = max(1, len(video_of_text) // max(1, count))
+    chosen: list[int] = []
+    used: set[int] = set()
+    # Spread over the split: neighbours are often of one kind.
+    for query in [*_spread(disagree, count), *disagree, *range(0, len(video_of_text), step)]:
+        video = int(video_of_text[query])
+        if len(chosen) < count and video not in used:
+            chosen.append(query)
+            used.add(video)
+    return chosen
+
+
+def _spread(queries: Sequence[int], count: int) -> Sequence[int]:
+    return queries[:: max(1, len(queries) // max(1, count))]
+
+
+def make_examples(
+    best: Mapping[str, Int[Tensor, "texts best"]], gallery: Gallery, count: int
+) -> list[QualitativeExample]:
+    """Examples with the frames of every video that is shown."""
+    examples = []
+    for query in choose_queries(best, gallery.video_of_text, count):
+        right = int(gallery.video_of_text[query])
+        answers = {}
+        for method, found in best.items():
+            frames = gallery.clips(found[query]).frames.cpu()
+            answers[method] = [
+                Retrieved(gallery.video_ids[video], frames[place], video == right)
+                for place, video in enumerate(found[query].tolist())
+            ]
+        examples.append(QualitativeExample(gallery.sentences[query], answers))
+    return examples

@@ -1,0 +1,455 @@
+"""Recall, median and mean rank of any scores ``[texts, videos]``, in bounded memory.
+
+- A rank is ``1 + number of other candidates with a score >= the right one``: a tie counts against
+  the model, whatever order a sort would have given. ``ties="for"`` counts the other way, as much
+  of the field does: two identical captions are then both the right one.
+- ``video_of_text`` says which video each text belongs to; one path serves one-caption and
+  many-caption data. A video without a text is a distractor: it is found, never asked for.
+- Text to video: every sentence is a query against all videos.
+- Video to text: the candidates of a video are the *groups* of sentences, one group per video that
+  has sentences, and a group scores as its best sentence (the field's multi-sentence protocol). With
+  one caption a video this is the plain transpose.
+- NaN and infinite scores raise, because a rank among them means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
+from eaglenet.core.progress import Progress, Work, tell
+from eaglenet.core.types import TextFeatures, VideoFeatures
+from eaglenet.methods.base import Method
+from eaglenet.scoring import check_choice, score_all
+
+Ties = Literal["against", "for"]
+RECALL_AT = (1, 5, 10)
+STRIP_ENTRIES = 1 << 24  # scores compared at once: bounds the temporaries at about 200 MB
+
+
+@dataclass(frozen=True)
+class DirectionMetrics:
+    """Metrics of one direction; recalls in percent, ranks from 1."""
+
+    recall_at_1: float
+    recall_at_5: float
+    recall_at_10: float
+    median_rank: float
+    mean_rank: float
+    num_queries: int
+
+    @property
+    def recall_sum(self) -> float:
+        return self.recall_at_1 + self.recall_at_5 + self.recall_at_10
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Under the names that the field's tables use."""
+        return {
+            "R@1": self.recall_at_1,
+            "R@5": self.recall_at_5,
+            "R@10": self.recall_at_10,
+            "MdR": self.median_rank,
+            "MnR": self.mean_rank,
+            "Rsum": self.recall_sum,
+            "queries": self.num_queries,
+        }
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Both directions; ``rsum`` adds the six recalls."""
+
+    t2v: DirectionMetrics
+    v2t: DirectionMetrics
+
+    @property
+    def rsum(self) -> float:
+        return self.t2v.recall_sum + self.v2t.recall_sum
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"t2v": self.t2v.to_dict(), "v2t": self.v2t.to_dict(), "Rsum": self.rsum}
+
+
+def summarize_ranks(ranks: Int[Tensor, "queries"]) -> DirectionMetrics:
+    """Recalls, median (the mean of the middle two when even) and mean of ranks."""
+    if len(ranks) == 0:
+        raise UsageError("no query to summarize: the split has no text; check the annotations")
+    values = ranks.cpu().numpy()
+    recall_at_1, recall_at_5, recall_at_10 = (
+        100.0 * float(np.mean(values <= cutoff)) for cutoff in RECALL_AT
+    )
+    return DirectionMetrics(
+        recall_at_1,
+        recall_at_5,
+        recall_at_10,
+        median_rank=float(np.median(values)),
+        mean_rank=float(np.mean(values)),
+        num_queries=len(values),
+    )
+
+
+class StreamingRanks:
+    """Ranks from tiles of the score matrix; memory grows with texts + videos, never their product.
+
+    Feed every right pair to :meth:`add_targets` first (any tiles that cover them), then every tile
+    of the matrix once to :meth:`add`. ``video_of_text`` must be sorted, and for each column the
+    tiles must come in the order of the texts: then the sentences of a video are met together, and
+    one flag a column tells whether the group under way has already beaten the right one.
+    """
+
+    def __init__(
+        self, video_of_text: Int[Tensor, "texts"], num_videos: int, ties: Ties = "against"
+    ) -> None:
+        check_video_of_text(video_of_text, num_videos)
+        self._beats = torch.ge if ties == "against" else torch.gt
+        self.video_of_text = video_of_text.cpu().long()
+        if bool((self.video_of_text.diff() < 0).any()):
+            raise UsageError("StreamingRanks needs texts sorted by video: sort them, then stream")
+        num_texts = len(video_of_text)
+        self.num_videos = num_videos
+        self.text_target = torch.full((num_texts,), float("nan"), dtype=torch.float64)
+        self.video_target = torch.full((num_videos,), float("-inf"), dtype=torch.float64)
+        self.text_rank = torch.ones(num_texts, dtype=torch.long)
+        self.video_rank = torch.ones(num_videos, dtype=torch.long)
+        self._open_group = torch.full((num_videos,), -1, dtype=torch.long)
+        self._open_beats = torch.zeros(num_videos, dtype=torch.bool)
+        self._next_text = torch.zeros(num_videos, dtype=torch.long)
+
+    def add_targets(
+        self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
+    ) -> None:
+        """Learn the scores of the right pairs inside one tile."""
+        tile = self._checked(tile, text_start, video_start)
+        own = self.video_of_text[text_start : text_start + tile.shape[0]] - video_start
+        rows = ((own >= 0) & (own < tile.shape[1])).nonzero()[:, 0]
+        values = tile[rows, own[rows]].double()
+        self.text_target[text_start + rows] = values
+        self.video_target.scatter_reduce_(0, video_start + own[rows], values, reduce="amax")
+
+    def add(
+        self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
+    ) -> None:
+        """Count who beats or ties the right ones inside one tile."""
+        tile = self._checked(tile, text_start, video_start)
+        columns = slice(video_start, video_start + tile.shape[1])
+        if bool((self._next_text[columns] != text_start).any()):
+            raise UsageError(
+                f"tile at text {text_start}, video {video_start} is out of order: each column "
+                "takes its tiles from the first text to the last, once"
+            )
+        strip = max(1, STRIP_ENTRIES // tile.shape[1])
+        for start in range(0, tile.shape[0], strip):
+            self._add_strip(tile[start : start + strip], text_start + start, columns)
+        self._next_text[columns] += tile.shape[0]
+
+    def _add_strip(
+        self, tile: Float[Tensor, "texts videos"], text_start: int, columns: slice
+    ) -> None:
+        rows = slice(text_start, text_start + tile.shape[0])
+        group = self.video_of_text[rows]
+        target = self.text_target[rows]
+        if bool(target.isnan().any()):
+            missing = text_start + int(target.isnan().nonzero()[0, 0])
+            raise UsageError(f"text {missing} has no target yet: call add_targets before add")
+        own = ((group >= columns.start) & (group < columns.stop)).nonzero()[:, 0]
+        own_column = group[own] - columns.start
+        beats_text = self._beats(tile, target.to(tile.dtype)[:, None])
+        beats_text[own, own_column] = False  # a target does not compete with itself
+        self.text_rank[rows] += beats_text.sum(dim=1)
+        beats_video = self._beats(tile, self.video_target[columns].to(tile.dtype)[None, :])
+        beats_video[own, own_column] = False
+        self._count_groups(beats_video, group, columns)
+
+    def _count_groups(
+        self,
+        beats: Bool[Tensor, "texts videos"],
+        group: Int[Tensor, "texts"],
+        columns: slice,
+    ) -> None:
+        """Add one to a column's rank for each group with a sentence that beats its target."""
+        ids, local = torch.unique_consecutive(group, return_inverse=True)
+        group_beats = beats
+        if len(ids) < len(group):
+            counts = torch.zeros(len(ids), beats.shape[1], dtype=torch.int32)
+            group_beats = counts.index_add_(0, local, beats.int()) > 0
+        continued = self._open_group[columns] == ids[0]
+        carried = self._open_beats[columns]
+        self.video_rank[columns] += carried & ~continued
+        group_beats[0] |= carried & continued
+        self.video_rank[columns] += group_beats[:-1].sum(dim=0)
+        self._open_group[columns] = ids[-1]
+        self._open_beats[columns] = group_beats[-1]
+
+    def _checked(
+        self, tile: Float[Tensor, "texts videos"], text_start: int, video_start: int
+    ) -> Float[Tensor, "texts videos"]:
+        raise_if_not_finite(tile, text_start, video_start)
+        return tile.detach().cpu()
+
+    def share_targets(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Learn the targets that other processes met; ``total`` sums a tensor over all of them.
+
+        Each column belongs to one process, which adds all its tiles.
+        """
+        self.text_target = total(self.text_target.nan_to_num(nan=0.0))
+
+    def share_counts(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Join the counts of all processes, after each has added its columns."""
+        self.text_rank = total(self.text_rank - 1) + 1
+        self.video_rank = total(self.video_rank - 1) + 1
+        self._open_beats = total(self._open_beats.long()) > 0
+        self._next_text = total(self._next_text)
+
+    def metrics(self) -> Metrics:
+        """Both directions, once every tile has been added."""
+        text_rank, video_rank = self.ranks()
+        return Metrics(summarize_ranks(text_rank), summarize_ranks(video_rank))
+
+    def ranks(self) -> tuple[Int[Tensor, "texts"], Int[Tensor, "asked"]]:
+        """Of every text, and of every video that has one, once every tile has been added."""
+        if bool((self._next_text != len(self.video_of_text)).any()):
+            missing = int((self._next_text != len(self.video_of_text)).sum())
+            raise UsageError(f"{missing} of {self.num_videos} columns have tiles missing")
+        asked = torch.unique(self.video_of_text)
+        video_rank = self.video_rank + self._open_beats.long()
+        return self.text_rank, video_rank[asked]
+
+
+def retrieval_metrics(
+    scores: Float[Tensor, "texts videos"],
+    video_of_text: Int[Tensor, "labels"],
+    ties: Ties = "against",
+) -> Metrics:
+    """Metrics of a whole score matrix; ``ties`` with the right one count against or for the model.
+
+    >>> scores = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.8]])
+    >>> retrieval_metrics(scores, torch.tensor([0, 1])).t2v.mean_rank
+    1.5
+    """
+    if len(video_of_text) != len(scores):
+        raise UsageError(
+            f"scores have {len(scores)} texts but video_of_text has {len(video_of_text)} entries: "
+            "it needs one for each text, in the order of the rows"
+        )
+    raise_if_not_finite(scores)
+    check_video_of_text(video_of_text, scores.shape[1])
+    order = video_of_text.argsort(stable=True)
+    sorted_scores = scores if _is_sorted(order) else scores[order.to(scores.device)]
+    ranks = StreamingRanks(video_of_text[order], scores.shape[1], ties)
+    ranks.add_targets(sorted_scores)
+    ranks.add(sorted_scores)
+    return ranks.metrics()
+
+
+def _is_sorted(order: Int[Tensor, "texts"]) -> bool:
+    return torch.equal(order, torch.arange(len(order), device=order.device))
+
+
+def raise_if_not_finite(
+    scores: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
+) -> None:
+    """NaN would vanish from a sort and raise the recall: it must never reach the ranks."""
+    if bool(scores.sum(dtype=torch.float64).isfinite()):
+        return  # one NaN or infinity would have made the sum so; far cheaper than a mask
+    bad = ~scores.isfinite()
+    count = int(bad.sum())
+    if count:
+        row, column = bad.nonzero()[0].tolist()
+        raise NonFiniteError(
+            f"{count} of {scores.numel()} scores are NaN or infinite (first at text "
+            f"{text_start + row}, video {video_start + column}); expected finite numbers: "
+            "look for the feature or weight that is not finite"
+        )
+
+
+def check_video_of_text(video_of_text: Int[Tensor, "texts"], num_videos: int) -> None:
+    """Every text must have its video among the candidates."""
+    if len(video_of_text) == 0 or num_videos == 0:
+        raise DatasetError(
+            f"{len(video_of_text)} texts and {num_videos} videos: expected at least one of each"
+        )
+    bad = (video_of_text < 0) | (video_of_text >= num_videos)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0, 0])
+        raise DatasetError(
+            f"{int(bad.sum())} texts belong to a video that does not exist (text {first} to video "
+            f"{int(video_of_text[first])}, of {num_videos}): leave these texts out and report them"
+        )
+
+
+# How to evaluate, as one value: what commands, runs and processes pass on.
+
+MAX_SCORES = 1 << 26
+"""Scores held at once: 256 MB in fp32."""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How to encode and score.
+
+    backend: of scoring; ``auto`` chooses.
+    precision: of the encoders (autocast) and of scoring: ``fp32``, ``bf16``; ``fp16`` of the
+        encoders alone, as the authors evaluate; ``auto`` is the model's own (`EvaluationHabits`).
+    noise_seeds: score again under each seed and report mean and spread, for methods with evaluation
+        noise. The model keeps its own noise afterwards.
+    scores_file: also write the scores there, a ``.npy`` ``[texts, videos]``.
+    ranks_file: also write the rank of each query there, a ``.npz`` with ``t2v``, ``v2t`` and
+        ``video_of_text`` (`evaluation.bootstrap`).
+    hubness: rank again with a bias of each video from a fixed bank of typical sentences.
+    bank: the sentences of that bank; none: 256 that come with the package.
+    text_batch, video_batch: encoded at once. max_scores: scores held at once.
+    """
+
+    backend: str = "auto"
+    precision: str = "auto"
+    noise_seeds: tuple[int, ...] = ()
+    scores_file: Path | None = None
+    ranks_file: Path | None = None
+    hubness: bool = False
+    bank: tuple[str, ...] = ()
+    text_batch: int = 256
+    video_batch: int = 32
+    max_scores: int = MAX_SCORES
+
+    def __post_init__(self) -> None:
+        check_choice(self.backend, "fp32" if self.precision == "auto" else self.scoring_precision)
+
+    @property
+    def scoring_precision(self) -> str:
+        """fp16 is for encoders; scores would overflow."""
+        return "fp32" if self.precision == "fp16" else self.precision
+
+    def settled_for(self, method: Method) -> EvaluationOptions:
+        """With the model's own precision where none was asked for."""
+        if self.precision != "auto":
+            return self
+        return replace(self, precision=method.habits.precision)
+
+
+# Score all pairs block by block and rank both directions, alone or with other processes.
+
+
+@dataclass(frozen=True)
+class Share:
+    """One process of several: it encodes every ``size``-th row and scores its part of the videos.
+
+    ``total`` sums a tensor over all of them; ``gather`` gives all rows, in order, of features of
+    which each has its own.
+    """
+
+    rank: int
+    size: int
+    total: Callable[[Tensor], Tensor]
+    gather: Callable[[Any, int], Any]
+
+    def videos(self, count: int) -> range:
+        """Neighbouring videos, as even as can be."""
+        edges = [count * place // self.size for place in (self.rank, self.rank + 1)]
+        return range(*edges)
+
+
+def rank_pairs(
+    method: Method,
+    text: TextFeatures,
+    video: VideoFeatures,
+    video_of_text: Int[Tensor, "texts"],
+    *,
+    max_scores: int = MAX_SCORES,
+    share: Share | None = None,
+    scores_file: Path | None = None,
+    ranks_file: Path | None = None,
+    bias: Float[Tensor, "videos"] | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Metrics:
+    """Metrics of all pairs; memory grows with texts + videos, never their product.
+
+    Blocks are whole columns where they fit, so that video-side work is done once.
+
+    Args:
+        max_scores: scores held at once.
+        share: this process's part; every process gets the metrics of all.
+        scores_file: also write the matrix there, ``[texts, videos]`` as given (not with a share).
+        ranks_file: also write the rank of every query there.
+        bias: added to all scores of a video.
+        progress: told the scores made and all scores of this process.
+        settings: of :func:`score_all`.
+    """
+    order = video_of_text.argsort(stable=True)
+    text = text[order.to(text.sentence.device)]
+    sorted_video = video_of_text[order].cpu()
+    ranks = StreamingRanks(sorted_video, len(video))
+    own = range(len(video)) if share is None else share.videos(len(video))
+    matrix: NDArray[np.float32] | None = None
+    if scores_file is not None:
+        shape = (len(text), len(video))
+        matrix = np.lib.format.open_memmap(scores_file, mode="w+", dtype=np.float32, shape=shape)
+
+    scored = 0
+
+    def block(texts: slice, videos: slice, *, shown: bool = True) -> Tensor:
+        nonlocal scored
+        before = scored
+
+        def advance(work: Work) -> None:
+            tell(progress, work.title, before + work.done, len(text) * len(own))
+
+        told = advance if shown else None
+        scores: Tensor = score_all(method, text[texts], video[videos], progress=told, **settings)
+        if bias is not None:
+            scores = scores + bias[videos].to(scores.device)
+        scored += scores.numel() if shown else 0
+        return scores
+
+    def count(tile: Tensor, text_start: int, video_start: int) -> None:
+        ranks.add(tile, text_start, video_start)
+        if matrix is not None:
+            rows = order[text_start : text_start + tile.shape[0]].numpy()
+            matrix[rows, video_start : video_start + tile.shape[1]] = tile.cpu().numpy()
+
+    text_step = min(len(text), max_scores)
+    video_step = min(max(len(own), 1), max(1, max_scores // text_step))
+    fits = text_step == len(text) and video_step >= len(own)
+    kept = block(slice(None), slice(own.start, own.stop)) if fits and own else None
+    if kept is not None:
+        ranks.add_targets(kept, 0, own.start)
+    else:
+        # The right pairs first: texts are sorted by video, so those of a video block lie together.
+        for start in own[::video_step]:
+            stop = min(start + video_step, own.stop)
+            first, last = torch.searchsorted(sorted_video, torch.tensor([start, stop])).tolist()
+            for row in range(first, last, text_step):
+                rows = slice(row, min(row + text_step, last))
+                right = block(rows, slice(start, stop), shown=False)
+                ranks.add_targets(right, row, start)
+    if share is not None:
+        ranks.share_targets(share.total)
+    if kept is not None:
+        count(kept, 0, own.start)
+    else:
+        for start in own[::video_step]:
+            videos = slice(start, min(start + video_step, own.stop))
+            for row in range(0, len(text), text_step):
+                count(block(slice(row, row + text_step), videos), row, start)
+    if share is not None:
+        ranks.share_counts(share.total)
+    if ranks_file is not None and (share is None or share.rank == 0):
+        text_ranks, video_ranks = ranks.ranks()
+        given = torch.empty_like(text_ranks)
+        given[order] = text_ranks
+        np.savez_compressed(
+            ranks_file,
+            t2v=given.numpy(),
+            v2t=video_ranks.numpy(),
+            video_of_text=video_of_text.cpu().numpy(),
+        )
+    return ranks.metrics()

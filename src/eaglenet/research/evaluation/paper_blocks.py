@@ -1,0 +1,173 @@
+"""What of a report stands beside the paper: its tables, columns over datasets, seconds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eaglenet.research.evaluation.document import Block, Heading, Paragraph, Table
+from eaglenet.research.evaluation.paper import PaperTable, paper_tables
+from eaglenet.research.evaluation.run_records import SLIPS, RecipeGroup, as_cells, paper_conditions
+from eaglenet.research.evaluation.run_records import TITLES as CONDITIONS
+
+RECALLS = ("R@1", "R@5", "R@10")
+THREE = ("didemo", "msvd", "vatex")
+TWO = ("msrvtt", "didemo")
+TITLES = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo", "msvd": "MSVD", "vatex": "VATEX"}
+RECIPE = re.compile(r"(msrvtt|didemo|msvd|vatex)-(b32|b16)(-released|-literal)?(/.*)?")
+ABLATION = re.compile(r"(components|energy|pooling|graph|coefficient|edges)/")
+
+
+def dataset_and_row(recipe: str) -> tuple[str, str] | None:
+    """Dataset of a recipe, and what it shares with the same recipe on other datasets."""
+    if ABLATION.match(recipe):
+        return "msrvtt", f"b16 {recipe}"
+    found = RECIPE.fullmatch(recipe)
+    if found is None:
+        return None
+    dataset, tower, kind, rest = found.groups()
+    row = (rest or "/eaglenet").lstrip("/")
+    return dataset, f"{tower}{kind or ''} {row}"
+
+
+def paper_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
+    """Tables 1 and 2 of the paper, where a run was measured on the same data."""
+    protocols = {
+        str(record.get("protocol", ""))
+        for group in groups
+        for run in group.runs
+        for record in (run.metrics or {}, *run.evaluations.values())
+    }
+    blocks: list[Block] = []
+    for name, wanted, title in (
+        ("msrvtt", ("MSR-VTT",), "MSR-VTT 1k-A"),
+        ("others", ("DiDeMo", "MSVD", "VATEX"), "DiDeMo, MSVD and VATEX, text to video"),
+    ):
+        if any(protocol.startswith(wanted) for protocol in protocols):
+            table = paper_tables()[name]
+            labels = {row.label for row in table.rows}
+            told = [f"{label}: {slip}." for label, slip in SLIPS.items() if label in labels]
+            said = f"Published numbers on {title} (paper), for comparison; none is ours. (u): not "
+            blocks += [Paragraph(f"{said}certain. {' '.join(told)}"), _published(table)]
+    return [Heading("The paper's numbers"), *blocks] if blocks else []
+
+
+def _published(table: PaperTable) -> Table:
+    rows = [
+        [f"{row.label} (paper)", "-" if row.group == "other" else row.group]
+        + ["-" if value is None else f"{value:.1f}" for value in row.values]
+        + as_cells(paper_conditions(row.label))
+        for row in table.rows
+    ]
+    return Table(["method", "tower", *table.columns, *CONDITIONS.values()], rows)
+
+
+def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
+    """Columns that join datasets: Rsum of table 2, the average of table 3. Ours, on test."""
+    recalls: dict[str, dict[str, dict[str, float]]] = {}
+    for group in groups:
+        found = dataset_and_row(group.runs[0].name)
+        # A changed setting makes a row of its own, which has no partner by name.
+        if found is None or group.label != group.runs[0].name:
+            continue
+        means = _mean_recalls(group)
+        if means:
+            recalls.setdefault(found[1], {})[found[0]] = means
+    blocks: list[Block] = []
+    for datasets, title, column in (
+        (THREE, "Rsum over DiDeMo, MSVD and VATEX, as table 2 adds it", "Rsum"),
+        (TWO, "Average over MSR-VTT and DiDeMo, as in table 3", "average"),
+    ):
+        rows = [
+            [name, *(_cells(found, datasets)), *_joined(found, datasets)]
+            for name, found in recalls.items()
+            if all(dataset in found for dataset in datasets)
+        ]
+        if rows:
+            header = ["recipe", *(f"{TITLES[d]} {name}" for d in datasets for name in RECALLS)]
+            joined = [column] if datasets is THREE else [f"{column} {name}" for name in RECALLS]
+            blocks += [Paragraph(f"Ours. {title}."), Table([*header, *joined], rows)]
+    return [Heading("Over datasets"), *blocks] if blocks else []
+
+
+def _mean_recalls(group: RecipeGroup) -> dict[str, float]:
+    """Text-to-video recalls on the test split, or of the selected epoch where test chose it."""
+    records = [_test_record(run.metrics, run.evaluations, run.selection) for run in group.runs]
+    known = [record for record in records if record is not None]
+    if not known:
+        return {}
+    return {name: sum(float(r["t2v"][name]) for r in known) / len(known) for name in RECALLS}
+
+
+def _test_record(
+    metrics: Mapping[str, Any] | None,
+    evaluations: Mapping[str, Mapping[str, Any]],
+    selection: str,
+) -> Mapping[str, Any] | None:
+    for name, record in evaluations.items():
+        if "test" in name:
+            return record
+    return metrics if "TEST" in selection else None
+
+
+def _cells(found: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
+    return [f"{found[dataset][name]:.1f}" for dataset in datasets for name in RECALLS]
+
+
+def _joined(found: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
+    if len(datasets) == len(THREE):
+        return [f"{sum(found[dataset][name] for dataset in datasets for name in RECALLS):.1f}"]
+    return [
+        f"{sum(found[dataset][name] for dataset in datasets) / len(datasets):.1f}"
+        for name in RECALLS
+    ]
+
+
+def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
+    """Table 6's quantities: an epoch of training, the whole test; and scoring alone."""
+    rows = []
+    for group in groups:
+        epochs = [run.epoch_seconds for run in group.runs if run.epoch_seconds is not None]
+        tests = [
+            evaluation_seconds(record)
+            for run in group.runs
+            for record in (run.metrics or {}, *run.evaluations.values())
+        ]
+        timed = [seconds for seconds in tests if seconds is not None]
+        if not epochs and not timed:
+            continue
+        whole = [seconds[0] for seconds in timed]
+        alone = [seconds[1] for seconds in timed]
+        rows.append(
+            [group.label, group.method_title, *(_mean(part) for part in (epochs, whole, alone))]
+        )
+    if not rows:
+        return []
+    header = ["recipe", "method", "training, s an epoch", "whole test, s", "scoring alone, s"]
+    said = (
+        "Ours, on the machines named below. An epoch of training without evaluations; the whole "
+        "test with encoding (and decoding, where frames were not cached), as the paper's table 6 "
+        "and figure 1 count; scoring apart."
+    )
+    paper = [
+        [f"{row.label} (paper, A100)", "", *("-" if v is None else f"{v:.1f}" for v in row.values)]
+        for row in paper_tables()["time"].rows
+    ]
+    return [
+        Heading("Seconds"),
+        Paragraph(said),
+        Table(header, [*rows, *([*row, "-"] for row in paper)]),
+    ]
+
+
+def evaluation_seconds(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Seconds of a whole evaluation, and of its scoring."""
+    seconds = record.get("seconds")
+    if not isinstance(seconds, Mapping) or "score" not in seconds:
+        return None
+    return sum(float(value) for value in seconds.values()), float(seconds["score"])
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.2f}" if values else "-"

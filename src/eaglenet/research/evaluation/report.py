@@ -1,0 +1,363 @@
+"""A report over run folders: tables, curves, recall against time, examples.
+
+Every score stands under its protocol; scores of different protocols never share a table. Numbers
+of the paper are labelled *paper*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eaglenet.core.errors import EagleNetError, UsageError
+from eaglenet.research.evaluation.bootstrap import RANKS, compare_ranks, read_ranks
+from eaglenet.research.evaluation.document import (
+    Block,
+    Heading,
+    Paragraph,
+    Picture,
+    Table,
+    write_document,
+)
+from eaglenet.research.evaluation.evaluate import mean_and_spread
+from eaglenet.research.evaluation.figures import (
+    Curve,
+    QualitativeExample,
+    curves_figure,
+    qualitative_figure,
+    recall_against_time_figure,
+)
+from eaglenet.research.evaluation.paper import recall_against_time
+from eaglenet.research.evaluation.paper_blocks import (
+    evaluation_seconds,
+    over_datasets,
+    paper_blocks,
+    seconds_blocks,
+)
+from eaglenet.research.evaluation.run_records import (
+    TITLES,
+    BrokenRun,
+    RecipeGroup,
+    RunRecord,
+    as_cells,
+    conditions_lines,
+    group_runs,
+    read_runs,
+    run_conditions,
+)
+
+# The part of a report that says which differences between recipes are clear.
+
+SAYS = (
+    "Paired bootstrap over queries (videos are drawn and bring their captions; 2,000 draws): R@1 "
+    "minus that of {name}, in points, with the middle 95%. An interval that holds 0 claims nothing."
+)
+
+
+def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
+    """For every split with ranks: all recipes against the best, and against the first."""
+    blocks: list[Block] = []
+    names = sorted(
+        {path.stem for group in groups for run in group.runs for path in _files(run.folder)}
+    )
+    for name in names:
+        found = {
+            group.label: [
+                read_ranks(run.folder / f"{name}.npz")
+                for run in group.runs
+                if (run.folder / f"{name}.npz").exists()
+            ]
+            for group in groups
+        }
+        known = {label: records for label, records in found.items() if records}
+        if len(known) < 2:
+            continue
+        best = max(known, key=lambda label: _recall(known[label]))
+        blocks.append(Heading(f"Differences ({name.removeprefix(RANKS).lstrip('-')})"))
+        for base in dict.fromkeys((best, next(iter(known)))):
+            rows = difference_rows(known, base)
+            if rows:
+                blocks += [Paragraph(SAYS.format(name=base)), Table(["recipe", "t2v", "v2t"], rows)]
+    return blocks
+
+
+def difference_rows(known: Mapping[str, Sequence[Mapping[str, Any]]], base: str) -> list[list[str]]:
+    """A row for each recipe but ``base``; * marks an interval without 0."""
+    rows = []
+    for label, records in known.items():
+        if label == base:
+            continue
+        cells = []
+        for direction in ("t2v", "v2t"):
+            try:
+                found = compare_ranks(records, known[base], direction)
+            except UsageError:
+                cells.append("other queries")
+                continue
+            cells.append(f"{found}{' *' if found.is_clear else ''}")
+        rows.append([label, *cells])
+    return rows
+
+
+def _recall(records: Sequence[Mapping[str, Any]]) -> float:
+    return float(np.mean([np.mean(record["t2v"] <= 1) for record in records]))
+
+
+def _files(folder: Any) -> list[Any]:
+    return sorted(folder.glob(f"{RANKS}-*.npz"))
+
+
+METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where a report was written, and what could not be shown in full."""
+
+    markdown: Path
+    html: Path
+    num_runs: int
+    broken: tuple[BrokenRun, ...]
+    unfinished: tuple[RunRecord, ...]
+    notes: tuple[str, ...]
+
+
+def write_report(
+    folders: Sequence[Path],
+    output: Path,
+    *,
+    title: str = "Report",
+    examples: Sequence[QualitativeExample] = (),
+    notes: Sequence[str] = (),
+) -> Report:
+    """Read the runs and write ``report.md`` and ``report.html`` into ``output``."""
+    runs, broken = read_runs(folders)
+    if not runs:
+        reasons = "; ".join(f"{entry.folder}: {entry.reason}" for entry in broken)
+        raise UsageError(f"no run to report on ({reasons or 'no folder given'})")
+    groups = group_runs(runs)
+    unfinished = [run for run in runs if not run.is_finished]
+    said = list(notes)
+    blocks = [*_results(groups), *_later_evaluations(groups), *_conditions(groups)]
+    blocks += difference_blocks(groups)
+    blocks += [*over_datasets(groups), *seconds_blocks(groups), *paper_blocks(groups)]
+    blocks += _pictures(runs, groups, examples, said)
+    blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in said)]
+    markdown, page = write_document(output, title, blocks)
+    return Report(markdown, page, len(runs), tuple(broken), tuple(unfinished), tuple(said))
+
+
+def _results(groups: Sequence[RecipeGroup]) -> list[Block]:
+    records = [(group, [run.metrics for run in group.runs if run.metrics]) for group in groups]
+    blocks: list[Block] = [Heading("Results")]
+    if not records:
+        return [*blocks, Paragraph("No run has finished yet.")]
+    selections = sorted({run.selection for group in groups for run in group.runs if run.selection})
+    blocks.append(
+        Paragraph(
+            "Ours. Mean +- sample standard deviation where several seeds ran. "
+            + " ".join(f"Selection: {selection}." for selection in selections)
+        )
+    )
+    return blocks + _tables(records)
+
+
+def _later_evaluations(groups: Sequence[RecipeGroup]) -> list[Block]:
+    blocks: list[Block] = []
+    names = sorted({name for group in groups for run in group.runs for name in run.evaluations})
+    for name in names:
+        records = [
+            (group, [run.evaluations[name] for run in group.runs if name in run.evaluations])
+            for group in groups
+        ]
+        tables = _tables([entry for entry in records if entry[1]])
+        blocks += [Heading(f"{name.replace('-', ' ').replace('_', ' ')} (ours)", 3), *tables]
+    return blocks
+
+
+def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) -> list[Block]:
+    """One table for each protocol."""
+    by_protocol: dict[str, list[Sequence[str]]] = {}
+    for group, found in records:
+        for protocol in dict.fromkeys(str(record.get("protocol", "?")) for record in found):
+            same = [record for record in found if str(record.get("protocol", "?")) == protocol]
+            by_protocol.setdefault(protocol, []).append(_row(group, same))
+    header = ["recipe", "method", "seeds", *(f"t2v {name}" for name in METRICS)]
+    header += [*(f"v2t {name}" for name in METRICS), "Rsum"]
+    blocks: list[Block] = []
+    for protocol, rows in by_protocol.items():
+        blocks += [Paragraph(f"Protocol: {protocol}"), Table(header, rows)]
+    return blocks
+
+
+def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    numbers = [
+        {direction: {name: float(record[direction][name]) for name in METRICS}
+         for direction in ("t2v", "v2t")} | {"Rsum": _recall_sum(record)}
+        for record in records
+    ]  # fmt: skip
+    summary = mean_and_spread(numbers)
+    mean, spread = summary["mean"], summary["std"]
+    cells = [
+        format_spread(mean[direction][name], spread[direction][name], len(records))
+        for direction in ("t2v", "v2t")
+        for name in METRICS
+    ]
+    total = format_spread(mean["Rsum"], spread["Rsum"], len(records))
+    return [group.label, group.method_title, str(len(records)), *cells, total]
+
+
+def _recall_sum(record: Mapping[str, Any]) -> float:
+    if "Rsum" in record:
+        return float(record["Rsum"])
+    return sum(float(record[side][name]) for side in ("t2v", "v2t") for name in METRICS[:3])
+
+
+def format_spread(mean: float, spread: float, count: int) -> str:
+    """``12.3 +- 0.4``; one run has no spread."""
+    return f"{mean:.1f} +- {spread:.1f}" if count > 1 else f"{mean:.1f}"
+
+
+def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
+    """What each recipe had, so that nobody compares what cannot be compared."""
+    found = [
+        run_conditions(
+            group.runs[0].settings, str((group.runs[0].metrics or {}).get("protocol", ""))
+        )
+        for group in groups
+    ]
+    if not found:
+        return []
+    rows = [
+        [group.label, *as_cells(conditions)]
+        for group, conditions in zip(groups, found, strict=True)
+    ]
+    lines = [Paragraph(line) for line in conditions_lines(found)]
+    return [Heading("Conditions"), Table(["recipe", *TITLES.values()], rows), *lines]
+
+
+def _pictures(
+    runs: Sequence[RunRecord],
+    groups: Sequence[RecipeGroup],
+    examples: Sequence[QualitativeExample],
+    notes: list[str],
+) -> list[Block]:
+    blocks: list[Block] = []
+
+    def add(name: str, caption: str, draw: Callable[[], bytes]) -> None:
+        try:
+            blocks.append(Picture(name, caption, draw()))
+        except EagleNetError as error:
+            notes.append(f"Left out: {caption}: {error}")
+
+    losses, recalls = _loss_curves(runs), _recall_curves(runs)
+    if losses:
+        add("loss", "Training loss", lambda: curves_figure(
+            losses, title="training loss", x_label="step", y_label="loss", log_y=True))  # fmt: skip
+    if recalls:
+        add("recall", "Text-to-video R@1 after each epoch, on the split used for selection",
+            lambda: curves_figure(recalls, title="text-to-video R@1", x_label="epoch",
+                                  y_label="R@1 (%)", is_percent=True))  # fmt: skip
+    for number, (protocol, points) in enumerate(_time_points(groups).items()):
+        name = "recall_against_time" + (f"_{number + 1}" if number else "")
+        add(name, f"Recall against whole test time. Ours: {protocol}. Right panel: paper",
+            lambda points=points, protocol=protocol: recall_against_time_figure(  # type: ignore[misc]
+                points, recall_against_time(), protocol=protocol))  # fmt: skip
+    if examples:
+        caption = "Queries on which the runs disagree, with the best videos of each: right green, "
+        add("examples", f"{caption}wrong red", lambda: qualitative_figure(examples))
+    return [Heading("Figures"), *blocks] if blocks else []
+
+
+def _loss_curves(runs: Sequence[RunRecord]) -> list[Curve]:
+    curves = []
+    for run in runs:
+        points = [
+            (entry.step, _loss(entry.values))
+            for entry in run.steps
+            if _loss(entry.values) is not None
+        ]
+        if points:
+            x, y = zip(*points, strict=True)
+            curves.append(Curve(_run_label(run), x, y))
+    return curves
+
+
+def _loss(step: Mapping[str, Any]) -> float | None:
+    value = step.get("total", step.get("loss"))
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _recall_curves(runs: Sequence[RunRecord]) -> list[Curve]:
+    return [
+        Curve(
+            _run_label(run),
+            [
+                entry.values.get("epoch", number)
+                for number, entry in enumerate(run.history, start=1)
+            ],
+            [entry.values["t2v"]["R@1"] for entry in run.history],
+        )
+        for run in runs
+        if run.history
+    ]
+
+
+def _run_label(run: RunRecord) -> str:
+    return f"{run.name}, seed {run.seed}" + ("" if run.is_finished else " (unfinished)")
+
+
+def _time_points(groups: Sequence[RecipeGroup]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Protocol -> recipe -> (seconds of the whole test, R@1), means over the runs timed."""
+    points: dict[str, dict[str, tuple[float, float]]] = {}
+    for group in groups:
+        timed: dict[str, list[tuple[float, float]]] = {}
+        for run in group.runs:
+            for record in (run.metrics or {}, *run.evaluations.values()):
+                seconds = evaluation_seconds(record)
+                if seconds is not None:
+                    point = (seconds[0], float(record["t2v"]["R@1"]))
+                    timed.setdefault(str(record.get("protocol", "?")), []).append(point)
+        for protocol, found in timed.items():
+            mean = (sum(p[0] for p in found) / len(found), sum(p[1] for p in found) / len(found))
+            points.setdefault(protocol, {})[group.label] = mean
+    return points
+
+
+def _provenance(runs: Sequence[RunRecord]) -> list[Block]:
+    rows = []
+    for run in runs:
+        versions, hardware, data = (
+            _mapping(run.manifest.get(name)) for name in ("versions", "hardware", "data")
+        )
+        device = ", ".join(hardware.get("gpus", [])) or hardware.get("processor", "?")
+        found = "; ".join(
+            f"{name} {part.get('videos_found', '?')} found, {part.get('videos_missing', '?')} "
+            "missing"
+            for name, part in ((name, _mapping(value)) for name, value in data.items())
+        )
+        commit = str(run.manifest.get("commit") or "?")[:12]
+        # A campaign calls every run seed-N: the folder above says whose.
+        shown_folder = "/".join(run.folder.resolve().parts[-2:])
+        rows.append([shown_folder, str(run.seed), commit, str(versions.get("torch", "?")),
+                     str(device), found or "?"])  # fmt: skip
+    return [
+        Heading("What made these runs"),
+        Table(["run", "seed", "commit", "torch", "hardware", "videos"], rows),
+    ]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _problems(runs: Sequence[RunRecord], broken: Sequence[BrokenRun]) -> list[Block]:
+    rows = [[str(run.folder), run.problem] for run in runs if run.problem]
+    rows += [[str(entry.folder), entry.reason] for entry in broken]
+    if not rows:
+        return []
+    return [Heading("Unfinished or unreadable runs"), Table(["folder", "what is wrong"], rows)]

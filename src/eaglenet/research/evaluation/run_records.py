@@ -1,0 +1,353 @@
+"""Run folders read back for a report. A run that is missing or half-written is named, not fatal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core import untrusted
+from eaglenet.core.run_folder import EXPERIMENT, LOG, MANIFEST, RESULT, LogEvent
+from eaglenet.methods import METHODS
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder says of itself.
+
+    ``metrics`` is the selected epoch's record, or ``None`` while the run has no result.
+    ``evaluations`` are later evaluations of the selected model, with timings, by file name.
+    """
+
+    folder: Path
+    name: str
+    method: str
+    seed: int
+    settings: Mapping[str, Any]
+    metrics: Mapping[str, Any] | None
+    steps: tuple[LogEvent, ...]
+    history: tuple[LogEvent, ...]
+    evaluations: Mapping[str, Mapping[str, Any]]
+    manifest: Mapping[str, Any]
+    selection: str
+    epoch_seconds: float | None = None
+    """An epoch of training, evaluations left out."""
+    problem: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.metrics is not None
+
+
+@dataclass(frozen=True)
+class BrokenRun:
+    """A folder that cannot be shown, and why."""
+
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class RecipeGroup:
+    """Finished runs that differ in their seed alone."""
+
+    label: str
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def method(self) -> str:
+        return self.runs[0].method
+
+    @property
+    def method_title(self) -> str:
+        """The method's name, and that it is approximate where it is."""
+        is_approximate = self.method in METHODS and METHODS[self.method].is_approximate
+        return f"{self.method} (approximate)" if is_approximate else self.method
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:
+    """Every run under the given folders; a folder that is not a run may hold runs (three levels).
+
+    Folders in which nothing can be read are given with the reason.
+    """
+    runs: list[RunRecord] = []
+    broken: list[BrokenRun] = []
+    for folder in folders:
+        if not folder.is_dir():
+            broken.append(BrokenRun(folder, "no such folder"))
+            continue
+        inner = [folder] if _is_run(folder) else sorted(_runs_below(folder))
+        if not inner:
+            broken.append(BrokenRun(folder, "not a run folder: no experiment, manifest or log"))
+        for below in inner:
+            try:
+                runs.append(read_run(below))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                broken.append(BrokenRun(below, f"{type(error).__name__}: {error}"))
+    known: dict[str, RunRecord] = {}
+    for run in runs:
+        key = json.dumps([run.name, run.settings], sort_keys=True, default=str)
+        first = known.setdefault(key, run) if run.is_finished and run.settings else run
+        if first is not run:
+            # Counted twice, it would pass for another seed and make the spread smaller.
+            reason = f"the same recipe, settings and seed as {first.folder}; left out"
+            broken.append(BrokenRun(run.folder, reason))
+    left_out = {entry.folder for entry in broken}
+    return [run for run in runs if run.folder not in left_out], broken
+
+
+def read_run(folder: Path) -> RunRecord:
+    """One run folder; missing parts become ``problem``."""
+    problems: list[str] = []
+    manifest = _read_object(folder / MANIFEST, problems)
+    result = _read_object(folder / RESULT, problems)
+    experiment = _read_object(folder / EXPERIMENT, problems, needed=False)
+    events = _read_log(folder / LOG, problems)
+    steps = [entry for entry in events if entry.event == "step"]
+    history = [entry for entry in events if entry.event == "evaluation"]
+    training = experiment.get("training", {})
+    metrics = result.get("metrics")
+    if result and not _has_metrics(metrics):
+        problems.append(f"{RESULT} holds no metrics")
+    return RunRecord(
+        folder=folder,
+        name=str(result.get("experiment") or manifest.get("experiment") or folder.name),
+        method=str(result.get("method") or experiment.get("method") or "unknown"),
+        seed=int(result.get("seed", training.get("seed", 0))),
+        settings=experiment,
+        metrics=metrics if _has_metrics(metrics) else None,
+        steps=tuple(steps),
+        history=tuple(entry for entry in history if _has_metrics(entry.values)),
+        evaluations=_read_evaluations(folder, problems),
+        manifest=manifest,
+        selection=str(result.get("selection") or manifest.get("selection") or ""),
+        epoch_seconds=_number(result.get("epoch_seconds")),
+        problem="; ".join(problems) or None,
+    )
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[RecipeGroup]:
+    """Finished runs by recipe and settings, seeds aside; the label says what was changed."""
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        if run.is_finished:
+            key = json.dumps([run.name, _without_seed(run.settings)], sort_keys=True, default=str)
+            groups.setdefault(key, []).append(run)
+    named: dict[str, list[list[RunRecord]]] = {}
+    for members in groups.values():
+        named.setdefault(members[0].name, []).append(members)
+    return [
+        RecipeGroup(_label(name, members[0], variants[0][0]), tuple(members))
+        for name, variants in named.items()
+        for members in variants
+    ]
+
+
+def _label(name: str, run: RunRecord, first: RunRecord) -> str:
+    ours, theirs = _flat(_without_seed(run.settings)), _flat(_without_seed(first.settings))
+    changed = [f"{key}={value}" for key, value in ours.items() if theirs.get(key) != value]
+    return f"{name} [{', '.join(changed[:3])}]" if changed else name
+
+
+def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in settings.items() if key != "training"}
+    training = dict(settings.get("training", {}))
+    training.pop("seed", None)
+    return plain | {"training": training}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _has_metrics(record: Any) -> bool:
+    return isinstance(record, Mapping) and all(
+        isinstance(record.get(direction), Mapping) and "R@1" in record[direction]
+        for direction in ("t2v", "v2t")
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (EXPERIMENT, MANIFEST, LOG, RESULT))
+
+
+def _runs_below(folder: Path, depth: int = 3) -> list[Path]:
+    """Run folders in a folder or its folders: a comparison keeps OUT/METHOD/seed-N."""
+    found = []
+    for below in sorted(folder.iterdir()):
+        if not below.is_dir():
+            continue
+        if _is_run(below):
+            found.append(below)
+        elif depth > 1:
+            found += _runs_below(below, depth - 1)
+    return found
+
+
+def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dict[str, Any]:
+    if not path.exists():
+        if needed:
+            problems.append(f"no {path.name}")
+        return {}
+    try:
+        value = untrusted.read_json(path, untrusted.MAX_ANNOTATIONS)
+    except (ValueError, OSError) as error:
+        problems.append(f"{path.name} cannot be read ({error})")
+        return {}
+    if not isinstance(value, dict):
+        problems.append(f"{path.name} is not a JSON object")
+        return {}
+    return value
+
+
+def _read_log(path: Path, problems: list[str]) -> list[LogEvent]:
+    if not path.exists():
+        problems.append(f"no {path.name}")
+        return []
+    events: list[LogEvent] = []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            events.append(LogEvent.parse(line))
+        except ValueError:
+            problems.append(f"{path.name} line {number} is broken; read up to there")
+            break
+    return events
+
+
+def _read_evaluations(folder: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in sorted(folder.glob("evaluation*.json")):
+        record = _read_object(path, problems)
+        if _has_metrics(record):
+            found[path.stem] = record
+    return found
+
+
+# Under which conditions a number came about: what must stand beside it before it is compared.
+
+UNKNOWN = "not said"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What one row had that another may not have had.
+
+    pretraining: what was learnt before the dataset was seen. features: what the method reads.
+    split: videos trained on, and the protocol. selection: what chose the epoch.
+    """
+
+    pretraining: str
+    features: str
+    split: str
+    selection: str
+
+
+TITLES = {
+    "pretraining": "pre-training",
+    "features": "features",
+    "split": "split",
+    "selection": "epoch chosen on",
+}
+EXPERTS = "own experts"
+NINE = "9k training videos"
+CLIP = Conditions("CLIP (400M image-text pairs)", "CLIP tower, trained", NINE, UNKNOWN)
+CC3M = "CC3M + WebVid-2M"
+# From the methods' own papers and code; (u) marks what is not certain.
+OLDER: Mapping[str, Conditions] = {
+    "CE": Conditions("none", f"9 {EXPERTS}, GPT words", NINE, "the last epoch"),
+    "MMT": Conditions("HowTo100M", f"7 {EXPERTS}, BERT trained", NINE, "the last epoch"),
+    "T2vlad": Conditions("none", f"8 {EXPERTS}, BERT trained", NINE, "test"),
+    "HiT": Conditions("none (u)", f"{EXPERTS}, BERT trained", NINE, UNKNOWN),
+    "TeachText": Conditions(
+        "none", f"{EXPERTS}, several text encoders", NINE, "the last epoch (u)"
+    ),
+    "ClipBERT": Conditions("COCO + Visual Genome", "ResNet-50 grid, trained", "7k", "another 1k"),
+    "SupportSet": Conditions("HowTo100M", "2 experts, T5 trained", NINE, UNKNOWN),
+    "Frozen": Conditions(CC3M, "ViT-B/16, trained", NINE, "test"),
+    "BridgeFormer": Conditions(CC3M, "ViT-B/16, trained", NINE, UNKNOWN),
+    "TVMM": Conditions(f"{CC3M} (u)", "ViT-B/16, trained", NINE, UNKNOWN),
+    "HGR": Conditions("none", "I3D frames, GloVe words", "25,991 (VATEX)", "validation"),
+}
+SLIPS: Mapping[str, str] = {
+    "CE": "the table exchanges CE's directions on MSR-VTT (its authors: t2v 20.9 48.8 62.4, v2t "
+    "20.6 50.3 64.0); its DiDeMo R@10 of 82.7 is R@50 (R@10 is 54.4); its missing "
+    "R@10 on MSVD is 63.8",
+    "HiT": "with HowTo100M 30.7 60.9 73.2 (u)",
+    "TeachText": "its student is MMT with more teachers (u); ours is CE, that of the released code",
+    "MMT": "without HowTo100M its corrected code gives 24.1 56.4 69.6",
+    "SupportSet": "without HowTo100M 27.4 56.3 67.7 (u)",
+    "Frozen": "from ImageNet weights alone users report 17.8 R@1",
+    "HGR": "its authors train on 25,991 videos, the paper's text says 25,911 (u)",
+}
+"""What a reader of the paper's numbers should know beside them."""
+
+
+def paper_conditions(label: str) -> Conditions:
+    """The conditions of a row of the paper's tables."""
+    return OLDER.get(label, CLIP)
+
+
+def run_conditions(settings: Mapping[str, Any], protocol: str = "") -> Conditions:
+    """The conditions of one of our runs, from its experiment as plain values."""
+    encoder, data = _part(settings, "encoder"), _part(settings, "data")
+    training = _part(settings, "training")
+    kind = str(encoder.get("kind", UNKNOWN))
+    config = _part(encoder, "config")
+    features, pretraining = {
+        "pretrained": ("its tower, trained", str(encoder.get("source") or UNKNOWN)),
+        "features": ("stored frames and sentences", "that of the stored features"),
+        "experts": (
+            f"stored experts: {', '.join(sorted(_part(config, 'experts'))) or UNKNOWN}",
+            "that of the stored features",
+        ),
+    }.get(kind, ("its tower, trained", "none"))
+    if training.get("freeze") == "towers":
+        features = features.replace("trained", "frozen")
+    where = protocol or str(data.get("dataset", UNKNOWN))
+    chosen = {"val": "validation", "test": "TEST"}.get(str(training.get("select")), UNKNOWN)
+    return Conditions(pretraining, features, where, chosen)
+
+
+def differing(found: Sequence[Conditions]) -> list[str]:
+    """Titles of what the rows differ in."""
+    return [
+        TITLES[spec.name]
+        for spec in fields(Conditions)
+        if len({getattr(entry, spec.name) for entry in found}) > 1
+    ]
+
+
+def conditions_lines(found: Sequence[Conditions]) -> list[str]:
+    """One sentence where rows cannot be compared on equal terms; nothing where they can."""
+    names = differing(found)
+    if not names:
+        return []
+    listed = " and ".join(", ".join(names).rsplit(", ", 1))
+    return [f"Rows differ in {listed}: compare only those that agree."]
+
+
+def as_cells(conditions: Conditions) -> list[str]:
+    """In the order of :data:`TITLES`."""
+    return list(asdict(conditions).values())
+
+
+def _part(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = settings.get(name)
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,416 @@
+"""Several experiments with one budget and several seeds, and one table of what they gave."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.files import write_json, write_text
+from eaglenet.core.progress import Progress
+from eaglenet.core.run_folder import RESULT
+from eaglenet.core.settings import split_assignment, to_plain
+from eaglenet.methods import METHODS
+from eaglenet.research.data import SOURCES
+from eaglenet.research.environment import describe_environment
+from eaglenet.research.evaluation import report
+from eaglenet.research.evaluation.evaluate import mean_and_spread
+from eaglenet.research.evaluation.run_records import (
+    TITLES,
+    Conditions,
+    as_cells,
+    conditions_lines,
+    run_conditions,
+)
+from eaglenet.research.experiments.build import build_method
+from eaglenet.research.experiments.trials import (
+    Failure,
+    Job,
+    SeedRun,
+    Trial,
+    make_job,
+    run_jobs,
+    slug,
+)
+
+# The same small search for every method of a comparison: a setting, its values, one seed.
+
+FOLDER = "search"
+
+
+@dataclass(frozen=True)
+class Search:
+    """A setting such as ``training.lr_head`` and the values that every method tries."""
+
+    setting: str
+    values: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Search:
+        """Read ``training.lr_head=1e-4,3e-4``."""
+        setting, listed = split_assignment(text, "training.lr_head=1e-4,3e-4")
+        values = tuple(dict.fromkeys(value.strip() for value in listed.split(",") if value.strip()))
+        if len(values) < 2:
+            raise UsageError(f"--search {text}: give two values or more, separated by commas")
+        return cls(setting, values)
+
+
+def search_setting(
+    trials: Sequence[Trial],
+    search: Search,
+    seed: int,
+    folder: Path,
+    *,
+    device: str,
+    jobs: int,
+    announce: Callable[[str], Progress | None],
+    say: Callable[[str], None],
+) -> list[Trial]:
+    """The trials with the value that gave the best validation R@1 with ``seed``.
+
+    The best run itself is kept as that seed's run. ``search.json`` lists what each value gave.
+    """
+    wanted: dict[str, dict[str, Job]] = {}
+    for trial in trials:
+        wanted[trial.label] = {}
+        for value in search.values:
+            changed = trial.experiment.override([f"{search.setting}={value}"])
+            subfolder = f"{FOLDER}/{slug(trial.label)}/{slug(value)}"
+            job = make_job(
+                Trial(trial.label, changed),
+                seed,
+                folder,
+                split="val",
+                device=device,
+                subfolder=subfolder,
+            )
+            title = f"{trial.label}, {search.setting}={value}"
+            wanted[trial.label][value] = dataclasses.replace(job, title=title)
+    everything = [wanted[trial.label][value] for value in search.values for trial in trials]
+    done = run_jobs(everything, jobs, announce, say)
+    chosen, table = [], {}
+    for trial in trials:
+        found = {
+            value: outcome.result["metrics"]["t2v"]["R@1"]
+            for value, job in wanted[trial.label].items()
+            if isinstance(outcome := done[job.output], SeedRun)
+        }
+        table[trial.label] = found
+        if not found:
+            chosen.append(trial)
+            continue
+        best = max(found, key=lambda value: found[value])
+        say(f"{trial.label}: {search.setting}={best} is best of {found}")
+        changed = trial.experiment.override([f"{search.setting}={best}"])
+        chosen.append(Trial(trial.label, changed))
+        own = make_job(chosen[-1], seed, folder, split="val", device=device).output
+        if not own.exists():
+            shutil.copytree(wanted[trial.label][best].output, own)
+    write_json(folder / "search.json", {"setting": search.setting, "val t2v R@1": table})
+    return chosen
+
+
+BUDGET = {
+    "pairs": "pairs learnt from",
+    "batch": "pairs a batch",
+    "frames": "frames a video",
+    "words": "words at most",
+}
+
+
+@dataclass(frozen=True)
+class RunBudget:
+    """What a run was given: recipes of compared methods follow their authors, who differ."""
+
+    pairs: int | None
+    batch: int
+    frames: int
+    words: int
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """What a trial gave over its seeds: mean and spread, median times, sizes."""
+
+    label: str
+    method: str
+    protocol: str
+    seeds: tuple[int, ...]
+    mean: Mapping[str, Any]
+    std: Mapping[str, Any]
+    score_seconds: float
+    test_seconds: float
+    epoch_seconds: float | None
+    train_seconds: float
+    parameters: Mapping[str, int]
+    budget: RunBudget
+    conditions: Conditions
+    peak_memory_bytes: int | None
+    selection: str
+    pair_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Texts, and as many videos -> seconds to score them."""
+
+    def recall_text(self, direction: str, name: str) -> str:
+        """A recall as mean +- spread; without the spread where there was one seed."""
+        value = f"{self.mean[direction][name]:.1f}"
+        if len(self.seeds) == 1:
+            return value
+        return f"{value} +- {self.std[direction][name]:.1f}"
+
+
+@dataclass(frozen=True)
+class CannotRun:
+    """A trial that its data, or its authors' settings, do not allow, and why."""
+
+    label: str
+    cannot_run: str
+
+
+CampaignRow = TrialRow | CannotRun
+
+
+def run_campaign(
+    trials: Sequence[Trial],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    split: str,
+    device: str = "auto",
+    jobs: int = 1,
+    search: Search | None = None,
+    announce: Callable[[str], Progress | None] = lambda title: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[CampaignRow]:
+    """Train every trial with every seed (finished ones are kept) and evaluate it on ``split``.
+
+    A method that cannot run on the data gives a row that says why. Decoded frames are kept once
+    for all of them, in ``folder/frames``. ``jobs`` runs are made at a time. With ``search`` each
+    trial first tries the values of one setting with the first seed and goes on with the best.
+    """
+    if any(SOURCES[trial.experiment.data.dataset].keeps_frames for trial in trials):
+        (folder / "frames").mkdir(parents=True, exist_ok=True)
+    able: list[Trial] = []
+    rows: dict[str, CampaignRow] = {}
+    for trial in trials:
+        try:
+            build_method(trial.experiment)
+            able.append(trial)
+        except ConfigError as error:
+            rows[trial.label] = CannotRun(trial.label, str(error))
+    if search is not None:
+        able = search_setting(
+            able, search, seeds[0], folder, device=device, jobs=jobs, announce=announce, say=say
+        )
+    wanted = {
+        trial.label: [make_job(trial, seed, folder, split=split, device=device) for seed in seeds]
+        for trial in able
+    }
+    # Seed by seed, so that the heavy runs of one method do not all meet on one device.
+    order = [wanted[trial.label][place] for place in range(len(seeds)) for trial in able]
+    done = run_jobs(order, jobs, announce, say)
+    for trial in able:
+        outcomes = [done[job.output] for job in wanted[trial.label]]
+        records = [outcome for outcome in outcomes if isinstance(outcome, SeedRun)]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        for failure in failures:
+            say(f"{failure.title} failed: {failure.reason}")
+        if records:
+            rows[trial.label] = summarise_trial(trial, records)
+        else:
+            rows[trial.label] = CannotRun(trial.label, f"every run failed: {failures[0].reason}")
+    return [rows[trial.label] for trial in trials]
+
+
+def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
+    """Mean and spread over seeds; median scoring time; parameters and peak memory."""
+    evaluations = [record.evaluation for record in records]
+    results = [record.result for record in records]
+    metrics = [{name: one[name] for name in ("t2v", "v2t", "Rsum")} for one in evaluations]
+    spread = mean_and_spread(metrics)
+    experiment, protocol = trial.experiment, str(evaluations[0]["protocol"])
+    known = [one["peak_memory_bytes"] for one in results if one["peak_memory_bytes"] is not None]
+    return TrialRow(
+        label=trial.label,
+        method=experiment.method,
+        protocol=protocol,
+        seeds=tuple(record.seed for record in records),
+        mean=spread["mean"],
+        std=spread["std"],
+        score_seconds=statistics.median(one["seconds"]["score"] for one in evaluations),
+        test_seconds=statistics.median(sum(one["seconds"].values()) for one in evaluations),
+        epoch_seconds=_median([one.get("epoch_seconds") for one in results]),
+        train_seconds=statistics.median(one["seconds"] for one in results),
+        parameters=results[0]["parameters"],
+        budget=RunBudget(
+            results[0].get("pairs"),
+            experiment.training.batch_size,
+            experiment.data.frames.num_frames,
+            experiment.data.max_words,
+        ),
+        conditions=run_conditions(experiment.to_plain(), protocol),
+        peak_memory_bytes=max(known) if known else None,
+        selection=results[0]["selection"],
+    )
+
+
+def finished(rows: Sequence[CampaignRow]) -> list[TrialRow]:
+    """The rows that ran."""
+    return [row for row in rows if isinstance(row, TrialRow)]
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def row_conditions(rows: Sequence[CampaignRow]) -> list[Conditions]:
+    """What each row that ran was made under."""
+    return [row.conditions for row in finished(rows)]
+
+
+def approximate_lines(rows: Sequence[CampaignRow]) -> list[str]:
+    """A line that names the rows whose method is our reading of an abstract."""
+    names = [row.label for row in finished(rows) if METHODS[row.method].is_approximate]
+    if not names:
+        return []
+    return [f"Approximate, read from an abstract: {', '.join(names)}; not their authors' numbers."]
+
+
+def budget_lines(rows: Sequence[CampaignRow]) -> list[str]:
+    """A sentence on whether all rows had the same budget, naming what they differ in."""
+    given = [row.budget for row in finished(rows)]
+    differing = [name for name in BUDGET if len({getattr(entry, name) for entry in given}) > 1]
+    if not given:
+        return []
+    if not differing:
+        return ["All rows had the same budget."]
+    listed = " and ".join(", ".join(differing).rsplit(", ", 1))
+    return [f"Budgets differ in {listed} (the report lists them): not quite equal terms."]
+
+
+def write_report(
+    folder: Path,
+    name: str,
+    title: str,
+    rows: Sequence[CampaignRow],
+    table: tuple[list[str], list[list[str]]] | None = None,
+    *,
+    paper: Mapping[str, Any] | None = None,
+) -> None:
+    """``name.json`` and ``name.md`` in ``folder``, and ``report/`` with the curves of all runs.
+
+    ``paper``: by label, the paper's numbers beside ours.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(
+        folder / f"{name}.json",
+        {"title": title, **describe_environment(), "rows": plain_rows(rows, paper)},
+    )
+    lines = [f"# {title}", "", markdown_table(*(table or campaign_table(rows))), ""]
+    timed = finished(rows)
+    if timed:
+        lines += ["## Recall against test time", ""]
+        points = [
+            [
+                row.label,
+                f"{row.test_seconds:.2f}",
+                f"{row.score_seconds:.3f}",
+                row.recall_text("t2v", "R@1"),
+            ]
+            for row in sorted(timed, key=lambda row: float(row.test_seconds))
+        ]
+        header = ["", "whole test s", "of it scoring s", "t2v R@1"]
+        lines += [markdown_table(header, points), ""]
+        lines += [f"Protocol: {timed[0].protocol}; {timed[0].selection}.", ""]
+        lines += ["## Budget", ""]
+        cells = [[row.label, *_budget_cells(row.budget)] for row in timed]
+        lines += [markdown_table(["", *BUDGET.values()], cells), "", *budget_lines(rows), ""]
+        lines += approximate_lines(rows)
+        lines += ["## Conditions", ""]
+        cells = [
+            [row.label, *as_cells(conditions)]
+            for row, conditions in zip(timed, row_conditions(timed), strict=True)
+        ]
+        lines += [markdown_table(["", *TITLES.values()], cells), ""]
+        lines += [*conditions_lines(row_conditions(timed)), ""]
+    lines += [*reasons(rows), *left_out_lines(folder, rows)]
+    write_text(folder / f"{name}.md", "\n".join(lines))
+    if timed:
+        runs = [folder / slug(row.label) for row in timed]
+        report.write_report(runs, folder / "report", title=title)
+
+
+def plain_rows(
+    rows: Sequence[CampaignRow], paper: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Rows as JSON takes them, each with what the paper says of it."""
+    theirs = {} if paper is None else {row.label: {"paper": paper[row.label]} for row in rows}
+    return [{**to_plain(row), **theirs.get(row.label, {})} for row in rows]
+
+
+def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells: recalls as mean +- spread, times, sizes."""
+    header = [
+        "", "t2v R@1", "t2v R@5", "t2v R@10", "t2v MnR",
+        "v2t R@1", "v2t R@5", "v2t R@10", "v2t MnR", "Rsum",
+        "train s", "epoch s", "test s", "scoring s", "head params", "peak MiB",
+    ]  # fmt: skip
+    sizes = sorted({size for row in finished(rows) for size in row.pair_seconds}, key=int)
+    header += [f"{int(size):,} x {int(size):,} s" for size in sizes]
+    return header, [_cells(row, sizes) for row in rows]
+
+
+def reasons(rows: Sequence[CampaignRow]) -> list[str]:
+    """A line for each row that could not run, saying why."""
+    return [f"{row.label}: {row.cannot_run}" for row in rows if isinstance(row, CannotRun)]
+
+
+def left_out_lines(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
+    """A line that names the finished runs in ``folder`` which are not in the table."""
+    shown = {slug(row.label) for row in rows}
+    found = {path.parent.parent.name for path in folder.glob(f"*/seed-*/{RESULT}")}
+    missing = sorted(found - shown)
+    if not missing:
+        return []
+    return [f"Also in {folder}, not in this table: {', '.join(missing)}; name all to have all."]
+
+
+def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
+    if isinstance(row, CannotRun):
+        return [row.label, "cannot run"]
+    peak = row.peak_memory_bytes
+    return [
+        row.label,
+        *(
+            row.recall_text(direction, name)
+            for direction in ("t2v", "v2t")
+            for name in ("R@1", "R@5", "R@10", "MnR")
+        ),
+        f"{row.mean['Rsum']:.1f}",
+        f"{row.train_seconds:.0f}",
+        "-" if row.epoch_seconds is None else f"{row.epoch_seconds:.1f}",
+        f"{row.test_seconds:.1f}",
+        f"{row.score_seconds:.3f}",
+        f"{row.parameters['head']:,}",
+        f"{peak / 2**20:.0f}" if peak is not None else "-",
+        *(f"{row.pair_seconds[size]:.3f}" if size in row.pair_seconds else "-" for size in sizes),
+    ]
+
+
+def _budget_cells(given: RunBudget) -> list[str]:
+    amounts = (getattr(given, name) for name in BUDGET)
+    return ["-" if amount is None else f"{amount:,}" for amount in amounts]
+
+
+def markdown_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; short rows are filled."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for row in cells:
+        filled = [*row, *[""] * (len(header) - len(row))]
+        lines.append("| " + " | ".join(filled) + " |")
+    return "\n".join(lines)

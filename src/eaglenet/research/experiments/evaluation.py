@@ -1,0 +1,168 @@
+"""Evaluate what was trained: a run on its own data, any model on any dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core.errors import UsageError
+from eaglenet.core.progress import Progress
+from eaglenet.core.settings import differences, override, to_plain
+from eaglenet.core.types import FrameSpec
+from eaglenet.methods.base import Method
+from eaglenet.models.folder import load
+from eaglenet.research.data import SOURCES
+from eaglenet.research.data.sources import DataChoice, Source
+from eaglenet.research.evaluation.evaluate import EvaluationResult
+from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.experiments.build import check_data, default_split, load_source
+from eaglenet.research.experiments.experiment import Experiment
+from eaglenet.research.experiments.runs import SELECTION_NOTES, frames_folder, load_run
+from eaglenet.research.experiments.stored_data import feature_notes, feature_source, read_features
+from eaglenet.research.training.distributed import World, join, leave
+from eaglenet.research.training.epochs import evaluate_source
+
+
+def evaluate_run(
+    folder: str | Path,
+    *,
+    split: str | None = None,
+    features: str | Path | None = None,
+    options: EvaluationOptions | None = None,
+    frames: Sequence[str] = (),
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Evaluate the selected model of a run on a split, or on any features folder of its form.
+
+    ``split`` is ``test`` unless the run's data has none. ``frames`` as in
+    :func:`evaluate_model`; the precision ``auto`` is what the run was trained in.
+    """
+    experiment, method = load_run(folder)
+    notes = [SELECTION_NOTES[experiment.training.select]]
+    spec, frame_notes = other_frames(experiment.data.frames, frames)
+    data = dataclasses.replace(experiment.data, frames=spec)
+    notes += frame_notes
+    options = options or EvaluationOptions()
+    if options.precision == "auto":
+        trained = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
+        options = dataclasses.replace(options, precision=trained)
+    world = join(device)
+    try:
+        method = method.to(world.device)
+        if features is not None:
+            given = read_features(Path(features).expanduser(), method)
+            source = feature_source(given)
+            notes += feature_notes(data, given)
+        else:
+            name = split or default_split(data)
+            notes += split_notes(experiment, name)
+            cache = frames_folder(Path(folder).expanduser())
+            source = load_source(
+                data,
+                name,
+                method,
+                cache=cache,
+                device=world.device,
+                progress=progress,
+            )
+        result = evaluate_source(
+            method,
+            source,
+            world,
+            options,
+            progress=progress,
+        )
+    finally:
+        leave(world)
+    return dataclasses.replace(result, notes=(*result.notes, *notes))
+
+
+def split_notes(experiment: Experiment, split: str) -> list[str]:
+    """What a split was to the run, where that makes its score too good."""
+    if split == "train":
+        return ["the run was trained on this split: not a score on unseen videos"]
+    if split == experiment.training.select == "val":
+        return ["this split chose the epoch: somewhat high for unseen videos"]
+    return []
+
+
+def evaluate_model(
+    name_or_folder: str | Path,
+    dataset: str,
+    root: str | Path,
+    *,
+    split: str | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    options: EvaluationOptions | None = None,
+    frames: Sequence[str] = (),
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Evaluate any model on any dataset, with the frames that the model was made for.
+
+    ``data_options`` are what the dataset's loader takes, ``video_folders`` among them.
+    ``frames`` are settings ``name=value`` of `FrameSpec`; where they differ from the model's, a
+    note says so.
+    """
+    method = load(name_or_folder)
+    method.frame_spec, notes = other_frames(method.frame_spec, frames)
+    world = join(device)
+    try:
+        source = dataset_source(method, dataset, root, split, data_options, world, progress)
+        result = evaluate_source(
+            method.to(world.device),
+            source,
+            world,
+            options,
+            progress=progress,
+        )
+    finally:
+        leave(world)
+    return dataclasses.replace(result, notes=(*result.notes, *notes))
+
+
+def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, list[str]]:
+    """``spec`` with settings ``name=value``, and notes of what is then not the model's."""
+    changed = spec
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name not in {field.name for field in dataclasses.fields(spec)}:
+            known = ", ".join(field.name for field in dataclasses.fields(spec))
+            raise UsageError(f"--frames {setting!r}: write it as NAME=VALUE, NAME one of {known}")
+        changed = override(changed, name, value, where="frames")
+    different = differences(to_plain(spec), to_plain(changed))
+    return changed, [f"frames are not those the model was made for: {line}" for line in different]
+
+
+def dataset_source(
+    method: Method,
+    dataset: str,
+    root: str | Path,
+    split: str | None,
+    options: Mapping[str, Any] | None,
+    world: World,
+    progress: Progress | None = None,
+) -> Source:
+    """A split with the frames that a model was made for; all of a folder that has no splits."""
+    spec = SOURCES[dataset]
+    usual = method.habits.max_words or spec.max_words
+    words = min(method.encoder.context_length or usual, usual)
+    data = DataChoice(dataset, str(root), options or {}, method.frame_spec, max_words=words)
+    check_data(data)
+    if spec.whole is not None:
+        return spec.whole(data.folder(), method)
+    split = split or spec.default_split(data)
+    cache = user_cache(data)
+    return load_source(data, split, method, cache=cache, device=world.device, progress=progress)
+
+
+def user_cache(data: DataChoice) -> Path:
+    """Where frames of a dataset are kept when no run folder owns them."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    key = f"{Path(data.root).resolve()} {data.frames}".encode()
+    return base / "eaglenet" / "frames" / hashlib.sha256(key).hexdigest()[:16]

@@ -1,0 +1,125 @@
+"""Features of a dataset, made once by the towers of one or several models, to train heads on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.core.errors import UsageError
+from eaglenet.core.progress import Progress
+from eaglenet.core.types import Expert
+from eaglenet.methods.teachtext import teaching_vectors
+from eaglenet.models.folder import load
+from eaglenet.research.data.experts import save_teacher
+from eaglenet.research.data.sources import Source
+from eaglenet.research.experiments.evaluation import dataset_source
+from eaglenet.research.experiments.feature_writing import encoded, write_features
+from eaglenet.research.experiments.stored_data import read_features
+from eaglenet.research.training.distributed import World, join, leave
+from eaglenet.research.training.epochs import fetched, index_chunks
+
+
+def export_features(
+    name_or_folder: str,
+    dataset: str,
+    root: str | Path,
+    output: str | Path,
+    *,
+    split: str = "train",
+    options: Mapping[str, Any] | None = None,
+    experts: Mapping[str, str] | None = None,
+    words: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Source:
+    """Encode a split with a model's towers into a features folder ``output``.
+
+    Train on it with the ``features`` recipes, evaluate on it with ``eaglenet evaluate``. With
+    ``experts`` (name -> model) the folder also holds the frames of those models and the words,
+    ids and graphs of the first, for the ``experts`` recipes; with ``words`` it holds these without
+    any other model.
+    """
+    output = Path(output).expanduser()
+    if output.exists():
+        raise UsageError(f"{output} exists; features are never overwritten, give another folder")
+    method = load(name_or_folder)
+    world = join(device)
+    try:
+        if world.size > 1:
+            raise UsageError("features are written by one process: run this without torchrun")
+        source = dataset_source(method, dataset, root, split, options, world, progress)
+        write_features(
+            method.to(world.device).eval(),
+            source,
+            output,
+            model=name_or_folder,
+            dataset=dataset,
+            split=split,
+            experts={
+                name: (of, _expert(of, dataset, root, split, options, world, progress, source))
+                for name, of in (experts or {}).items()
+            },
+            words=words,
+            progress=progress,
+        )
+    finally:
+        leave(world)
+    return source
+
+
+@torch.inference_mode()
+def _expert(
+    name_or_folder: str,
+    dataset: str,
+    root: str | Path,
+    split: str,
+    options: Mapping[str, Any] | None,
+    world: World,
+    progress: Progress | None,
+    first: Source,
+) -> Expert:
+    """The frames of another model as an expert, of the very same videos."""
+    method = load(name_or_folder).to(world.device).eval()
+    source = dataset_source(method, dataset, root, split, options, world, progress)
+    if list(source.video_ids) != list(first.video_ids):
+        raise UsageError(
+            f"{name_or_folder} sees other videos of {dataset} {split} than the first model; "
+            "decode them all first, with `eaglenet data cache`"
+        )
+    chunks = index_chunks(source.num_videos, 32)
+    videos = encoded(
+        method.encode_video,
+        fetched(source.videos, chunks, f"encoding videos with {name_or_folder}", progress),
+        world.device,
+    )
+    return Expert(videos.frames, videos.mask)
+
+
+# A trained run as a teacher: its vectors, written beside the features that a student reads.
+
+
+def write_teacher(name_or_folder: str, folder: Path, name: str) -> tuple[int, int]:
+    """Encode every text and video of a features folder with a model; gives their numbers.
+
+    The model may read other words of the folder than the student will.
+    """
+    if not name.replace("-", "").isalnum():
+        raise UsageError(f"teacher {name!r}: use letters, digits and -; it names a file")
+    if (folder / f"teacher_{name}_text.npy").exists():
+        raise UsageError(f"{folder} has a teacher {name!r} already; give another name")
+    method = load(name_or_folder).eval()
+    split = read_features(folder, method)
+    with torch.inference_mode():
+        texts = [
+            teaching_vectors(method, method.encode_text(split.text_batch(rows)))
+            for rows in index_chunks(split.num_texts, 256)
+        ]
+        videos = [
+            teaching_vectors(method, method.encode_video(split.video_batch(rows)))
+            for rows in index_chunks(split.num_videos, 64)
+        ]
+    save_teacher(folder, name, torch.cat(texts), torch.cat(videos))
+    return split.num_texts, split.num_videos

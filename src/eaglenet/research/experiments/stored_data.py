@@ -1,0 +1,273 @@
+"""Folders of stored features as data to train and evaluate on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eaglenet.core.errors import ConfigError, UsageError, quoted
+from eaglenet.core.files import hold_lock
+from eaglenet.core.run_folder import MODEL
+from eaglenet.encoders import ENCODERS
+from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
+from eaglenet.models.folder import PACKAGED, WEIGHTS, is_packaged, load
+from eaglenet.research.data.batches import FeaturePairs
+from eaglenet.research.data.experts import ExpertSplit, load_expert_folder
+from eaglenet.research.data.features import (
+    INDEX_FILE,
+    FeatureSplit,
+    load_feature_folder,
+    made_otherwise,
+    read_index,
+)
+from eaglenet.research.data.frame_folder import (
+    FRAMES,
+    OPTIONS,
+    load_items,
+    look_at_pictures,
+    open_pictures,
+)
+from eaglenet.research.data.records import check_split_name, hold_out_ids
+from eaglenet.research.data.sources import (
+    DataChoice,
+    Opening,
+    Reader,
+    Source,
+    SourceSpec,
+    add_source,
+)
+from eaglenet.research.experiments.feature_writing import write_features
+
+FEATURES = "features"
+
+
+def open_features(data: DataChoice, split: str, opening: Opening) -> Source:
+    """Training or held-out part of a features folder; ``test`` needs ``data.options.test_root``."""
+    check_split_name(FEATURES, split, ("train", "val", "test"))
+    data.refuse_options({"test_root"})
+    if split == "test":
+        root = data.options.get("test_root")
+        if not root:
+            raise UsageError(
+                "a features folder holds no test split; name another folder of the same form with "
+                "--set data.options.test_root=FOLDER, or `eaglenet evaluate RUN --features FOLDER`"
+            )
+        part = read_features(data.folder(str(root)), opening.reader)
+    else:
+        whole = read_features(data.folder(), opening.reader)
+        train, validation = whole.hold_out(data.val_videos)
+        part = train if split == "train" else validation
+    return feature_source(part.to(opening.device))
+
+
+def open_whole(folder: Path, reader: Reader) -> Source:
+    """All videos of a features folder."""
+    return feature_source(read_features(folder, reader))
+
+
+def default_split(data: DataChoice) -> str:
+    """The held-out part, unless another folder is named to test on."""
+    return "test" if data.options.get("test_root") else "val"
+
+
+def feature_source(split: FeatureSplit) -> Source:
+    """Stored features, on the device that ``split`` lies on."""
+    return Source(
+        pairs=FeaturePairs(split),
+        texts=split.text_batch,
+        videos=split.video_batch,
+        sentences=split.captions,
+        video_ids=split.video_ids,
+        protocol=split.protocol,
+    )
+
+
+def read_features(folder: Path, reader: Reader) -> FeatureSplit:
+    """A features folder as the model reads it, with its experts where it reads those."""
+    config = reader.encoder.config
+    if isinstance(config, ExpertConfig):
+        return check_experts(load_expert_folder(folder, words=config.words), config)
+    words = words_of_towers(read_index(folder))
+    if words:
+        return check_features(load_expert_folder(folder, words=words), reader)
+    return check_features(load_feature_folder(folder), reader)
+
+
+def words_of_towers(index: Mapping[str, Any]) -> str:
+    """The words that the very towers of the sentences gave, which share their space; else none."""
+    kinds = index.get("words") or {}
+    model = index.get("model")
+    return next((name for name, entry in kinds.items() if model and entry["model"] == model), "")
+
+
+def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
+    """Refuse a folder whose experts or words are not those the model was built for."""
+    given = features.expert_widths
+    wanted = dict(sorted(config.experts.items()))
+    if any(given.get(name) != width for name, width in wanted.items()):
+        told = json.dumps(given)
+        raise ConfigError(
+            f"the folder has the experts {told}, the model takes {json.dumps(wanted)}: "
+            "--set " + quoted(f"encoder.config.experts={told}")
+        )
+    if features.frames_expert != config.frames:
+        raise ConfigError(
+            f"the folder's frames are {features.frames_expert!r}, the model's {config.frames!r}: "
+            "--set " + quoted(f"encoder.config.frames={features.frames_expert}")
+        )
+    for name, found, expected in (
+        ("text_dim", features.text_dim, config.text_dim),
+        ("words_dim", features.words_dim, config.words_dim),
+    ):
+        if found != expected:
+            raise ConfigError(
+                f"the folder has {name} {found}, the model takes {expected}: "
+                "--set " + quoted(f"encoder.config.{name}={found}")
+            )
+    return features
+
+
+def check_features(features: FeatureSplit, reader: Reader) -> FeatureSplit:
+    """Refuse features whose width or number of frames the model was not built for."""
+    encoder = reader.encoder
+    if not isinstance(encoder, FeatureEncoder):
+        raise ConfigError("this model reads sentences and videos, not stored features")
+    expected = (encoder.config.text_dim, encoder.config.frame_dim)
+    given = (features.text_dim, features.frame_dim)
+    if given != expected:
+        raise ConfigError(
+            f"the features are {given[0]} wide for sentences and {given[1]} for frames, the model "
+            f"takes {expected[0]} and {expected[1]}: --set encoder.config.text_dim={given[0]:d} "
+            f"--set encoder.config.frame_dim={given[1]:d}"
+        )
+    most = getattr(reader.config, "num_frames", None)
+    if most is not None and features.max_frames > most:
+        raise ConfigError(
+            f"the features have up to {features.max_frames} frames per video, the model takes "
+            f"{most}: --set method_config.num_frames={features.max_frames:d}"
+        )
+    return features
+
+
+def feature_notes(data: DataChoice, given: FeatureSplit) -> list[str]:
+    """What of a features folder was part of the training, and how it was made otherwise."""
+    root = Path(data.root).expanduser()
+    if data.dataset != FEATURES or not (root / INDEX_FILE).is_file():
+        return []
+    index = read_index(root)
+    ids, video_ids = index["video_ids"], given.video_ids
+    held_out = hold_out_ids(ids, data.val_videos)
+    notes = made_otherwise(index, given.metadata)
+    for name, known in (("trained on", set(ids) - held_out), ("selected on", held_out)):
+        count = len(known.intersection(video_ids))
+        if count:
+            notes.append(
+                f"{count:,} of the {len(video_ids):,} videos are among those that the run was "
+                f"{name}: not a score on unseen videos"
+            )
+    return notes
+
+
+add_source(
+    SourceSpec(
+        FEATURES,
+        "Stored features of any dataset",
+        open=open_features,
+        whole=open_whole,
+        default_split=default_split,
+        is_features=True,
+    )
+)
+
+
+# Folders of frames as a row of the table of data, for towers and for heads on frozen towers.
+
+TOWERS = "small"
+
+
+def open_frames(data: DataChoice, split: str, opening: Opening) -> Source:
+    """Pictures, or features of them, as the model reads."""
+    if not ENCODERS[opening.reader.encoder.family].reads_features:
+        return open_pictures(data, split, opening)
+    return feature_source(open_frame_features(data, split, opening).to(opening.device))
+
+
+def open_frame_features(data: DataChoice, split: str, opening: Opening) -> FeatureSplit:
+    """Features of a split, made now where they are not there yet."""
+    data.refuse_options(OPTIONS)
+    folder = feature_folder(data, split, opening.cache)
+    if not folder.exists():
+        load_items(data, split)  # what is wrong with the folder is told before towers are loaded
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with hold_lock(folder.parent / f".{split}.lock", wait=True):
+            if not folder.exists():  # another run may have made it meanwhile
+                make_features(data, split, opening, folder)
+    return read_features(folder, opening.reader)
+
+
+def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) -> None:
+    """Encode a split with the towers that ``data.options.towers`` names."""
+    name = str(data.options.get("towers") or TOWERS)
+    towers = load(name, device=opening.device)
+    size, resize = towers.frame_spec.size, towers.frame_spec.resize
+    spec = replace(data.frames, size=size, resize=resize)
+    towers.frame_spec = spec
+    words = min(data.max_words, towers.encoder.context_length or data.max_words)
+    source = open_pictures(
+        replace(data, frames=spec, max_words=words),
+        split,
+        Opening(towers, opening.cache, opening.device, opening.progress),
+    )
+    write_features(
+        towers,
+        source,
+        folder,
+        model=name,
+        dataset=FRAMES,
+        split=split,
+        words=True,
+        progress=opening.progress,
+    )
+
+
+def feature_folder(data: DataChoice, split: str, cache: Path) -> Path:
+    """Where features are kept: another folder for other frames, captions or towers."""
+    base = Path(data.cache).expanduser() if data.cache else cache
+    towers = str(data.options.get("towers") or TOWERS)
+    root = data.options.get("test_root") if split == "test" else None
+    root_folder = data.folder(str(root) if root else None).resolve()
+    kind = data.options.get("captions", "")
+    key = f"{root_folder} {weights_of(towers)} {kind} {data.frames.num_frames}".encode()
+    return base / f"{root_folder.name}-{hashlib.sha256(key).hexdigest()[:8]}" / split
+
+
+def weights_of(towers: str) -> str:
+    """A hash of the weights of a model folder: features of other weights are not found again."""
+    folder = PACKAGED / towers if is_packaged(towers) else Path(towers).expanduser()
+    for path in (folder / WEIGHTS, folder / MODEL / WEIGHTS):
+        if path.is_file():
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+    return towers
+
+
+def choose_on_validation(data: DataChoice) -> str:
+    """The test split is looked at only by those who ask for it."""
+    return "val"
+
+
+add_source(
+    SourceSpec(
+        FRAMES,
+        "Folders of frames with captions (`eaglenet data frames`)",
+        open=open_frames,
+        look=look_at_pictures,
+        default_split=choose_on_validation,
+        keeps_frames=True,
+        gives_features=True,
+    )
+)

@@ -1,0 +1,89 @@
+"""Seconds of scoring so many texts with as many videos, one model at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from eaglenet.core.errors import EagleNetError
+from eaglenet.core.files import read_json, write_json
+from eaglenet.methods.base import evaluating
+from eaglenet.research.experiments.build import load_source
+from eaglenet.research.experiments.campaign import CampaignRow, TrialRow
+from eaglenet.research.experiments.runs import frames_folder, load_run
+from eaglenet.research.experiments.trials import slug
+from eaglenet.research.training.distributed import join, leave
+from eaglenet.scoring import score_all
+
+REPEATS = 3
+
+
+def time_scoring(
+    rows: Sequence[CampaignRow],
+    folder: Path,
+    pairs: int,
+    *,
+    split: str,
+    device: str,
+    say: Callable[[str], None],
+) -> list[CampaignRow]:
+    """The rows with the seconds of ``pairs`` x ``pairs`` scores of their first seed's model."""
+    timed: list[CampaignRow] = []
+    for row in rows:
+        if isinstance(row, TrialRow):
+            run = folder / slug(row.label) / f"seed-{row.seeds[0]}"
+            try:
+                seconds = scoring_seconds(run, pairs, split=split, device=device)
+                row = dataclasses.replace(row, pair_seconds={str(pairs): seconds})
+            except (EagleNetError, torch.OutOfMemoryError) as error:
+                say(f"{row.label} was not timed: {error}")
+        timed.append(row)
+    return timed
+
+
+def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
+    """Median seconds of scoring ``pairs`` texts with as many videos, encoded before.
+
+    A split with fewer texts or videos gives some of them several times.
+    """
+    path = run / f"scoring-{pairs}.json"
+    world = join(device)
+    try:
+        known = read_json(path) if path.exists() else {}
+        if known.get("device") == str(world.device):
+            return float(known["seconds"])
+        experiment, method = load_run(run)
+        method = method.to(world.device)
+        source = load_source(
+            experiment.data, split, method, cache=frames_folder(run), device=world.device
+        )
+        texts = torch.arange(pairs) % source.num_texts
+        videos = torch.arange(pairs) % source.num_videos
+        with evaluating(method), torch.no_grad():
+            text = method.encode_text(source.texts(texts).to(world.device))
+            parts = [
+                method.encode_video(source.videos(part).to(world.device))
+                for part in videos.split(100)
+            ]
+            video = type(parts[0]).concatenate(parts)
+            found = [_seconds(lambda: score_all(method, text, video)) for _ in range(REPEATS + 1)]
+    finally:
+        leave(world)
+    seconds = statistics.median(found[1:])
+    write_json(path, {"pairs": pairs, "seconds": seconds, "device": str(world.device)})
+    return seconds
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - started

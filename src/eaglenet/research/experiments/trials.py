@@ -1,0 +1,202 @@
+"""Runs of a campaign: one after the other, or several processes at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglenet.core import plugins
+from eaglenet.core.files import read_json, write_json
+from eaglenet.core.platform import num_cores
+from eaglenet.core.process import ChildProcess, start_child
+from eaglenet.core.progress import Progress
+from eaglenet.research.data import SOURCES
+from eaglenet.research.data.sources import DataChoice
+from eaglenet.research.evaluation.bootstrap import RANKS
+from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.experiments.evaluation import evaluate_run
+from eaglenet.research.experiments.experiment import Experiment
+from eaglenet.research.experiments.runs import train
+
+logger = logging.getLogger(__name__)
+WORKER_LOG = ".worker.log"
+"""Hidden, so that a folder in which nothing began may still be started."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One row of a campaign: how it is called, and what to run for it."""
+
+    label: str
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One run of a trial: its result and its evaluation, as they are written beside it."""
+
+    seed: int
+    evaluation: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to make: an experiment with its seed, into a folder, evaluated on ``split``."""
+
+    title: str
+    experiment: Experiment
+    output: Path
+    split: str
+    device: str = "auto"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.output / f"evaluation-{self.split}.json"
+
+    @property
+    def ranks(self) -> Path:
+        return self.output / f"{RANKS}-{self.split}.npz"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed, and why."""
+
+    title: str
+    reason: str
+
+
+def make_job(
+    trial: Trial, seed: int, folder: Path, *, split: str, device: str, subfolder: str | None = None
+) -> Job:
+    """The run of a trial with a seed, in its own folder of the campaign."""
+    training = dataclasses.replace(trial.experiment.training, seed=seed)
+    experiment = dataclasses.replace(trial.experiment, training=training)
+    output = folder / (subfolder or f"{slug(trial.label)}/seed-{seed}")
+    return Job(f"{trial.label}, seed {seed}", experiment, output, split, device)
+
+
+def slug(label: str) -> str:
+    """A folder name for a label."""
+    return "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in label)
+
+
+def run_job(job: Job, progress: Progress | None = None) -> SeedRun:
+    """One run: trained (or found), evaluated, and both written beside it."""
+    run = train(job.experiment, job.output, device=job.device, progress=progress)
+    if job.evaluation.exists():
+        evaluation = read_json(job.evaluation)
+    else:
+        options = EvaluationOptions(ranks_file=job.ranks)
+        found = evaluate_run(job.output, split=job.split, options=options, device=job.device)
+        evaluation = found.to_dict()
+        write_json(job.evaluation, evaluation)
+    return SeedRun(job.experiment.training.seed, evaluation, run.result)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    processes: int,
+    announce: Callable[[str], Progress | None],
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[Path, SeedRun | Failure]:
+    """All runs, ``processes`` at a time; a failed one does not stop the rest.
+
+    With one process errors are raised. With several, what failed is tried once more when the
+    others are done, alone: where memory was short it then suffices.
+    """
+    if processes == 1:
+        return {job.output: run_job(job, announce(job.title)) for job in jobs}
+    first = [job for job in jobs[:1] if _fills_a_cache(job.experiment.data)]
+    failed = _run_side_by_side(first, 1, 1, say) if first else []
+    failed += _run_side_by_side(jobs[len(first) :], processes, processes, say)
+    if failed:
+        say(f"{len(failed)} runs failed; they are tried again, one at a time")
+        _run_side_by_side(failed, 1, 1, say)
+    return {job.output: _outcome(job) for job in jobs}
+
+
+def _fills_a_cache(data: DataChoice) -> bool:
+    """Whether the first run decodes what the others read, without a lock of its own."""
+    spec = SOURCES[data.dataset]
+    return spec.keeps_frames and not spec.gives_features
+
+
+def _run_side_by_side(
+    jobs: Sequence[Job], processes: int, share: int, say: Callable[[str], None]
+) -> list[Job]:
+    """Gives the jobs that failed."""
+    waiting, failed = list(jobs), list[Job]()
+    running: dict[Any, tuple[ChildProcess, Job]] = {}
+    done, started = 0, time.monotonic()
+    modules = plugins.named()
+    while waiting or running:
+        while waiting and len(running) < processes:
+            job = waiting.pop(0)
+            # Fresh interpreters: a forked one cannot use a GPU that its parent has touched.
+            child = start_child(_work, job, share, modules)
+            running[child.connection] = (child.process, job)
+        for connection in wait(list(running)):
+            process, job = running.pop(connection)
+            process.join()
+            done += 1
+            outcome = "done" if process.exitcode == 0 else f"FAILED (see {job.output / WORKER_LOG})"
+            say(
+                f"{done} of {len(jobs)} after {time.monotonic() - started:.0f} s: "
+                f"{job.title} {outcome}"
+            )
+            if process.exitcode != 0:
+                failed.append(job)
+    return failed
+
+
+def _work(connection: Connection, job: Job, share: int, modules: Sequence[str]) -> None:
+    """What a process does: everything it prints goes to a log beside the run."""
+    job.output.parent.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(max(1, num_cores() // share))
+    for module in modules:
+        plugins.import_named(module)
+    log = job.output.parent / f".{job.output.name}.log"
+    with (
+        log.open("a") as stream,
+        contextlib.redirect_stdout(stream),
+        contextlib.redirect_stderr(stream),
+    ):
+        try:
+            run_job(job)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+    if job.output.is_dir():
+        log.replace(job.output / WORKER_LOG)
+    raise SystemExit(code)
+
+
+def _outcome(job: Job) -> SeedRun | Failure:
+    """What a run left behind."""
+    result = job.output / "result.json"
+    if result.exists() and job.evaluation.exists():
+        seed = job.experiment.training.seed
+        return SeedRun(seed, read_json(job.evaluation), read_json(result))
+    log = next(
+        (
+            path
+            for path in (job.output / WORKER_LOG, job.output.parent / f".{job.output.name}.log")
+            if path.exists()
+        ),
+        None,
+    )
+    lines = log.read_text(errors="replace").strip().splitlines() if log is not None else []
+    return Failure(job.title, lines[-1] if lines else "the process ended without a word")

@@ -1,0 +1,1 @@
+"""How the model `small` is made."""

@@ -1,0 +1,198 @@
+"""Pictures and sentences of frame folders on the training device, drawn from in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from eaglenet.core.errors import DatasetError
+from eaglenet.core.types import Tokens
+from eaglenet.research.data.frame_folder import FrameFolder, FrameItem
+
+MAX_WORDS = 32
+
+
+@dataclass(frozen=True)
+class PairBank:
+    """Items with their frames and sentences, packed end to end.
+
+    ``people`` and ``machine`` give where the sentences of each kind start and end, an item a row.
+    """
+
+    items: tuple[FrameItem, ...]
+    frames: UInt8[Tensor, "frames 3 height width"]
+    first_frame: Int[Tensor, "items"]
+    num_frames: Int[Tensor, "items"]
+    sentences: tuple[str, ...]
+    ids: Int[Tensor, "sentences words"]
+    people: Int[Tensor, "items 2"]
+    machine: Int[Tensor, "items 2"]
+
+    @property
+    def device(self) -> torch.device:
+        return self.frames.device
+
+    @property
+    def is_video(self) -> Bool[Tensor, "items"]:
+        """Which items have several frames."""
+        return self.num_frames > 1
+
+    def tokens(self, rows: Int[Tensor, "texts"]) -> Tokens:
+        """Token ids of these sentences."""
+        ids = self.ids[rows]
+        return Tokens(ids, ids != 0)
+
+    def draw_sentences(
+        self, items: Int[Tensor, "chosen"], machine_share: float, generator: torch.Generator
+    ) -> Int[Tensor, "chosen"]:
+        """A random sentence of each item: a person's, or with ``machine_share`` a captioner's."""
+        draws = torch.rand(2, len(items), generator=generator, device=self.device)
+        people, machine = self.people[items], self.machine[items]
+        has_people, has_machine = (part[:, 1] > part[:, 0] for part in (people, machine))
+        take_machine = has_machine & ((draws[0] < machine_share) | ~has_people)
+        chosen = torch.where(take_machine[:, None], machine, people)
+        count = (chosen[:, 1] - chosen[:, 0]).float()
+        return chosen[:, 0] + (draws[1] * count).long().clamp(max=count.long() - 1)
+
+    def draw_frames(
+        self, items: Int[Tensor, "chosen"], number: int, generator: torch.Generator
+    ) -> Int[Tensor, "chosen number"]:
+        """Rows of random frames, one from each of ``number`` equal parts of each item."""
+        draws = torch.rand(len(items), number, generator=generator, device=self.device)
+        parts = (torch.arange(number, device=self.device) + draws) / number
+        count = self.num_frames[items, None]
+        return self.first_frame[items, None] + (parts * count).long().clamp(max=count - 1)
+
+
+def open_bank(
+    folders: Sequence[Path],
+    split: str,
+    tokenize: Callable[[Sequence[str]], Tokens],
+    *,
+    size: int,
+    device: torch.device | str,
+    threads: int = 8,
+) -> PairBank:
+    """All items of ``split`` that have a sentence, of all folders together."""
+    pictures, items = [], []
+    for path in folders:
+        folder = FrameFolder.open(path)
+        kept = [
+            item
+            for item in folder.items
+            if item.split == split and (item.captions.get("people") or item.captions.get("machine"))
+        ]
+        if kept:
+            frames, _ = folder.read_frames(kept, size, threads=threads)
+            pictures.append(frames.to(device).contiguous())
+            items += kept
+    if not items:
+        listed = ", ".join(str(path) for path in folders)
+        raise DatasetError(f"no item of split {split!r} with a sentence in {listed}")
+    sentences: list[str] = []
+    spans: dict[str, list[tuple[int, int]]] = {"people": [], "machine": []}
+    for item in items:
+        for kind, rows in spans.items():
+            start = len(sentences)
+            sentences += item.captions.get(kind, [])
+            rows.append((start, len(sentences)))
+    counts = torch.tensor([item.frames for item in items])
+    return PairBank(
+        items=tuple(items),
+        frames=torch.cat(pictures),
+        first_frame=(counts.cumsum(0) - counts).to(device),
+        num_frames=counts.to(device),
+        sentences=tuple(sentences),
+        ids=_token_ids(sentences, tokenize).to(device),
+        people=torch.tensor(spans["people"]).to(device),
+        machine=torch.tensor(spans["machine"]).to(device),
+    )
+
+
+def join_banks(first: PairBank, second: PairBank) -> PairBank:
+    """The items of both."""
+    frames, sentences = len(first.frames), len(first.sentences)
+    return PairBank(
+        items=first.items + second.items,
+        frames=torch.cat([first.frames, second.frames]),
+        first_frame=torch.cat([first.first_frame, second.first_frame + frames]),
+        num_frames=torch.cat([first.num_frames, second.num_frames]),
+        sentences=first.sentences + second.sentences,
+        ids=torch.cat([first.ids, second.ids]),
+        people=torch.cat([first.people, second.people + sentences]),
+        machine=torch.cat([first.machine, second.machine + sentences]),
+    )
+
+
+def open_pictures(
+    folders: Sequence[Path], *, size: int, device: torch.device | str, threads: int = 8
+) -> UInt8[Tensor, "frames 3 size size"]:
+    """The training frames of these folders, whatever captions or labels they have."""
+    parts = []
+    for path in folders:
+        folder = FrameFolder.open(path)
+        kept = [item for item in folder.items if item.split == "train"]
+        if not kept:
+            raise DatasetError(f"no training item in {path}")
+        parts.append(folder.read_frames(kept, size, threads=threads)[0].to(device).contiguous())
+    return torch.cat(parts)
+
+
+def _token_ids(
+    sentences: Sequence[str], tokenize: Callable[[Sequence[str]], Tokens]
+) -> Int[Tensor, "sentences words"]:
+    packed = torch.zeros(len(sentences), MAX_WORDS, dtype=torch.long)
+    for start in range(0, len(sentences), 10000):
+        ids = tokenize(sentences[start : start + 10000]).ids[:, :MAX_WORDS]
+        packed[start : start + len(ids), : ids.shape[1]] = ids
+    return packed
+
+
+def random_views(
+    frames: UInt8[Tensor, "images 3 height width"],
+    size: int,
+    crop: float,
+    generator: torch.Generator,
+) -> Float[Tensor, "images 3 size size"]:
+    """Random crops, mirrored or not, of random brightness and contrast, in 0..255."""
+    count, device = len(frames), frames.device
+
+    def draw(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(count, generator=generator, device=device)
+
+    area, ratio = draw(crop, 1.0).sqrt(), torch.exp(draw(-0.25, 0.25))
+    wide, high = (area * ratio).clamp(max=1.0), (area / ratio).clamp(max=1.0)
+    across, down = draw(-1.0, 1.0) * (1 - wide), draw(-1.0, 1.0) * (1 - high)
+    mirror = torch.where(draw(0.0, 1.0) < 0.5, -1.0, 1.0)
+    zero = torch.zeros_like(wide)
+    transform = torch.stack(
+        [
+            torch.stack([wide * mirror, zero, across], dim=-1),
+            torch.stack([zero, high, down], dim=-1),
+        ],
+        dim=1,
+    )
+    grid = torch.nn.functional.affine_grid(transform, [count, 3, size, size], align_corners=False)
+    views = torch.nn.functional.grid_sample(
+        frames.float(), grid, align_corners=False, padding_mode="reflection"
+    )
+    contrast, brightness = draw(0.7, 1.3), draw(-25.0, 25.0)
+    mean = views.mean(dim=(1, 2, 3), keepdim=True)
+    views = (views - mean) * contrast[:, None, None, None] + mean + brightness[:, None, None, None]
+    return views.clamp(0.0, 255.0)
+
+
+def plain_views(
+    frames: UInt8[Tensor, "images 3 height width"], size: int
+) -> Float[Tensor, "images 3 size size"]:
+    """Whole pictures, as a search sees them, in 0..255."""
+    if frames.shape[-1] == size:
+        return frames.float()
+    return torch.nn.functional.interpolate(
+        frames.float(), (size, size), mode="bicubic", antialias=True
+    ).clamp(0.0, 255.0)

@@ -1,0 +1,171 @@
+"""Weights to start from: a DINOv2 ViT-S/14 for the pictures, a MiniLM for the words.
+
+Both are read in the layout of their makers (``model.safetensors`` as transformers writes it).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import tokenizers
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from eaglenet.core.errors import CheckpointError
+from eaglenet.encoders.compact import CompactEncoder, resize_positions
+
+WEIGHTS = "model.safetensors"
+VISION_NAMES = {
+    "attention.out": "attention.output.dense",
+    "ln_1": "norm1",
+    "ln_2": "norm2",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
+}
+TEXT_NAMES = {
+    "attention.out": "attention.output.dense",
+    "ln_1": "attention.output.LayerNorm",
+    "mlp.up": "intermediate.dense",
+    "mlp.down": "output.dense",
+    "ln_2": "output.LayerNorm",
+}
+"""Ours -> theirs."""
+
+
+def start_from(encoder: CompactEncoder, vision: Path, text: Path) -> None:
+    """Copy the weights of two folders into the towers; projections stay as they are."""
+    _fill_vision(encoder, _read(vision))
+    _fill_text(encoder, _read(text))
+
+
+def _read(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS if folder.is_dir() else folder
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} does not exist; give a folder with {WEIGHTS} as transformers writes it"
+        )
+    weights: dict[str, Tensor] = safetensors.torch.load_file(path)
+    return {name: value.float() for name, value in weights.items() if value.is_floating_point()}
+
+
+def _fill_vision(encoder: CompactEncoder, weights: Mapping[str, Tensor]) -> None:
+    tower, config = encoder.vision, encoder.config.vision
+    positions = resize_positions(weights["embeddings.position_embeddings"][0], config.grid)
+    bias = weights["embeddings.patch_embeddings.projection.bias"]
+    positions[1:] += bias
+    values = {
+        "class_embedding": weights["embeddings.cls_token"].flatten(),
+        "positional_embedding": positions,
+        "patch_embedding.projection.weight": weights[
+            "embeddings.patch_embeddings.projection.weight"
+        ].flatten(1),
+        "norm.weight": weights["layernorm.weight"],
+        "norm.bias": weights["layernorm.bias"],
+        "projection.weight": tower.projection.weight,
+    }
+    for number in range(config.layers):
+        source, target = f"encoder.layer.{number}.", f"blocks.{number}."
+        values |= _block(weights, source, target, "attention.attention", VISION_NAMES)
+        values[f"{target}scale_1"] = weights[f"{source}layer_scale1.lambda1"]
+        values[f"{target}scale_2"] = weights[f"{source}layer_scale2.lambda1"]
+    tower.load_state_dict(values)
+
+
+def _fill_text(encoder: CompactEncoder, weights: Mapping[str, Tensor]) -> None:
+    tower, config = encoder.text, encoder.config.text
+    positions = weights["embeddings.position_embeddings.weight"][: config.context_length]
+    values = {
+        "embedding.weight": weights["embeddings.word_embeddings.weight"],
+        # Sentences are all of the first kind, so its vector is a part of every position.
+        "positional_embedding": positions + weights["embeddings.token_type_embeddings.weight"][0],
+        "norm.weight": weights["embeddings.LayerNorm.weight"],
+        "norm.bias": weights["embeddings.LayerNorm.bias"],
+        "projection.weight": tower.projection.weight,
+    }
+    for number in range(config.layers):
+        source, target = f"encoder.layer.{number}.", f"blocks.{number}."
+        values |= _block(weights, source, target, "attention.self", TEXT_NAMES)
+    tower.load_state_dict(values)
+
+
+def _block(
+    weights: Mapping[str, Tensor],
+    source: str,
+    target: str,
+    attention: str,
+    names: Mapping[str, str],
+) -> dict[str, Tensor]:
+    """The matrices of a block under our names; queries, keys and values become one product."""
+    values = {}
+    for kind in ("weight", "bias"):
+        parts = [
+            weights[f"{source}{attention}.{part}.{kind}"] for part in ("query", "key", "value")
+        ]
+        values[f"{target}attention.qkv.{kind}"] = torch.cat(parts)
+        for ours, theirs in names.items():
+            values[f"{target}{ours}.{kind}"] = weights[f"{source}{theirs}.{kind}"]
+    return values
+
+
+# A smaller vocabulary: word pieces that nobody who writes the model's language needs go.
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+
+
+def is_latin(piece: str) -> bool:
+    """Is this a piece of a word in Latin letters, a number or a sign?"""
+    return piece in SPECIAL or (piece.isascii() and not piece.startswith("["))
+
+
+def keep_pieces(
+    backend: tokenizers.Tokenizer, keep: Callable[[str], bool] = is_latin
+) -> tuple[tokenizers.Tokenizer, Int[Tensor, "kept"]]:
+    """The tokenizer with fewer pieces, and the old ids of those that it keeps, in order.
+
+    A word whose pieces are all kept is split as before; another becomes shorter pieces or
+    ``[UNK]``.
+    """
+    plain: dict[str, Any] = json.loads(backend.to_str())
+    if plain["model"]["type"] != "WordPiece":
+        raise CheckpointError(f"expected word pieces, got {plain['model']['type']}")
+    old = sorted(plain["model"]["vocab"].items(), key=lambda entry: int(entry[1]))
+    kept = [(piece, number) for piece, number in old if keep(piece)]
+    new = {piece: number for number, (piece, _) in enumerate(kept)}
+    plain["model"]["vocab"] = new
+    plain["truncation"] = plain["padding"] = None
+    plain["added_tokens"] = [
+        {**token, "id": new[token["content"]]}
+        for token in plain["added_tokens"]
+        if token["content"] in new
+    ]
+    _renumber(plain["post_processor"], new)
+    smaller = tokenizers.Tokenizer.from_str(json.dumps(plain))
+    return smaller, torch.tensor([number for _, number in kept])
+
+
+def keep_rows(
+    embedding: Float[Tensor, "pieces width"], kept: Int[Tensor, "kept"]
+) -> Float[Tensor, "kept width"]:
+    """The word vectors of a smaller vocabulary."""
+    return embedding[kept].clone()
+
+
+def _renumber(node: Any, new: dict[str, int]) -> None:
+    """Ids of special tokens inside a post-processor's description."""
+    if isinstance(node, dict):
+        for name, value in node.items():
+            if name in ("sep", "cls") and isinstance(value, list):
+                node[name] = [value[0], new[value[0]]]
+            elif name == "special_tokens":
+                for token, entry in value.items():
+                    entry["ids"] = [new[token]]
+            else:
+                _renumber(value, new)
+    elif isinstance(node, list):
+        for value in node:
+            _renumber(value, new)

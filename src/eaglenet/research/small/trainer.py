@@ -1,0 +1,373 @@
+"""Training two towers on pairs: draw, view, encode, compare, step; the mean of weights is kept."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor, nn
+
+from eaglenet.core.errors import NonFiniteError
+from eaglenet.core.run_folder import LOG
+from eaglenet.core.types import Tokens
+from eaglenet.encoders.compact import CompactEncoder, mean_of_words
+from eaglenet.research.small.banks import PairBank, plain_views, random_views
+from eaglenet.research.small.config import PairTrainingConfig
+from eaglenet.research.small.evaluation import evaluate_all, recall_sum
+from eaglenet.research.small.losses import agreement_loss, distillation_loss, pair_loss
+
+# Pictures without sentences in a training on pairs: what they looked like before it.
+
+PICTURES_A_TIME = 512
+SENTENCES_A_TIME = 8192
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """The pictures, and the unit vectors of them and of all training sentences before training."""
+
+    frames: UInt8[Tensor, "pictures 3 height width"]
+    seen: Float[Tensor, "pictures dim"]
+    said: Float[Tensor, "sentences dim"]
+    scale: Float[Tensor, ""]
+
+    @classmethod
+    @torch.no_grad()
+    def before(
+        cls,
+        encoder: CompactEncoder,
+        frames: UInt8[Tensor, "pictures 3 height width"],
+        ids: Int[Tensor, "sentences words"],
+    ) -> Unlabelled:
+        """As ``encoder`` sees whole pictures and reads whole sentences now."""
+        vision, size = encoder.vision, encoder.config.vision.image_size
+        device = frames.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            seen = [
+                vision(vision.normalise(plain_views(part, size)))[:, 0]
+                for part in frames.split(PICTURES_A_TIME)
+            ]
+            said = [
+                mean_of_words(encoder.text(part, part != 0).float(), part != 0)
+                for part in ids.split(SENTENCES_A_TIME)
+            ]
+        scale = encoder.logit_scale.float().exp().clamp(max=100.0)
+        return cls(frames, _unit(seen), _unit(said), scale)
+
+    def draw(self, number: int, generator: torch.Generator) -> Int[Tensor, "drawn"]:
+        """Rows of random pictures."""
+        return torch.randint(
+            len(self.frames), (number,), generator=generator, device=self.frames.device
+        )
+
+    def loss(
+        self,
+        rows: Int[Tensor, "drawn"],
+        pictures: Float[Tensor, "drawn dim"],
+        texts: Int[Tensor, "pairs"],
+        sentences: Float[Tensor, "pairs dim"],
+        log_scale: Float[Tensor, ""],
+    ) -> Float[Tensor, ""]:
+        """How far these pictures have moved among the sentences ``texts`` of a batch."""
+        return agreement_loss(
+            pictures,
+            sentences,
+            log_scale,
+            seen=self.seen[rows],
+            said=self.said[texts],
+            scale=self.scale,
+        )
+
+
+def _unit(parts: list[Tensor]) -> Float[Tensor, "rows dim"]:
+    return F.normalize(torch.cat(parts).float(), dim=-1).half()
+
+
+logger = logging.getLogger(__name__)
+BEST = "best.pt"
+
+
+@dataclass
+class PairTrainer:
+    """One run. ``encoder`` is trained in place; ``averaged`` is the running mean of its weights."""
+
+    encoder: CompactEncoder
+    train: PairBank
+    validation: Mapping[str, PairBank]
+    config: PairTrainingConfig
+    output: Path
+    report: Callable[[str], None] = logger.info
+    teacher: CompactEncoder | None = None
+    """Towers to follow instead of the pairs; the text tower is theirs and stays as it is."""
+    pictures: UInt8[Tensor, "pictures 3 height width"] | None = None
+    """Pictures without sentences, of which ``unlabelled_items`` go with every batch."""
+    averaged: CompactEncoder = field(init=False)
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(self.config.seed)
+        self.device = self.train.device
+        self.encoder.to(self.device).train()
+        if self.teacher is not None:
+            self.teacher.to(self.device).eval().requires_grad_(False)
+            self.encoder.text.load_state_dict(self.teacher.text.state_dict())
+            self.encoder.text.eval().requires_grad_(False)
+            self.encoder.logit_scale.requires_grad_(False)
+        self.averaged = copy.deepcopy(self.encoder).eval().requires_grad_(False)
+        self.encoder.vision.patch_dropout = self.config.patch_dropout
+        for block in self.encoder.vision.blocks:
+            block.drop_path = self.config.drop_path  # type: ignore[assignment]
+            if self.config.compile_blocks:
+                block.compile()
+        for block in self.encoder.text.blocks:
+            block.dropout = self.config.text_dropout  # type: ignore[assignment]
+        self.generator = torch.Generator(self.device).manual_seed(self.config.seed)
+        is_video = self.train.is_video
+        self._videos = is_video.nonzero()[:, 0]
+        self._images = (~is_video).nonzero()[:, 0]
+        is_soft = self.config.soft_targets > 0 and self.teacher is None
+        self.meanings = self._meanings() if is_soft else None
+        self.unlabelled: Unlabelled | None = None
+        if self.pictures is not None and self.config.unlabelled_items and self.teacher is None:
+            self.unlabelled = Unlabelled.before(self.averaged, self.pictures, self.train.ids)
+        self._optimizer = self._make_optimizer()
+        self.output.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> None:
+        """All steps; the log and the best averaged weights are in ``output``."""
+        begun = time.monotonic()
+        best, recent = -1.0, torch.zeros((), device=self.device)
+        share = 0.0
+        while share < 1.0:
+            loss = self._train_step(self._rate(share))
+            recent = loss if self.step == 1 else 0.98 * recent + 0.02 * loss
+            seconds = time.monotonic() - begun
+            share = self.step / self.config.steps
+            if self.config.seconds:
+                share = max(share, seconds / self.config.seconds)
+            if self.step % self.config.evaluate_every == 0 or share >= 1.0:
+                if not math.isfinite(recent.item()):
+                    raise NonFiniteError(f"the loss is {recent.item()} after {self.step} steps")
+                best = max(best, self._evaluate(recent.item(), seconds, best))
+
+    def _train_step(self, rate: float) -> Float[Tensor, ""]:
+        config = self.config
+        videos, images = self._draw_items()
+        video_rows = self.train.draw_frames(videos, config.frames_per_video, self.generator)
+        image_rows = self.train.draw_frames(images, 1, self.generator)
+        rows = torch.cat([video_rows.flatten(), image_rows.flatten()])
+        items = torch.cat([videos, images])
+        sentences = self.train.draw_sentences(items, config.machine_share, self.generator)
+        size = self.encoder.config.vision.image_size
+        shown = self.train.frames[rows]
+        if self.unlabelled is not None:
+            others = self.unlabelled.draw(config.unlabelled_items, self.generator)
+            shown = torch.cat([shown, self.unlabelled.frames[others]])
+        pixels = random_views(shown, size, config.crop, self.generator)
+        tokens = self._hide_words(self.train.tokens(sentences))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            pixels = self.encoder.vision.normalise(pixels)
+            frames = self.encoder.vision(pixels)[:, 0]
+            words = self.encoder.text(tokens.ids, tokens.mask)
+            taught = None if self.teacher is None else self._taught(pixels)
+        sentence = mean_of_words(words.float(), tokens.mask)
+        frames, alone = frames.float().tensor_split([len(rows)])
+        pictures = pool_frames(frames, len(videos), config.frames_per_video)
+        if taught is None:
+            loss = pair_loss(
+                pictures,
+                sentence,
+                self.encoder.logit_scale,
+                is_same=same_words(self.train.ids[sentences]),
+                meanings=None if self.meanings is None else self.meanings[sentences],
+                share=config.soft_targets,
+                temperature=config.soft_temperature,
+            )
+        else:
+            goal = pool_frames(taught.float(), len(videos), config.frames_per_video)
+            loss = distillation_loss(pictures, goal, sentence, self.encoder.logit_scale)
+        if self.unlabelled is not None:
+            loss = loss + self.unlabelled.loss(
+                others, alone, sentences, sentence, self.encoder.logit_scale
+            )
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.encoder.parameters(), config.clip_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["peak"] * rate
+        self._optimizer.step()
+        self.step += 1
+        self._average()
+        return loss.detach()
+
+    @torch.no_grad()
+    def _taught(
+        self, pixels: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images dim"]:
+        assert self.teacher is not None
+        size = self.teacher.config.vision.image_size
+        if pixels.shape[-1] != size:
+            pixels = F.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
+        taught: Tensor = self.teacher.vision(pixels)[:, 0]
+        return taught
+
+    def _draw_items(self) -> tuple[Int[Tensor, "videos"], Int[Tensor, "images"]]:
+        wanted = round(self.config.batch_items * self.config.video_share)
+        num_videos = min(wanted, len(self._videos))
+        num_images = min(self.config.batch_items - num_videos, len(self._images))
+        return tuple(
+            part[torch.randperm(len(part), generator=self.generator, device=self.device)[:number]]
+            for part, number in ((self._videos, num_videos), (self._images, num_images))
+        )  # type: ignore[return-value]
+
+    def _hide_words(self, tokens: Tokens) -> Tokens:
+        """Hide a share of the words, never the first token nor the last."""
+        if not self.config.word_dropout:
+            return tokens
+        draws = torch.rand(tokens.ids.shape, generator=self.generator, device=self.device)
+        inner = tokens.mask.clone()
+        inner[:, 0] = False
+        inner[:, :-1] &= tokens.mask[:, 1:]
+        return Tokens(tokens.ids, tokens.mask & ~(inner & (draws < self.config.word_dropout)))
+
+    def _rate(self, share: float) -> float:
+        warm = min(1.0, (self.step + 1) / max(self.config.warmup_steps, 1))
+        return warm * (0.5 + 0.5 * math.cos(math.pi * min(share, 1.0)))
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        config = self.config
+        groups: dict[tuple[float, bool], list[Tensor]] = {}
+        for name, parameter in self.encoder.named_parameters():
+            if parameter.requires_grad:
+                peak = self._peak_rate(name)
+                groups.setdefault((peak, parameter.ndim > 1), []).append(parameter)
+        return torch.optim.AdamW(
+            [
+                {
+                    "params": parameters,
+                    "peak": peak,
+                    "weight_decay": config.weight_decay if is_matrix else 0.0,
+                }
+                for (peak, is_matrix), parameters in groups.items()
+            ],
+            lr=config.lr_towers,
+            betas=(0.9, 0.98),
+            fused=self.device.type == "cuda",
+        )
+
+    def _peak_rate(self, name: str) -> float:
+        """The highest rate of a parameter: lower for a lower block by ``layer_decay``."""
+        if ("projection" in name and "patch" not in name) or name == "logit_scale":
+            return self.config.lr_heads
+        tower = self.encoder.vision if name.startswith("vision") else self.encoder.text
+        parts = name.split(".")
+        if parts[1] == "blocks":
+            above = len(tower.blocks) - 1 - int(parts[2])
+        else:
+            # The visual norm is the last layer, the text's the first.
+            above = 0 if name.startswith("vision.norm") else len(tower.blocks)
+        return self.config.lr_towers * self.config.layer_decay**above
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        # A short memory at first: the mean must not remember where training began.
+        decay = min(self.config.average, (1 + self.step) / (10 + self.step))
+        ours: list[Tensor] = list(self.encoder.parameters())
+        mean: list[Tensor] = list(self.averaged.parameters())
+        torch._foreach_lerp_(mean, ours, 1 - decay)
+
+    @torch.no_grad()
+    def _meanings(self) -> Float[Tensor, "sentences meaning"]:
+        """Unit vectors of all sentences by the text tower as it is now, before training."""
+        tower = self.averaged.text
+        parts = []
+        for ids in self.train.ids.split(8192):
+            mask = ids != 0
+            words = tower.states(ids, mask)
+            parts.append(F.normalize(mean_of_words(words, mask), dim=-1).half())
+        return torch.cat(parts)
+
+    def _evaluate(self, loss: float, seconds: float, best: float) -> float:
+        """Log the metrics; keep the averaged weights where they are the best so far."""
+        results = evaluate_all(self.averaged, self.validation)
+        total = recall_sum(results)
+        line = {
+            "step": self.step,
+            "seconds": round(seconds, 1),
+            "loss": round(loss, 4),
+            **{name: metrics.to_dict() for name, metrics in results.items()},
+        }
+        with (self.output / LOG).open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+        recalls = "; ".join(
+            f"{name} R@1/5/10 {m.t2v.recall_at_1:.1f} / {m.t2v.recall_at_5:.1f} / "
+            f"{m.t2v.recall_at_10:.1f}"
+            for name, m in results.items()
+        )
+        self.report(f"step {self.step}, {seconds:.0f} s, loss {loss:.3f}: {recalls}")
+        # Without anything to compare by, the last is as good as any before, and more trained.
+        if total >= best:
+            torch.save(
+                {
+                    "weights": self.averaged.state_dict(),
+                    "step": self.step,
+                    "config": asdict(self.config),
+                },
+                self.output / BEST,
+            )
+        return total
+
+
+def same_words(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
+    """Which sentences of a batch are equal, token by token."""
+    kinds: Tensor = torch.unique(ids, dim=0, return_inverse=True)[1]
+    return kinds[:, None] == kinds
+
+
+def pool_frames(
+    frames: Float[Tensor, "frames dim"], num_videos: int, frames_per_video: int
+) -> Float[Tensor, "items dim"]:
+    """Unit means of the videos' unit frames, which come first, then the unit images."""
+    unit = F.normalize(frames, dim=-1)
+    split = num_videos * frames_per_video
+    videos = unit[:split].unflatten(0, (num_videos, frames_per_video)).mean(dim=1)
+    return torch.cat([F.normalize(videos, dim=-1), unit[split:]])
+
+
+# The mean of several runs' weights: one model as good as many, at the cost of one.
+
+Weights = Mapping[str, Tensor]
+
+
+def mean_of_weights(parts: Sequence[Weights]) -> dict[str, Tensor]:
+    """The mean of each weight over all parts."""
+    names = parts[0].keys()
+    return {
+        name: sum((part[name] for part in parts[1:]), parts[0][name]) / len(parts) for name in names
+    }
+
+
+def greedy_soup(
+    parts: Sequence[Weights], score: Callable[[Weights], float]
+) -> tuple[dict[str, Tensor], list[int], float]:
+    """Best part first; each next one stays in the mean if the score does not fall.
+
+    Returns the mean, the numbers of the parts in it, and its score.
+    """
+    scores = [score(part) for part in parts]
+    order = sorted(range(len(parts)), key=lambda number: -scores[number])
+    chosen, best = [order[0]], scores[order[0]]
+    for number in order[1:]:
+        tried = score(mean_of_weights([parts[k] for k in [*chosen, number]]))
+        if tried >= best:
+            chosen, best = [*chosen, number], tried
+    return mean_of_weights([parts[k] for k in chosen]), chosen, best

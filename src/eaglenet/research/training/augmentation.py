@@ -1,0 +1,267 @@
+"""Random views of a training batch, as the compared methods' originals draw them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from eaglenet.core.errors import ConfigError
+from eaglenet.core.types import Clips, PairBatch
+
+# RandAugment as TempMe trains with it: four random changes of a video, the same in all frames.
+
+Frames = UInt8[Tensor, "frames 3 height width"]
+Operation = Callable[[Tensor, float, float], Tensor]
+"""Frames of one video, strength from 0 to 1, direction -1 or 1 -> frames."""
+
+NUM_CHANGES, CHANCE = 4, 0.5
+STRENGTH, DEVIATION = 0.7, 0.05
+MOST_DEGREES, MOST_SHEAR, MOST_SHIFT, MOST_FACTOR, MOST_ADDED = 30.0, 0.3, 0.45, 0.9, 110
+FILL = 128
+GREY = (19595, 38470, 7471)
+"""Shares of red, green and blue in grey, of 65,536."""
+
+
+def rand_augment(
+    frames: UInt8[Tensor, "videos frames 3 height width"],
+) -> UInt8[Tensor, "videos frames 3 height width"]:
+    """Each video with its own draws, from the default generator.
+
+    Paper: whether the authors change the whole picture or its centre square is not known; frames
+    here are the centre square already.
+    """
+    return torch.stack([_changed(video) for video in frames])
+
+
+def _changed(frames: Frames) -> Frames:
+    operations = list(OPERATIONS.values())
+    chosen = torch.randint(len(operations), (NUM_CHANGES,)).tolist()
+    is_done = (torch.rand(NUM_CHANGES) < CHANCE).tolist()
+    strengths = (STRENGTH + DEVIATION * torch.randn(NUM_CHANGES)).clamp(0, 1).tolist()
+    directions = (2.0 * torch.randint(2, (NUM_CHANGES,)) - 1).tolist()
+    for place, done, strength, direction in zip(
+        chosen, is_done, strengths, directions, strict=True
+    ):
+        if done:
+            frames = operations[place](frames, strength, direction)
+    return frames
+
+
+def auto_contrast(frames: Frames, strength: float, direction: float) -> Frames:
+    """Each channel of each frame stretched from its darkest to its lightest value."""
+    values = frames.flatten(2).double()
+    low, high = values.amin(dim=2, keepdim=True), values.amax(dim=2, keepdim=True)
+    scale = 255 / (high - low).clamp(min=1)
+    stretched = (values * scale - low * scale).clamp(0, 255).to(torch.uint8)
+    return torch.where(high > low, stretched, frames.flatten(2)).reshape(frames.shape)
+
+
+def equalize(frames: Frames, strength: float, direction: float) -> Frames:
+    """Each channel of each frame with about as many pixels of every value."""
+    values = frames.flatten(2).long()
+    counts = torch.zeros(*values.shape[:2], 256, dtype=torch.long, device=values.device)
+    counts.scatter_add_(2, values, torch.ones_like(values))
+    last = counts.gather(2, values.amax(dim=2, keepdim=True))
+    step = (values.shape[2] - last) // 255
+    below = counts.cumsum(dim=2) - counts
+    table = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
+    found = torch.where(step > 0, table.gather(2, values), values)
+    return found.to(torch.uint8).reshape(frames.shape)
+
+
+def invert(frames: Frames, strength: float, direction: float) -> Frames:
+    return frames ^ 255
+
+
+def posterize(frames: Frames, strength: float, direction: float) -> Frames:
+    """Only the highest bits of every value, at most four."""
+    bits = 4 - int(strength * 4)
+    return frames & (256 - (1 << 8 - bits))
+
+
+def solarize(frames: Frames, strength: float, direction: float) -> Frames:
+    """Values from a threshold on inverted."""
+    return torch.where(frames < 256 - int(strength * 256), frames, 255 - frames)
+
+
+def solarize_add(frames: Frames, strength: float, direction: float) -> Frames:
+    """Values of the dark half raised."""
+    raised = (frames.int() + int(strength * MOST_ADDED)).clamp(max=255).to(torch.uint8)
+    return torch.where(frames < FILL, raised, frames)
+
+
+def color(frames: Frames, strength: float, direction: float) -> Frames:
+    return _away_from(grey(frames).float(), frames, strength, direction)
+
+
+def contrast(frames: Frames, strength: float, direction: float) -> Frames:
+    mean = grey(frames).float().mean(dim=(1, 2, 3), keepdim=True)
+    return _away_from((mean + 0.5).floor(), frames, strength, direction)
+
+
+def brightness(frames: Frames, strength: float, direction: float) -> Frames:
+    return _away_from(torch.zeros_like(frames, dtype=torch.float32), frames, strength, direction)
+
+
+def sharpness(frames: Frames, strength: float, direction: float) -> Frames:
+    values = frames.float()
+    kernel = torch.ones(3, 3, device=frames.device)
+    kernel[1, 1] = 5
+    kernel = (kernel / kernel.sum()).expand(3, 1, 3, 3)
+    smooth = values.clone()  # the border stays as it is
+    smooth[..., 1:-1, 1:-1] = F.conv2d(values, kernel, groups=3).add(0.5).floor().clamp(0, 255)
+    return _away_from(smooth, frames, strength, direction)
+
+
+def grey(frames: Frames) -> UInt8[Tensor, "frames 1 height width"]:
+    """Luminance, as PIL rounds it."""
+    shares = torch.tensor(GREY, device=frames.device).view(3, 1, 1)
+    return ((frames.int() * shares).sum(dim=1, keepdim=True) + 2**15 >> 16).to(torch.uint8)
+
+
+def _away_from(
+    plain: Float[Tensor, "frames channels rows columns"],
+    frames: Frames,
+    strength: float,
+    direction: float,
+) -> Frames:
+    """On the line from a plain picture through the frames: nearer to it, or beyond them."""
+    factor = 1 + direction * MOST_FACTOR * strength
+    return (plain + factor * (frames.float() - plain)).clamp(0, 255).to(torch.uint8)
+
+
+def rotate(frames: Frames, strength: float, direction: float) -> Frames:
+    angle = math.radians(direction * MOST_DEGREES * strength)
+    cosine, sine = math.cos(angle), math.sin(angle)
+    return _moved(frames, [[cosine, -sine], [sine, cosine]], (0.0, 0.0))
+
+
+def shear_x(frames: Frames, strength: float, direction: float) -> Frames:
+    """Rows move by their distance from the top."""
+    factor = direction * MOST_SHEAR * strength
+    return _moved(frames, [[1.0, factor], [0.0, 1.0]], (factor * frames.shape[2] / 2, 0.0))
+
+
+def shear_y(frames: Frames, strength: float, direction: float) -> Frames:
+    """Columns move by their distance from the left."""
+    factor = direction * MOST_SHEAR * strength
+    return _moved(frames, [[1.0, 0.0], [factor, 1.0]], (0.0, factor * frames.shape[3] / 2))
+
+
+def translate_x(frames: Frames, strength: float, direction: float) -> Frames:
+    shift = direction * MOST_SHIFT * strength * frames.shape[3]
+    return _moved(frames, [[1.0, 0.0], [0.0, 1.0]], (shift, 0.0))
+
+
+def translate_y(frames: Frames, strength: float, direction: float) -> Frames:
+    shift = direction * MOST_SHIFT * strength * frames.shape[2]
+    return _moved(frames, [[1.0, 0.0], [0.0, 1.0]], (0.0, shift))
+
+
+def _moved(frames: Frames, matrix: list[list[float]], shift: tuple[float, float]) -> Frames:
+    """Each place shows what lies at ``matrix place + shift``, pixels from the centre; or grey."""
+    height, width = frames.shape[2:]
+    (xx, xy), (yx, yy) = matrix
+    # In the -1 .. 1 of the sampling grid, whose units are half a side.
+    row_x = [xx, xy * height / width, 2 * shift[0] / width]
+    row_y = [yx * width / height, yy, 2 * shift[1] / height]
+    view = torch.tensor([[row_x, row_y]], device=frames.device)
+    grid = F.affine_grid(view, [1, 3, height, width], align_corners=False)
+    values = F.grid_sample(
+        frames.float().flatten(0, 1)[None], grid, mode="bicubic", padding_mode="border",
+        align_corners=False,
+    )  # fmt: skip
+    is_inside = ((grid >= -1) & (grid < 1)).all(dim=-1)[:, None]
+    shown = torch.where(is_inside, values.round().clamp(0, 255), float(FILL))
+    return shown.to(torch.uint8).reshape(frames.shape)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "auto_contrast": auto_contrast, "equalize": equalize, "invert": invert, "rotate": rotate,
+    "posterize": posterize, "solarize": solarize, "solarize_add": solarize_add, "color": color,
+    "contrast": contrast, "brightness": brightness, "sharpness": sharpness, "shear_x": shear_x,
+    "shear_y": shear_y, "translate_x": translate_x, "translate_y": translate_y,
+}  # fmt: skip
+
+
+Augmentation = Literal["none", "crop_flip", "rand_augment"]
+CROP_AREA = (0.5, 1.0)
+CROP_ASPECT = (3 / 4, 4 / 3)
+
+
+def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None) -> PairBatch:
+    """The batch with ``num_frames`` of its frames, and other views of them where asked for.
+
+    Draws from the default generator, which a step seeds: a step repeated is the same step.
+    """
+    videos = batch.videos
+    if not isinstance(videos, Clips):
+        if augmentation != "none":
+            raise ConfigError(
+                f"training.augment={augmentation} changes pictures, and stored features have none; "
+                "set training.augment=none"
+            )
+        return batch
+    if num_frames is not None and videos.mask.shape[1] > num_frames:
+        num_videos, given = videos.mask.shape
+        videos = take_frames(videos, jittered_places(num_videos, given, num_frames))
+    if augmentation == "crop_flip":
+        videos = dataclasses.replace(videos, frames=crop_and_flip(videos.frames))
+    elif augmentation == "rand_augment":
+        videos = dataclasses.replace(videos, frames=rand_augment(videos.frames))
+    return dataclasses.replace(batch, videos=videos)
+
+
+def jittered_places(num_videos: int, given: int, num_frames: int) -> Int[Tensor, "videos frames"]:
+    """Evenly from a random place in the first interval to one in the last (CLIP-ViP)."""
+    interval = max(given // num_frames, 1)
+    first = torch.randint(0, interval, (num_videos, 1))
+    last = given - 1 - torch.randint(0, interval, (num_videos, 1))
+    steps = torch.linspace(0, 1, num_frames)
+    return (first + steps * (last - first)).round().long()
+
+
+def take_frames(clips: Clips, places: Int[Tensor, "videos frames"]) -> Clips:
+    """The frames at ``places`` of each video."""
+    rows = torch.arange(len(clips))[:, None]
+    return Clips(
+        *(value[rows.to(value.device), places.to(value.device)]
+          for value in (clips.frames, clips.mask, clips.seconds))
+    )  # fmt: skip
+
+
+def crop_and_flip(
+    frames: UInt8[Tensor, "videos frames 3 height width"],
+) -> UInt8[Tensor, "videos frames 3 height width"]:
+    """A random part of 50% to 100% of the area, scaled back, mirrored in half the cases (X-Pool).
+
+    All frames of a video alike. Paper: X-Pool cuts from the whole picture; frames here are the
+    centre square already.
+    """
+    num_videos, num_frames, channels, height, width = frames.shape
+    area = torch.empty(num_videos).uniform_(*CROP_AREA)
+    low, high = (torch.tensor(value).log().item() for value in CROP_ASPECT)
+    aspect = torch.empty(num_videos).uniform_(low, high).exp()
+    wide = (area * aspect).sqrt().clamp(max=1.0)
+    tall = (area / aspect).sqrt().clamp(max=1.0)
+    # Shares of the picture, in the -1 .. 1 of the sampling grid.
+    middle_x = (torch.rand(num_videos) * 2 - 1) * (1 - wide)
+    middle_y = (torch.rand(num_videos) * 2 - 1) * (1 - tall)
+    sign = torch.where(torch.rand(num_videos) < 0.5, -1.0, 1.0)
+    zero = torch.zeros(num_videos)
+    rows = [torch.stack([wide * sign, zero, middle_x]), torch.stack([zero, tall, middle_y])]
+    views = torch.stack(rows).permute(2, 0, 1).to(frames.device)
+    size = [num_videos, num_frames * channels, height, width]
+    grid = F.affine_grid(views, size, align_corners=False)
+    cut = F.grid_sample(
+        frames.flatten(1, 2).float(), grid, mode="bicubic", padding_mode="reflection",
+        align_corners=False,
+    )  # fmt: skip
+    return cut.round().clamp(0, 255).to(torch.uint8).reshape(frames.shape)

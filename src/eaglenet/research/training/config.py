@@ -1,0 +1,122 @@
+"""How to train, as one frozen value that refuses impossible numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from eaglenet.core.errors import ConfigError
+from eaglenet.research.training.augmentation import Augmentation
+from eaglenet.research.training.distributed import GatherGradients
+from eaglenet.research.training.optimizer import Decay, Freeze, OptimizerName, ScheduleName
+from eaglenet.research.training.step import Accumulation, Positives, Precision
+
+Select = Literal["val", "test"]
+SelectBy = Literal["R@1", "Rsum"]
+Captions = Literal["all", "one"]
+# Step seeds are made of it (`training.trainer`) and must fit 63 bits.
+MAX_SEED = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train. The defaults are the modern settings; recipes say where they differ.
+
+    epochs: one epoch shows every caption once (``captions="all"``) or every video once with a
+        random caption (``captions="one"``).
+    coarse_epochs: so many epochs before those train the towers alone, with the softmax loss of the
+        coarse vectors (`training.step.coarse_losses`): for towers that do not start from CLIP.
+    coarse_batch_size: pairs in a batch of those epochs; 0 for ``batch_size``. That loss needs
+        little memory, and its batches can be larger.
+    neighbours: keep videos 2k and 2k + 1 in one batch (``captions="one"``): in the demo world they
+        differ only in time, and nothing but meeting each other teaches a model what comes first.
+    batch_size: pairs in one contrastive batch, over all processes and pieces together.
+    lr_encoder, lr_head: peak rates of the encoder (towers, or adapters of stored features) and of
+        everything else. 1e-6 for CLIP in fp32;
+        the 1e-7 of the released code is meant for its fp16 weights and freezes fp32 ones.
+    decay: what ``weight_decay`` applies to, see `training.optimizer.decays`.
+    second_beta: of the optimizer's second moment.
+    gradients: of features that several processes gather: ``sum`` (one process with the joined
+        batch) or ``local`` (the field's code), see `training.distributed`.
+    augment: ``crop_flip`` shows a random part of each video, mirrored or not
+        (`training.augmentation`); ``rand_augment`` changes colours and places
+        (`training.rand_augment`).
+    warmup: share of all steps. clip_norm: of all gradients together; 0 turns it off.
+    precision: ``auto`` is bf16 autocast over fp32 weights on a GPU and fp32 on a CPU;
+        ``fp16_weights`` stores the towers' matrices in fp16, as the released code does.
+    accumulate: pieces that a batch is encoded in; see ``accumulation`` in `training.step`.
+    freeze: ``embeddings`` freezes what the field's "freeze 0" does; ``towers`` both towers whole.
+    deterministic: on a GPU use kernels that give the same bits again, so that a resumed run equals
+        one never interrupted; slower. A CPU always does.
+    select: the split that chooses the epoch; ``test`` is what published rows do, and is reported.
+    patience: stop after so many evaluations without a better one; 0 never stops.
+    checkpoint_every: steps between checkpoints, besides the one after each epoch; 0 for none.
+    """
+
+    epochs: int = 5
+    coarse_epochs: int = 0
+    coarse_batch_size: int = 0
+    batch_size: int = 64
+    lr_encoder: float = 1e-6
+    lr_head: float = 1e-4
+    weight_decay: float = 0.2
+    decay: Decay = "matrices"
+    second_beta: float = 0.98
+    warmup: float = 0.1
+    schedule: ScheduleName = "cosine"
+    rate_decay: float = 0.95  # after each epoch, with schedule="epochs"
+    clip_norm: float = 1.0
+    optimizer: OptimizerName = "adamw"
+    precision: Precision = "auto"
+    accumulate: int = 1
+    accumulation: Accumulation = "whole"
+    positives: Positives = (
+        "same_video"  # or own_pair: captions of one video are negatives (released)
+    )
+    gradients: GatherGradients = "sum"
+    augment: Augmentation = "none"
+    checkpointing: bool = False
+    checkpointed_blocks: int = 0  # with checkpointing: the first visual blocks only; 0: all blocks
+    compile: bool = False  # on a GPU: what a step spends its time in; a CPU would only wait for it
+    freeze: Freeze = "none"
+    captions: Captions = "all"
+    neighbours: bool = False
+    deterministic: bool = True
+    seed: int = 0
+    select: Select = "val"
+    select_by: SelectBy = "R@1"
+    eval_every: int = 1
+    patience: int = 0
+    log_every: int = 20
+    checkpoint_every: int = 200
+
+    def __post_init__(self) -> None:
+        for name in ("lr_encoder", "lr_head", "weight_decay", "clip_norm"):
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigError(f"training.{name} is {getattr(self, name)}; expected a number")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"training.seed is {self.seed}; expected 0 to {MAX_SEED}")
+        for name in ("epochs", "batch_size", "accumulate", "eval_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 1 or more")
+        amounts = (
+            "lr_encoder",
+            "lr_head",
+            "weight_decay",
+            "clip_norm",
+            "patience",
+            "checkpoint_every",
+        )
+        for name in (*amounts, "checkpointed_blocks", "coarse_epochs", "coarse_batch_size"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
+        if not 0.0 < self.rate_decay <= 1.0:
+            raise ConfigError(f"training.rate_decay is {self.rate_decay}; expected 0 to 1")
+        if not 0.0 <= self.warmup < 1.0:
+            raise ConfigError(f"training.warmup is {self.warmup}; expected a share from 0 to 1")
+        if self.accumulate > self.batch_size:
+            raise ConfigError(
+                f"training.accumulate is {self.accumulate}, more pieces than the "
+                f"{self.batch_size} pairs of training.batch_size"
+            )

@@ -1,0 +1,332 @@
+"""Parameter groups with two rates, freezing, AdamW, and the field's BERT-style Adam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from eaglenet.core.errors import ConfigError
+
+# Ranger, the optimizer of CE and TeachText: rectified Adam with look-ahead.
+
+
+class Ranger(torch.optim.Optimizer):
+    r"""Rectified Adam; every few steps the weights go half the way back to where they were.
+
+        m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - rate decay w
+        w <- w - rate r m / (sqrt(v) + eps)     where the variance of v is known well enough
+        w <- w - rate m / (1 - b1^t)            in the first steps, where it is not
+        every ``every`` steps:  slow <- slow + share (w - slow),  w <- slow
+
+    with the rectification r of Liu et al. (2020), bias corrections in it.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.95, 0.999),
+        eps: float = 1e-5,
+        weight_decay: float = 0.0,
+        every: int = 6,
+        share: float = 0.5,
+        threshold: float = 5.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "every": every,
+            "share": share,
+            "threshold": threshold,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._step_weight(group, weight)
+        return loss
+
+    def _step_weight(self, group: dict[str, Any], weight: torch.Tensor) -> None:
+        state, gradient = self.state[weight], weight.grad
+        if gradient is None:
+            return
+        if not state:
+            state["count"] = 0
+            state["first"] = torch.zeros_like(weight)
+            state["second"] = torch.zeros_like(weight)
+            state["slow"] = weight.detach().clone()
+        state["count"] += 1
+        first_decay, second_decay = group["betas"]
+        state["first"].lerp_(gradient, 1.0 - first_decay)
+        state["second"].mul_(second_decay).addcmul_(gradient, gradient, value=1.0 - second_decay)
+        if group["weight_decay"]:
+            weight.mul_(1.0 - group["lr"] * group["weight_decay"])
+        size, is_known = step_size(state["count"], group["betas"], group["threshold"])
+        if is_known:
+            divisor = state["second"].sqrt().add_(group["eps"])
+            weight.addcdiv_(state["first"], divisor, value=-group["lr"] * size)
+        else:
+            weight.add_(state["first"], alpha=-group["lr"] * size)
+        if state["count"] % group["every"] == 0:
+            state["slow"].lerp_(weight, group["share"])
+            weight.copy_(state["slow"])
+
+
+def step_size(count: int, betas: tuple[float, float], threshold: float) -> tuple[float, bool]:
+    """What a step is multiplied with, and whether it is divided by the second moment's root."""
+    first_decay, second_decay = betas
+    correction = 1.0 - first_decay**count
+    most = 2.0 / (1.0 - second_decay) - 1.0
+    power = second_decay**count
+    length = most - 2.0 * count * power / (1.0 - power)
+    if length <= threshold:
+        return 1.0 / correction, False
+    ratio = (length - 4) / (most - 4) * (length - 2) / length * most / (most - 2)
+    return math.sqrt((1.0 - power) * ratio) / correction, True
+
+
+OptimizerName = Literal["adamw", "bert_adam", "ranger"]
+Freeze = Literal["none", "embeddings", "towers"]
+Decay = Literal["matrices", "all"]
+
+# Patch embedding, class and position embeddings, the norm before the blocks, token embedding:
+# what the field's `freeze 0` leaves untouched.
+EMBEDDING_PARTS = (
+    "patch_embedding",
+    "class_embedding",
+    "positional_embedding",
+    "ln_pre",
+    "token_embedding",
+)
+TOWERS = ("encoder.vision.", "encoder.text.")
+
+
+def tower_names(method: nn.Module) -> frozenset[str]:
+    """Parameters of the towers; none where the encoder only adapts stored features."""
+    names = [name for name, _ in method.named_parameters()]
+    if not any(name.startswith(TOWERS[0]) for name in names):
+        return frozenset()
+    return frozenset(name for name in names if name.startswith(TOWERS))
+
+
+def freeze_parameters(method: nn.Module, freeze: Freeze) -> int:
+    """Stop gradients as ``freeze`` says; gives the number of parameters (scalars) frozen."""
+    frozen = 0
+    towers = tower_names(method)
+    if freeze != "none" and not towers:
+        raise ConfigError(
+            f"training.freeze={freeze}: this encoder has no towers, only adapters of stored "
+            "features; set training.freeze=none (training.lr_encoder=0 keeps adapters still)"
+        )
+    for name, parameter in method.named_parameters():
+        is_embedding = any(part in name for part in EMBEDDING_PARTS)
+        if name in towers and (freeze == "towers" or (freeze == "embeddings" and is_embedding)):
+            parameter.requires_grad_(False)
+            frozen += parameter.numel()
+    return frozen
+
+
+def halve_towers(method: nn.Module) -> None:
+    """Store the matrices and biases of both towers' linear maps in fp16, as the field does.
+
+    Their gradients and optimizer state are then fp16 too; norms and embeddings stay fp32.
+    """
+    towers = tower_names(method)
+    for name, module in method.named_modules():
+        if isinstance(module, nn.Linear) and f"{name}.weight" in towers:
+            module.half()
+
+
+def decays(
+    name: str, parameter: Tensor, optimizer: OptimizerName, decay: Decay = "matrices"
+) -> bool:
+    """Whether weight decay applies; to everything with ``all`` (X-Pool, T-MASS). Otherwise:
+
+    ``adamw`` leaves out everything with fewer than two axes (biases, norms, temperatures) and
+    positions. ``bert_adam`` leaves out names with `bias` only, so that norm weights, temperatures
+    and positions decay: the authors' grouping.
+    """
+    if decay == "all":
+        return True
+    if optimizer == "bert_adam":
+        return "bias" not in name
+    return parameter.ndim >= 2 and "position" not in name
+
+
+def parameter_groups(
+    method: nn.Module,
+    *,
+    lr_encoder: float,
+    lr_head: float,
+    weight_decay: float,
+    optimizer: OptimizerName = "adamw",
+    decay: Decay = "matrices",
+) -> list[dict[str, Any]]:
+    """Up to four groups: encoder (towers or adapters) and the rest, with and without decay.
+
+    ``peak`` is their rate. The scale of softmax logits is CLIP's own, so it has the encoder's.
+    """
+    rates = {True: lr_encoder, False: lr_head}
+    members: dict[tuple[bool, bool], list[Tensor]] = {}
+    for name, parameter in method.named_parameters():
+        if parameter.requires_grad:
+            key = (is_of_encoder(name), decays(name, parameter, optimizer, decay))
+            members.setdefault(key, []).append(parameter)
+    if not members:
+        raise ConfigError(
+            "no parameter is left to train: the method has none of its own and the towers are "
+            "frozen; set training.freeze=none or choose a method with a head"
+        )
+    return [
+        {
+            "params": parameters,
+            "lr": rates[encoder],
+            "peak": rates[encoder],
+            "weight_decay": weight_decay if is_decayed else 0.0,
+            "name": f"{'encoder' if encoder else 'head'}{'' if is_decayed else ', no decay'}",
+        }
+        for (encoder, is_decayed), parameters in sorted(members.items(), reverse=True)
+    ]
+
+
+def is_of_encoder(name: str) -> bool:
+    """Whether a parameter trains at the encoder's rate: its own, and CLIP's scale in the loss."""
+    return name.startswith("encoder.") or name == "loss.logit_scale"
+
+
+def build_optimizer(
+    groups: list[dict[str, Any]], name: OptimizerName, *, beta: float = 0.98
+) -> torch.optim.Optimizer:
+    """AdamW (fused where the parameters are on a GPU), :class:`BertAdam` or :class:`Ranger`.
+
+    ``beta`` is that of the second moment.
+    """
+    if name == "bert_adam":
+        return BertAdam(groups, betas=(0.9, beta))
+    if name == "ranger":
+        return Ranger(groups)
+    on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
+    return torch.optim.AdamW(groups, betas=(0.9, beta), eps=1e-6, fused=on_gpu or None)
+
+
+class BertAdam(torch.optim.Optimizer):
+    """Adam as the field's released code runs it.
+
+        g <- g / max(1, ||g||)          per tensor
+        m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2
+        w <- w - rate (m / (sqrt(v) + eps) + decay w)
+
+    No bias correction, and the decay is multiplied by the scheduled rate.
+
+    Paper: the released code keeps tower weights and both moments in fp16, where v underflows to
+    zero and a rate of 1e-7 acts like 0.1 without adaptation. This class computes in the weights'
+    own precision: with ``halve_towers`` it does the same, and with fp32 weights that rate leaves
+    CLIP practically frozen.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        *,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-6,
+        weight_decay: float = 0.2,
+        clip_norm: float = 1.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "clip_norm": clip_norm,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        if not weights:
+            return
+        gradients = [weight.grad for weight in weights]
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight]["first"] = torch.zeros_like(weight)
+                self.state[weight]["second"] = torch.zeros_like(weight)
+        first = [self.state[weight]["first"] for weight in weights]
+        second = [self.state[weight]["second"] for weight in weights]
+        if group["clip_norm"] > 0:
+            norms = torch._foreach_norm(gradients)
+            scales = [(group["clip_norm"] / (norm + 1e-6)).clamp(max=1.0) for norm in norms]
+            gradients = [
+                gradient * scale for gradient, scale in zip(gradients, scales, strict=True)
+            ]
+        first_decay, second_decay = group["betas"]
+        torch._foreach_lerp_(first, gradients, 1.0 - first_decay)
+        torch._foreach_mul_(second, second_decay)
+        torch._foreach_addcmul_(second, gradients, gradients, 1.0 - second_decay)
+        divisors = torch._foreach_sqrt(second)
+        torch._foreach_add_(divisors, group["eps"])
+        updates = torch._foreach_div(first, divisors)
+        if group["weight_decay"] > 0:
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+
+
+# Learning rate against progress: linear warm-up, then half a cosine, or steps.
+
+ScheduleName = Literal["cosine", "released", "epochs"]
+
+
+def rate_factor(
+    step: int,
+    num_steps: int,
+    *,
+    warmup: float = 0.1,
+    schedule: ScheduleName = "cosine",
+    epochs: int = 1,
+    decay: float = 1.0,
+) -> float:
+    """The share of the peak rate that optimizer step ``step`` (from 0) of ``num_steps`` uses.
+
+    ``cosine`` rises as (step + 1) / warm-up steps and then falls as (1 + cos(pi x)) / 2, with x
+    running from 0 at the end of the warm-up to 1 at the end. ``released`` starts at 0 and measures
+    the cosine from the very beginning, so that the rate jumps from 1 to 0.976 after a warm-up of
+    10%: what the authors' code does. ``epochs`` multiplies with ``decay`` after each of ``epochs``
+    equal parts, as the methods over experts do.
+    """
+    progress = step / max(num_steps, 1)
+    if schedule == "released":
+        if progress < warmup:
+            return progress / warmup
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    warmup_steps = round(warmup * num_steps)
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "epochs":
+        return decay ** math.floor(progress * epochs)
+    remaining = max(num_steps - warmup_steps, 1)
+    return 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / remaining))

@@ -1,0 +1,395 @@
+"""The training loop: steps, log, evaluation, selection, checkpoints. Killed anywhere, it resumes.
+
+Randomness of step k comes from (seed, k) alone, so a resumed run and a run on several processes
+draw the same noise as one never interrupted on one process.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglenet.core.errors import StoppedError
+from eaglenet.core.files import folder_written_whole
+from eaglenet.core.progress import Progress, tell
+from eaglenet.core.run_folder import MODEL, LogEvent
+from eaglenet.core.types import PairBatch
+from eaglenet.methods.base import Method
+from eaglenet.models.folder import save
+from eaglenet.research.data.batches import PairSampler
+from eaglenet.research.data.sources import Source
+from eaglenet.research.evaluation.evaluate import EvaluationResult
+from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.training.checkpoint import (
+    Logbook,
+    Position,
+    cut_log,
+    latest_checkpoint,
+    write_checkpoint,
+)
+from eaglenet.research.training.config import TrainingConfig
+from eaglenet.research.training.distributed import (
+    World,
+    average_gradients,
+    barrier,
+    broadcast_state,
+    sum_over_ranks,
+)
+from eaglenet.research.training.epochs import epoch_batches, evaluate_source, pair_samplers
+from eaglenet.research.training.memory import peak_memory
+from eaglenet.research.training.optimizer import (
+    build_optimizer,
+    freeze_parameters,
+    halve_towers,
+    parameter_groups,
+    rate_factor,
+)
+from eaglenet.research.training.step import FiniteWatch, StepOptions, training_losses
+
+# Signals that ask a run to stop: it finishes its step and writes a checkpoint first.
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# `timeout` and `torchrun` send a signal to the process and again to its group.
+SAME_SIGNAL_SECONDS = 1.0
+
+
+class StopRequest:
+    """Within its ``with`` block, remembers the first signal; a later second one acts as usual.
+
+    Outside the main thread signals cannot be caught, and act as usual.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._asked = 0.0
+        self._usual: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._usual = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._restore()
+
+    def _ask(self, number: int, _frame: Any) -> None:
+        if self.signal is None:
+            self.signal, self._asked = signal.Signals(number), time.monotonic()
+        elif time.monotonic() - self._asked > SAME_SIGNAL_SECONDS:
+            self._restore()
+            signal.raise_signal(number)
+
+    def _restore(self) -> None:
+        for number, handler in self._usual.items():
+            signal.signal(number, handler)
+        self._usual = {}
+
+
+logger = logging.getLogger(__name__)
+SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do not collide
+
+
+class Trainer:
+    """Trains ``method`` on ``train`` and keeps the epoch that is best on ``selection``.
+
+    ``experiment``, as plain values, is kept in every checkpoint for whoever opens one.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        method: Method,
+        train: Source,
+        selection: Source,
+        folder: Path,
+        world: World,
+        *,
+        experiment: Mapping[str, Any],
+        progress: Progress | None = None,
+        tensorboard: bool = False,
+    ) -> None:
+        self.experiment = experiment
+        self.config = config
+        self.method = method.to(world.device)
+        self.train, self.selection = train, selection
+        self.folder, self.world = folder, world
+        self.coarse_sampler, self.sampler = pair_samplers(self.config, train.video_of_text, world)
+        self.coarse_steps = self.config.coarse_epochs * len(self.coarse_sampler)
+        self.num_steps = self.coarse_steps + self.config.epochs * len(self.sampler)
+        self.options = StepOptions(
+            self.config.precision,
+            self.config.accumulate,
+            self.config.accumulation,
+            self.config.positives,
+            gradients=self.config.gradients,
+            augment=self.config.augment,
+            num_frames=method.frame_spec.num_frames,
+        )
+        self.optimizer = self._prepare_method()
+        self.position = Position()
+        self.watch = FiniteWatch(world.device)
+        self.pending: list[tuple[int, Tensor]] = []
+        self.names: tuple[str, ...] = ()
+        self.stop = StopRequest()
+        self.progress = progress if world.is_main else None
+        self._last_score = ""
+        self._log_started = self._counted = time.perf_counter()
+        self._resume()
+        self.logbook = (
+            Logbook(folder, step=self.position.step, tensorboard=tensorboard)
+            if world.is_main
+            else None
+        )
+
+    def _next_batches(self) -> tuple[PairSampler, int, int]:
+        """Where the next step lies: which batches, whole epochs before it, batches of its own."""
+        step = self.position.step
+        if step < self.coarse_steps:
+            return (self.coarse_sampler, *divmod(step, len(self.coarse_sampler)))
+        epoch, start = divmod(step - self.coarse_steps, len(self.sampler))
+        return self.sampler, self.config.coarse_epochs + epoch, start
+
+    def _prepare_method(self) -> torch.optim.Optimizer:
+        frozen = freeze_parameters(self.method, self.config.freeze)
+        logger.info("%d parameters are frozen (freeze=%s)", frozen, self.config.freeze)
+        if self.config.checkpointing:
+            self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
+        if self.config.precision == "fp16_weights":
+            halve_towers(self.method)
+        if self.config.compile and self.world.device.type == "cuda":
+            # A machine without a working compiler trains all the same, and is told.
+            torch._dynamo.config.suppress_errors = True
+            self.method.compile()
+        broadcast_state(self.method, self.world)
+        groups = parameter_groups(
+            self.method,
+            lr_encoder=self.config.lr_encoder,
+            lr_head=self.config.lr_head,
+            weight_decay=self.config.weight_decay,
+            optimizer=self.config.optimizer,
+            decay=self.config.decay,
+        )
+        return build_optimizer(groups, self.config.optimizer, beta=self.config.second_beta)
+
+    def fit(self) -> Position:
+        """Train to the end (or until patience is lost); gives where the run stands then.
+
+        SIGTERM and SIGINT end it after the step with a checkpoint and a :class:`StoppedError`.
+        """
+        try:
+            with self.stop:
+                return self._fit()
+        finally:
+            if self.logbook is not None:
+                self.logbook.close()
+
+    def _fit(self) -> Position:
+        self._counted = time.perf_counter()
+        self._log("start", {"num_steps": self.num_steps})
+        tell(self.progress, "step", self.position.step, self.num_steps, is_notable=True)
+        self.method.train()
+        while True:
+            sampler, epoch, start = self._next_batches()
+            if start == 0 and self.position.evaluated < self.position.step:
+                self._finish_epoch(epoch)
+                if self._is_asked_to_stop():
+                    self._stop()
+            if self.position.step >= self.num_steps or self._lost_patience():
+                break
+            self._log_started = time.perf_counter()
+            for batch in epoch_batches(self.train, sampler, epoch, start, self.world):
+                self._step(batch)
+        self._count()
+        self._log("end", {"best_epoch": self.position.best_epoch})
+        return self.position
+
+    def _step(self, batch: PairBatch) -> None:
+        step = self.position.step
+        self.optimizer.zero_grad(set_to_none=True)
+        seed = self.config.seed * SEED_STRIDE + step * self.config.accumulate
+        options = self.options
+        if step < self.coarse_steps:
+            options = replace(options, objective="coarse")
+        losses = training_losses(self.method, batch, options, self.world, seed=seed)
+        average_gradients(self.method.parameters(), self.world)
+        clip_norm = self.config.clip_norm or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.method.parameters(), clip_norm)
+        factor = rate_factor(
+            step,
+            self.num_steps,
+            warmup=self.config.warmup,
+            schedule=self.config.schedule,
+            epochs=self.config.epochs + self.config.coarse_epochs,
+            decay=self.config.rate_decay,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        self.optimizer.step()
+        self.position.step = step + 1
+        self.position.pairs += len(batch.video_ids) * self.world.size
+        values = {**losses.terms, "total": losses.total, "gradient norm": norm}
+        self.watch.look(step, values)
+        self._remember(values)
+        is_log_due = (
+            self.position.step % self.config.log_every == 0 or self.world.device.type == "cpu"
+        )
+        if is_log_due:
+            self._flush()
+        every = self.config.checkpoint_every
+        is_checkpoint_due = bool(every) and self.position.step % every == 0
+        # Ranks agree by a message that waits for the device, as the log does.
+        is_stopping = (is_log_due or self.world.size == 1) and self._is_asked_to_stop()
+        if is_checkpoint_due or is_stopping:
+            self._checkpoint()
+        if is_stopping:
+            self._stop()
+
+    def _is_asked_to_stop(self) -> bool:
+        """Whether any rank got a signal."""
+        return bool(sum_over_ranks(torch.tensor(int(self.stop.signal is not None)), self.world))
+
+    def _stop(self) -> None:
+        # A rank that got none itself stops for the one that did.
+        number = self.stop.signal or signal.SIGTERM
+        raise StoppedError(
+            f"stopped by {number.name} after step {self.position.step} of {self.num_steps}, which "
+            f"is saved in {self.folder / 'checkpoints'}; run the same command again to continue",
+            number,
+        )
+
+    def _remember(self, values: dict[str, Tensor]) -> None:
+        """Keep the values on the device; they are copied together when the log is due."""
+        if tuple(values) != self.names:
+            self._flush()
+            self.names = tuple(values)
+        stacked = torch.stack([value.detach().float() for value in values.values()])
+        self.pending.append((self.position.step, stacked))
+
+    def _flush(self) -> None:
+        self.watch.check()
+        if not self.pending:
+            return
+        rows = torch.stack([values for _, values in self.pending]).tolist()
+        elapsed = time.perf_counter() - self._log_started
+        self.position.step_seconds += elapsed
+        seconds = elapsed / len(rows)
+        rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
+        for (step, _), row in zip(self.pending, rows, strict=True):
+            named = dict(zip(self.names, row, strict=True))
+            self._log("step", {**named, "seconds": round(seconds, 5)}, step)
+            detail = f"loss {named['total']:.4f}{self._last_score}"
+            tell(self.progress, "step", step, self.num_steps, detail)
+        logger.debug("rates after step %d: %s", self.position.step, rates)
+        self.pending = []
+        self._log_started = time.perf_counter()
+
+    def _finish_epoch(self, epoch: int) -> None:
+        self._flush()
+        self.position.epoch_seconds = self.position.step_seconds / epoch
+        broadcast_state(self.method, self.world, buffers_only=True)
+        is_due = epoch % self.config.eval_every == 0 or self.position.step >= self.num_steps
+        # Until its own epochs begin, the method's head is untrained.
+        if is_due and epoch > self.config.coarse_epochs:
+            self._evaluate(epoch)
+        self.position.evaluated = self.position.step
+        self._checkpoint()
+
+    def _evaluate(self, epoch: int) -> None:
+        evaluated, precision = self.method, "fp32"
+        if self.config.precision == "fp16_weights":
+            # Towers compute in fp16 all the same: the precision that they are trained in.
+            evaluated, precision = copy.deepcopy(self.method).float(), "fp16"
+        result = evaluate_source(
+            evaluated, self.selection, self.world, EvaluationOptions(precision=precision)
+        )
+        record = {"epoch": epoch, **summary(result)}
+        self._log("evaluation", record)
+        score = result.metrics.t2v.recall_at_1
+        if self.config.select_by == "Rsum":
+            score = result.metrics.rsum
+        told = f"epoch {epoch}: t2v R@1 {result.metrics.t2v.recall_at_1:.1f}"
+        self._last_score = f", {told}"
+        tell(self.progress, "step", self.position.step, self.num_steps, told, is_notable=True)
+        self.position.history.append({"epoch": epoch, **summary(result)})
+        self.position.evaluations_since_best += 1
+        if score > self.position.best_score:
+            self.position.best_score, self.position.best_epoch = score, epoch
+            self.position.evaluations_since_best = 0
+            if self.world.is_main:
+                save_model(evaluated, self.folder / MODEL)
+        barrier(self.world, "waiting for rank 0 to save the model")
+
+    def _lost_patience(self) -> bool:
+        patience = self.config.patience
+        return bool(patience) and self.position.evaluations_since_best >= patience
+
+    def _count(self) -> None:
+        """Add the time since the last count, and what memory it took at most."""
+        now = time.perf_counter()
+        self.position.seconds += now - self._counted
+        self._counted = now
+        peaks = [self.position.peak_bytes, peak_memory(self.world.device)]
+        self.position.peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
+
+    def _checkpoint(self) -> None:
+        self._flush()
+        self._count()
+        if self.world.is_main:
+            write_checkpoint(
+                self.folder / "checkpoints",
+                self.position.step,
+                {
+                    "experiment": dict(self.experiment),
+                    "position": vars(self.position).copy(),
+                    "sampler": self._next_batches()[0].identity(),
+                    "method": self.method.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                },
+            )
+        barrier(self.world, "waiting for rank 0 to write a checkpoint")
+
+    def _resume(self) -> None:
+        state = latest_checkpoint(self.folder / "checkpoints")
+        if state is None:
+            if self.world.is_main:
+                cut_log(self.folder, -1, -1)
+            return
+        self.position = Position(**state["position"])
+        self._next_batches()[0].check_identity(state["sampler"])
+        self.method.load_state_dict(state["method"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.world.is_main:
+            cut_log(self.folder, self.position.step, self.position.evaluated)
+        logger.info("resuming after step %d of %d", self.position.step, self.num_steps)
+
+    def _log(self, event: str, values: Mapping[str, Any], step: int | None = None) -> None:
+        if self.logbook is not None:
+            at = self.position.step if step is None else step
+            self.logbook.write(LogEvent(event, at, values))
+
+
+def summary(result: EvaluationResult) -> dict[str, Any]:
+    """The metrics of an evaluation and the protocol they were taken under."""
+    return {"protocol": result.protocol, **result.metrics.to_dict()}
+
+
+def save_model(method: Method, folder: Path) -> None:
+    """Save a model folder so that the old one is whole until the new one is."""
+    with folder_written_whole(folder) as fresh:
+        save(method, fresh)

@@ -1,0 +1,152 @@
+"""Search results as one picture: each query, and a strip of frames of each of its hits."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.types import FrameSpec, Hit
+from eaglenet.search.engine import Engine
+from eaglenet.search.hits import Answer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+TILE = 96  # pixels, side of one frame
+FRAMES_PER_HIT = 4
+GAP, BORDER, LINE = 12, 4, 20
+BETWEEN = 2  # pixels of border between frames, which else look like one scene
+STRIP = (TILE + BETWEEN) * FRAMES_PER_HIT - BETWEEN + 2 * BORDER
+BACKGROUND, INK, FAINT = (250, 250, 248), (28, 28, 30), (120, 120, 124)
+RIGHT, WRONG, PLAIN = (32, 148, 74), (200, 60, 52), (190, 190, 190)
+MARKS = {True: "right", False: "wrong", None: ""}
+
+
+def write_contact_sheet(
+    path: Path,
+    engine: Engine,
+    answers: Sequence[Answer],
+    right: Mapping[int, str] | None = None,
+) -> None:
+    """Draw the hits of each query in a row: frames of the clip in order of time, file and score.
+
+    Args:
+        right: for the queries (by position) whose answer is known, the name of the right file
+            without its folder: it gets a green border and every other one a red border.
+    """
+    if not any(answer.hits for answer in answers):
+        raise UsageError("no results to draw; search for something that is in the store")
+    columns = max(len(answer.hits) for answer in answers)
+    row = LINE + 6 + TILE + 2 * BORDER + LINE + GAP
+    sheet = _blank(GAP + columns * (STRIP + GAP), GAP + len(answers) * row)
+    known = right or {}
+    for number, answer in enumerate(answers):
+        top = GAP + number * row
+        _write(sheet, (GAP, top), answer.query, INK, 15)
+        name = known.get(number)
+        for column, hit in enumerate(answer.hits):
+            is_right = None if name is None else Path(hit.path).name == name
+            left = GAP + column * (STRIP + GAP)
+            _draw_hit(sheet, engine, hit, (left, top + LINE + 6), is_right)
+    try:
+        sheet.save(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: the picture cannot be written ({error}); use .png") from error
+
+
+def _draw_hit(
+    sheet: Image, engine: Engine, hit: Hit, corner: tuple[int, int], is_right: bool | None
+) -> None:
+    from PIL import ImageDraw
+
+    left, top = corner
+    colour = PLAIN if is_right is None else RIGHT if is_right else WRONG
+    box = (left, top, left + STRIP - 1, top + TILE + 2 * BORDER - 1)
+    ImageDraw.Draw(sheet).rectangle(box, fill=colour)
+    for index, frame in enumerate(_frames(engine, hit)):
+        sheet.paste(frame, (left + BORDER + index * (TILE + BETWEEN), top + BORDER))
+    mark = f"{MARKS[is_right]}, " if MARKS[is_right] else ""
+    text = f"{hit.rank}. {mark}{Path(hit.path).name}  {hit.score:.3f}  best {hit.moment.best:.1f} s"
+    text_colour = FAINT if is_right is None else colour
+    _write(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
+
+
+def _frames(engine: Engine, hit: Hit) -> list[Image]:
+    """Frames spread over the clip; its thumbnail alone where the file is gone or broken."""
+    from PIL import Image
+
+    from eaglenet.video.decoding import decode
+
+    spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
+    try:
+        video = decode(engine.file_of(hit.clip_id), spec, window=engine.span_of(hit.clip_id))
+    except (VideoDecodeError, OSError):
+        with Image.open(io.BytesIO(engine.thumbnail(hit.clip_id))) as opened:
+            return [opened.convert("RGB").resize((TILE, TILE))]
+    return [Image.fromarray(frame.permute(1, 2, 0).numpy()) for frame in video.frames]
+
+
+def _blank(width: int, height: int) -> Image:
+    from PIL import Image
+
+    return Image.new("RGB", (width, height), BACKGROUND)
+
+
+def _write(
+    sheet: Image, corner: tuple[int, int], text: str, colour: tuple[int, int, int], size: int
+) -> None:
+    from PIL import ImageDraw, ImageFont
+
+    font: Any = ImageFont.load_default(size)
+    ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
+
+
+# Search results as one HTML file that needs nothing else.
+
+STYLE = """
+:root { color-scheme: light dark; font-family: system-ui, sans-serif; }
+body { margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
+ol { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr));
+     list-style: none; padding: 0; }
+li { border: 1px solid #8884; border-radius: .5rem; overflow: hidden; }
+img { aspect-ratio: 16 / 9; background: #8882; display: block; object-fit: cover; width: 100%; }
+p { margin: .5rem .75rem; overflow-wrap: anywhere; }
+small { opacity: .7; }
+"""
+
+
+def write_page(path: Path, engine: Engine, answers: Sequence[Answer]) -> None:
+    """Write the results of each query under it, thumbnails inside the file."""
+    sections = []
+    for answer in answers:
+        items = "".join(_item(engine, hit) for hit in answer.hits)
+        sections.append(f"<h1>{escape(answer.query)}</h1>\n<ol>\n{items}</ol>\n")
+    title = ", ".join(answer.query for answer in answers)[:100]
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n{''.join(sections)}</body>\n</html>\n"
+    )
+    try:
+        path.write_text(page, "utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _item(engine: Engine, hit: Hit) -> str:
+    picture = base64.b64encode(engine.thumbnail(hit.clip_id)).decode()
+    link = escape(f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}", quote=True)
+    span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s" if hit.duration else "picture"
+    best = f"best at {hit.moment.best:.1f} s, " if hit.duration else ""
+    return (
+        f'<li><a href="{link}"><img alt="" src="data:image/jpeg;base64,{picture}"></a>'
+        f"<p><b>{hit.rank}.</b> {span} <small>{best}score {hit.score:.3f}</small></p>"
+        f"<p><small>{escape(hit.path)}</small></p></li>\n"
+    )

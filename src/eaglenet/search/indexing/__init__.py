@@ -1,1 +1,0 @@
-"""From folders of videos to rows of a store."""

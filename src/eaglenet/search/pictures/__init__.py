@@ -1,1 +1,0 @@
-"""Search results to look at: a page, a contact sheet."""

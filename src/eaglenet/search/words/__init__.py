@@ -1,1 +1,0 @@
-"""Searching what is said and written, and one ranking of it with pictures."""

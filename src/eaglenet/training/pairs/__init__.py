@@ -1,1 +1,0 @@
-"""Two towers brought into one space by images, frames and their captions."""

@@ -1,0 +1,1 @@
+"""Subtitles, recognised speech and on-screen text of videos."""

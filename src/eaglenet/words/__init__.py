@@ -1,1 +1,0 @@
-"""What is said and written in videos. Knows nothing of stores."""

@@ -1,0 +1,186 @@
+"""People's own data: CSV, JSON lines, sidecar texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.research.data.datasets.own_folder import load
+
+
+def write_jsonl(path: Path, *rows: object) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_csv_joins_the_lines_of_a_video(tmp_path: Path, files: Any) -> None:
+    files.touch(tmp_path / "clips", "a.mp4")
+    path = tmp_path / "captions.csv"
+    path.write_text('path,caption\nclips/a.mp4,"one, two"\nb.mp4,three\nclips/a.mp4,four\n')
+    split = load(tmp_path, "all")
+    assert split.video_ids == ["clips/a.mp4", "b.mp4"]
+    assert split.texts == ["one, two", "four", "three"]
+    assert [video.path for video in split.videos] == [tmp_path / "clips" / "a.mp4", None]
+
+
+def test_json_lines_take_lists_windows_and_splits(tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / "data.jsonl",
+        {"video": "a.mp4", "captions": ["one", "two"], "start": 1, "end": 2.5, "split": "train"},
+        {"video": "a.mp4", "caption": "later", "start": 3, "end": 4, "split": "train"},
+        {"video": "b.mp4", "caption": "three", "split": "test"},
+    )
+    train = load(path, "train")
+    assert train.video_ids == ["a.mp4#1-2.5", "a.mp4#3-4"]
+    assert train.videos[0].window == (1.0, 2.5)
+    assert load(path, "test").texts == ["three"]
+    with pytest.raises(DatasetError, match="folder val: the split is empty"):
+        load(path, "val")
+
+
+def test_a_folder_of_videos_reads_the_texts_beside_them(
+    tmp_path: Path, files: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.touch(tmp_path / "sub", "a.mp4", "b.webm")
+    files.touch(tmp_path, "c.mkv")
+    (tmp_path / "sub" / "a.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "c.txt").write_text("three")
+    split = load(tmp_path, "all")
+    assert split.texts == ["three", "one", "two"]
+    assert split.left_out[0].video_id == "sub/b.webm"
+    assert "left out 1 videos (no caption)" in caplog.text
+
+
+def test_videos_are_shared_out_the_same_way_every_time(tmp_path: Path) -> None:
+    rows = [{"video": f"v{index}.mp4", "caption": "x"} for index in range(20)]
+    path = write_jsonl(tmp_path / "data.jsonl", *rows)
+    parts = [load(path, name).video_ids for name in ("train", "val", "test")]
+    assert [len(part) for part in parts] == [16, 2, 2]
+    assert len({video_id for part in parts for video_id in part}) == 20
+    write_jsonl(path, *rows[::-1])
+    assert set(load(path, "test").video_ids) == set(parts[2])
+
+
+def test_windows_of_one_file_never_part(tmp_path: Path) -> None:
+    rows = [
+        {"video": f"v{index}.mp4", "caption": "x", "start": start, "end": start + 1}
+        for index in range(10)
+        for start in range(3)
+    ]
+    path = write_jsonl(tmp_path / "data.jsonl", *rows)
+    test = load(path, "test")
+    assert len(test) == 3
+    assert len({video_id.partition("#")[0] for video_id in test.video_ids}) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"caption": "x"}, "line 1: no video given"),
+        ({"video": 5, "caption": "x"}, "line 1: the video is int, expected text"),
+        ({"video": "\ud800", "caption": "x"}, "line 1: the video .* holds a lone surrogate"),
+        ({"video": "a.mp4"}, "line 1: no caption given"),
+        ({"video": "a.mp4", "caption": 5}, "line 1: a caption is int"),
+        ({"video": "a.mp4", "caption": "x", "start": "now"}, "must be seconds"),
+        ({"video": "a.mp4", "caption": "x", "start": 3, "end": 2}, "0 <= start < end"),
+        ({"video": "a.mp4", "caption": "x", "split": "dev"}, "split 'dev' is unknown"),
+        ({"video": "a.mp4", "caption": "  "}, "the split is empty; 1 were left out"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    path = write_jsonl(tmp_path / "data.jsonl", row)
+    with pytest.raises(DatasetError, match=message):
+        load(path, "all")
+
+
+def test_a_video_in_two_splits_or_half_named_splits_are_errors(tmp_path: Path) -> None:
+    first = {"video": "a.mp4", "caption": "x", "split": "train"}
+    path = write_jsonl(tmp_path / "data.jsonl", first, {**first, "split": "test"})
+    with pytest.raises(DatasetError, match="is in split 'train' and 'test'"):
+        load(path, "train")
+    write_jsonl(path, first, {"video": "b.mp4", "caption": "y"})
+    with pytest.raises(DatasetError, match=r"'b.mp4' names no split"):
+        load(path, "train")
+
+
+def test_wrong_roots_say_what_is_expected(tmp_path: Path, files: Any) -> None:
+    with pytest.raises(DatasetError, match="does not exist"):
+        load(tmp_path / "nowhere", "all")
+    with pytest.raises(DatasetError, match="no video files"):
+        load(tmp_path, "all")
+    files.write_lines(tmp_path / "a.csv", ["video,caption"])
+    files.write_lines(tmp_path / "b.csv", ["video,caption"])
+    with pytest.raises(DatasetError, match=r"several captions files \(a.csv, b.csv\)"):
+        load(tmp_path, "all")
+    with pytest.raises(DatasetError, match="the split is empty"):
+        load(tmp_path / "a.csv", "all")
+
+
+def test_too_few_videos_to_share_out_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "captions.csv"
+    path.write_text("video,caption\none.mp4,a man\ntwo.mp4,a dog\n")
+    assert len(load(path, "train").videos) == 2
+    with pytest.raises(DatasetError, match=r"of 2 videos.*none is left for val.*column split"):
+        load(path, "val")
+
+
+def test_impossible_fractions_are_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "data.jsonl", {"video": "a.mp4", "caption": "x"})
+    with pytest.raises(UsageError, match="three numbers that sum to 1"):
+        load(path, "train", fractions=(0.5, 0.1))
+
+
+def test_a_caption_of_ten_thousand_characters_is_kept_whole(tmp_path: Path) -> None:
+    long = "x" * 10_000
+    path = write_jsonl(tmp_path / "data.jsonl", {"video": "a.mp4", "caption": long})
+    assert load(path, "all").texts == [long]
+
+
+def test_a_missing_file_is_never_another_one_of_the_same_name(tmp_path: Path, files: Any) -> None:
+    files.touch(tmp_path / "a", "clip.mp4")
+    files.touch(tmp_path / "moved", "lost.mp4", "one.mp4")
+    rows = [
+        {"video": name, "caption": "x"}
+        for name in ("a/clip.mp4", "b/clip.mp4", "old/lost.mp4", "c/one.mp4", "d/one.mp4")
+    ]
+    split = load(write_jsonl(tmp_path / "data.jsonl", *rows), "all")
+    found = {video.video_id: video.path for video in split.videos}
+    assert found == {
+        "a/clip.mp4": tmp_path / "a" / "clip.mp4",
+        "b/clip.mp4": None,
+        "old/lost.mp4": tmp_path / "moved" / "lost.mp4",
+        "c/one.mp4": None,
+        "d/one.mp4": None,
+    }
+
+
+def test_a_video_without_captions_is_counted_in_the_split_it_names(tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / "data.jsonl",
+        {"video": "a.mp4", "caption": "x", "split": "train"},
+        {"video": "b.mp4", "caption": "y", "split": "val"},
+        {"video": "c.mp4", "caption": "", "split": "val"},
+    )
+    assert [entry.video_id for entry in load(path, "val").left_out] == ["c.mp4"]
+    assert load(path, "val").protocol.name.endswith("(1 texts x 1 of 2 videos)")
+    assert load(path, "train").left_out == ()
+
+
+def test_a_name_too_long_for_any_file_is_a_missing_video(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "data.jsonl", {"video": "a" * 5000, "caption": "x"})
+    assert len(load(path, "all").missing) == 1
+
+
+def test_a_text_whose_video_is_gone_counts_as_a_missing_video(tmp_path: Path, files: Any) -> None:
+    files.touch(tmp_path, "a.mp4")
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "gone.txt").write_text("two")
+    (tmp_path / "README.txt").write_text("about these videos")
+    split = load(tmp_path, "all")
+    assert [video.video_id for video in split.missing] == ["sub/gone"]
+    assert split.present().protocol.name.endswith("(1 texts x 1 of 2 videos)")

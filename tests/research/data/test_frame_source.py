@@ -1,0 +1,176 @@
+"""A folder of frames is a dataset like any other."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+from frame_folders import COLOURS, write_frame_folder
+from typer.testing import CliRunner
+
+import eaglenet
+from eaglenet.cli.main import app
+from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.core.types import Clips, FrameSpec, TextFeatures
+from eaglenet.research.data.frame_folder import check_frames, chosen_frames, load_items
+from eaglenet.research.data.sources import SOURCES, DataChoice, Opening, Source
+from eaglenet.research.experiments.build import build_method, default_split
+from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
+from eaglenet.research.experiments.runs import train
+from eaglenet.research.experiments.stored_data import feature_folder
+from eaglenet.research.recipes import build_recipe
+
+SMALL = [
+    "data.options.towers=demo",
+    "data.frames.num_frames=3",
+    "encoder.config.text_dim=64",
+    "encoder.config.frame_dim=64",
+    "encoder.config.dim=64",
+    "training.epochs=1",
+    "training.batch_size=8",
+]
+"""`frames/...` on the towers of the demo model."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of frames with four items to test on."""
+    return write_frame_folder(tmp_path_factory.mktemp("frames") / "colours", test=4)
+
+
+def opened(folder: Path, split: str, num_frames: int = 3) -> Source:
+    model = eaglenet.load("demo")
+    data = DataChoice("frames", str(folder), frames=FrameSpec(num_frames=num_frames, size=32))
+    return SOURCES["frames"].open(data, split, Opening(model, folder))
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "expected"),
+    [(2, 5, [0, 1]), (5, 5, [0, 1, 2, 3, 4]), (7, 3, [1, 3, 5]), (46, 2, [11, 34]), (4, 1, [2])],
+)
+def test_frames_are_all_or_the_middles_of_equal_parts(
+    count: int, most: int, expected: list[int]
+) -> None:
+    assert chosen_frames(count, most).tolist() == expected
+
+
+def test_the_splits_are_those_of_the_index_and_padding_is_masked(folder: Path) -> None:
+    source = opened(folder, "val")
+    assert source.video_ids == [f"validation-{number}" for number in range(5)]
+    assert source.protocol.name == "frames of colours, val (10 texts x 5 videos)"
+    clips = source.videos(torch.tensor([1, 3, 0]))
+    assert isinstance(clips, Clips)
+    # Items 1, 3 and 0 have 2, 4 and 1 pictures.
+    assert clips.mask.tolist() == [[True, True, False], [True, True, True], [True, False, False]]
+    green = torch.tensor(COLOURS["green"])
+    assert (clips.frames[0, 1, :, 5, 7].int() - green).abs().max() < 4
+    assert int(clips.frames[0, 2].max()) == 0
+    batch = source.pairs.pairs([9, 2])
+    assert batch.video_ids.tolist() == [4, 1]
+
+
+def test_a_split_that_is_not_there_says_which_are(tmp_path: Path) -> None:
+    place = write_frame_folder(tmp_path / "two")
+    with pytest.raises(DatasetError, match=r"'test'; it has train \(12\), validation \(5\)"):
+        load_items(DataChoice("frames", str(place)), "test")
+    with pytest.raises(UsageError, match="no split 'dev'"):
+        load_items(DataChoice("frames", str(place)), "dev")
+    with pytest.raises(UsageError, match="one of people"):
+        load_items(DataChoice("frames", str(place), {"captions": "robots"}), "val")
+
+
+def test_the_test_split_may_lie_elsewhere_and_is_only_taken_when_asked_for(
+    folder: Path, tmp_path: Path
+) -> None:
+    place = write_frame_folder(tmp_path / "two")
+    data = DataChoice("frames", str(place), {"test_root": str(folder)})
+    assert default_split(data) == "val"
+    assert [item.id for item in load_items(data, "test")[2]] == [f"test-{n}" for n in range(4)]
+
+
+def test_a_check_finds_missing_and_broken_pictures(folder: Path, tmp_path: Path) -> None:
+    assert check_frames(folder, decode=True).exit_code == 0
+    place = write_frame_folder(tmp_path / "torn")
+    shard = place / "frames-0000.tar"
+    with tarfile.open(shard) as tar:
+        kept = [(member, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
+    with tarfile.open(shard, "w") as tar:
+        for member, content in kept:
+            if member.name == "train-3/002.jpg":
+                continue
+            broken = content[:40] if member.name == "validation-1/000.jpg" else content
+            member.size = len(broken)
+            tar.addfile(member, io.BytesIO(broken))
+    report = check_frames(place, decode=True)
+    assert [split.name for split in report.splits] == ["train", "val"]
+    assert report.splits[0].missing == ("train-3",)
+    assert [problem.video_id for problem in report.splits[1].undecodable] == ["validation-1"]
+    assert report.exit_code == 3
+    told = CliRunner().invoke(app, ["data", "check", "frames", "--root", str(place), "--json"])
+    assert told.exit_code == 3
+    assert json.loads(told.stdout)["splits"][0]["missing"] == ["train-3"]
+
+
+def test_any_model_is_evaluated_on_it(folder: Path) -> None:
+    result = evaluate_model("demo", "frames", folder, split="val")
+    assert result.num_texts == 10
+    assert result.num_videos == 5
+
+
+def test_a_head_trains_on_features_that_are_made_once(folder: Path, tmp_path: Path) -> None:
+    experiment = build_recipe("frames/drl").override([*SMALL, f"data.root={folder}"])
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert run.result["metrics"]["t2v"]["queries"] == 10
+    made = feature_folder(experiment.data, "train", tmp_path / "run" / "frames")
+    before = (made / "index.json").stat().st_mtime_ns
+    train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
+    again = experiment.override([f"data.cache={tmp_path / 'run' / 'frames'}", "training.seed=2"])
+    train(again, tmp_path / "third", device="cpu")
+    assert (made / "index.json").stat().st_mtime_ns == before
+    assert not (tmp_path / "third" / "frames").exists()
+    # The test split was not looked at until somebody asks.
+    assert not (made.parent / "test").exists()
+    assert evaluate_run(tmp_path / "run", split="test", device="cpu").num_videos == 4
+
+
+def test_methods_that_read_words_get_those_of_the_towers(folder: Path, tmp_path: Path) -> None:
+    experiment = build_recipe("frames/drl").override([*SMALL, f"data.root={folder}"])
+    method = build_method(experiment)
+    source = SOURCES["frames"].open(experiment.data, "val", Opening(method, tmp_path))
+    model = eaglenet.load("demo")
+    text = source.texts(torch.tensor([3, 0]))
+    words = model.encoder.encode_text(
+        model.tokenize([source.sentences[3], source.sentences[0]]), words=True
+    )
+    assert words.words is not None
+    assert words.words_mask is not None
+    assert isinstance(text, TextFeatures)
+    assert text.words is not None
+    assert text.words_mask is not None
+    given = text.words[0][text.words_mask[0]]
+    assert torch.allclose(given, words.words[0][words.words_mask[0]], atol=2e-3, rtol=2e-3)
+
+
+def test_methods_are_compared_on_it_and_the_report_draws_the_table(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Started again, it finds everything done."""
+    words = ["compare", "clip4clip", "drl", "--dataset", "frames", "--seeds", "1"]
+    words += ["--root", str(folder), "--output", str(tmp_path / "out"), "--device", "cpu"]
+    words += [part for setting in SMALL for part in ("--set", setting)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    table = (tmp_path / "out" / "compare.md").read_text()
+    for column in ("t2v R@1", "t2v MnR", "v2t R@10", "train s", "scoring s", "head params"):
+        assert f"| {column} |" in table
+    for row in ("clip4clip", "drl"):
+        assert f"\n| {row} |" in table
+        assert row in (tmp_path / "out" / "report" / "report.html").read_text()
+    finished = tmp_path / "out" / "clip4clip" / "seed-0" / "result.json"
+    before = finished.stat().st_mtime_ns
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert finished.stat().st_mtime_ns == before

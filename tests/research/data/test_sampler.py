@@ -1,0 +1,116 @@
+"""The pair sampler: every order can be entered anywhere, alone or in several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eaglenet.core.errors import CheckpointError, ConfigError
+from eaglenet.research.data.batches import PairSampler
+
+# 9 videos with 5 captions each: 45 texts.
+OWNERS = torch.arange(9).repeat_interleave(5)
+
+
+def joined(batches: Iterator[Any] | list[Tensor]) -> list[int]:
+    return torch.cat(list(batches)).tolist()
+
+
+def test_an_epoch_sees_every_caption_once() -> None:
+    sampler = PairSampler(OWNERS, 9, seed=0)
+    batches = sampler.epoch_batches(0)
+    assert [len(batch) for batch in batches] == [9, 9, 9, 9, 9]
+    assert len(sampler) == 5
+    assert sorted(joined(batches)) == list(range(45))
+
+
+def test_a_short_last_batch_is_dropped() -> None:
+    sampler = PairSampler(OWNERS, 8, seed=0)
+    assert len(sampler) == 5
+    assert len(set(joined(sampler.epoch_batches(0)))) == 40
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    first, again = PairSampler(OWNERS, 8, seed=1), PairSampler(OWNERS, 8, seed=1)
+    first.epoch_batches(0)
+    assert joined(first.epoch_batches(1)) == joined(again.epoch_batches(1))
+    assert joined(first.epoch_batches(0)) != joined(first.epoch_batches(1))
+    other = PairSampler(OWNERS, 8, seed=2)
+    assert joined(other.epoch_batches(0)) != joined(first.epoch_batches(0))
+
+
+def test_a_run_with_other_data_or_settings_is_refused() -> None:
+    earlier = PairSampler(OWNERS, 8, seed=1).identity()
+    PairSampler(OWNERS, 8, seed=1, rank=1, world=2).check_identity(earlier)
+    with pytest.raises(CheckpointError, match="batch_size 8, now it is 4"):
+        PairSampler(OWNERS, 4, seed=1).check_identity(earlier)
+    with pytest.raises(CheckpointError, match="pairs"):
+        PairSampler(OWNERS.flip(0), 8, seed=1).check_identity(earlier)
+
+
+@pytest.mark.parametrize("mode", ["plain", "one_caption"])
+def test_ranks_joined_in_order_are_the_single_process_batch(mode: str) -> None:
+    options = {} if mode == "plain" else {mode: True}
+    single = PairSampler(OWNERS, 6, seed=4, **options)
+    ranks = [PairSampler(OWNERS, 6, seed=4, rank=rank, world=3, **options) for rank in range(3)]
+    for epoch in range(2):
+        parts = [sampler.epoch_batches(epoch) for sampler in ranks]
+        assert all(len(part) == len(single) for part in parts)
+        for step, batch in enumerate(single.epoch_batches(epoch)):
+            assert joined(part[step] for part in parts) == batch.tolist()
+
+
+def test_one_caption_a_video_draws_another_each_epoch() -> None:
+    sampler = PairSampler(OWNERS, 3, seed=0, one_caption=True)
+    assert len(sampler) == 3
+    epochs = [joined(sampler.epoch_batches(epoch)) for epoch in range(40)]
+    for epoch in epochs:
+        assert sorted(OWNERS[epoch].tolist()) == list(range(9))
+    # All captions are drawn at some time: 45 texts, missed with chance 45 * 0.8^40 < 1%.
+    assert len({text for epoch in epochs for text in epoch}) == 45
+
+
+def test_plain_batches_may_hold_two_captions_of_one_video() -> None:
+    sampler = PairSampler(OWNERS, 8, seed=0)
+    assert any(len(set(OWNERS[batch].tolist())) < 8 for batch in sampler.epoch_batches(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch size of 1 or more"),
+        ({"batch_size": 8, "rank": 2, "world": 2}, "0 <= rank < world"),
+        ({"batch_size": 8, "world": 3}, "use a multiple of 3"),
+        ({"batch_size": 46}, "45 captions cannot fill one batch of 46"),
+        ({"batch_size": 10, "one_caption": True}, "9 videos cannot fill one batch of 10"),
+    ],
+)
+def test_impossible_settings_are_refused_before_training(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PairSampler(OWNERS, seed=0, **options)
+
+
+def test_neighbours_meet_in_one_batch_and_couples_are_shuffled() -> None:
+    owners = torch.arange(16).repeat_interleave(3)
+    sampler = PairSampler(owners, 4, seed=0, one_caption=True, neighbours=True)
+    for epoch in (0, 1):
+        batches = [owners[batch].tolist() for batch in sampler.epoch_batches(epoch)]
+        assert sorted(video for batch in batches for video in batch) == list(range(16))
+        assert all({video ^ 1 for video in batch} == set(batch) for batch in batches)
+    assert joined(sampler.epoch_batches(0)) != joined(sampler.epoch_batches(1))
+
+
+def test_neighbours_with_an_odd_number_of_videos_lose_none() -> None:
+    sampler = PairSampler(OWNERS, 3, 0, one_caption=True, neighbours=True)
+    assert sorted(OWNERS[joined(sampler.epoch_batches(0))].tolist()) == list(range(9))
+
+
+def test_neighbours_need_one_caption_a_video() -> None:
+    with pytest.raises(ConfigError, match="one_caption"):
+        PairSampler(OWNERS, 4, 0, neighbours=True)

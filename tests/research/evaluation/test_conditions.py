@@ -1,0 +1,47 @@
+"""Numbers stand beside what they were made under, ours and the paper's."""
+
+from __future__ import annotations
+
+from eaglenet.research.evaluation.paper import paper_tables
+from eaglenet.research.evaluation.run_records import (
+    CLIP,
+    OLDER,
+    SLIPS,
+    conditions_lines,
+    differing,
+    paper_conditions,
+    run_conditions,
+)
+from eaglenet.research.recipes import build_recipe
+
+
+def test_every_row_before_clip_has_conditions_of_its_own() -> None:
+    labels = {
+        row.label
+        for name in ("msrvtt", "others")
+        for row in paper_tables()[name].rows
+        if row.group == "other"
+    }
+    assert labels == set(OLDER)
+    assert set(SLIPS) <= labels
+    assert paper_conditions("XPool") == CLIP
+
+
+def test_a_run_says_what_it_read_and_what_chose_its_epoch() -> None:
+    experts = run_conditions(build_recipe("experts/ce").to_plain(), "demo (4 texts x 2 videos)")
+    assert experts.features == "stored experts: colour, motion, scene, shape, sound"
+    assert (experts.split, experts.selection) == ("demo (4 texts x 2 videos)", "validation")
+    released = run_conditions(build_recipe("msrvtt-b16-released").to_plain())
+    assert released.pretraining == "openai/clip-vit-base-patch16"
+    assert released.selection == "TEST"
+    assert run_conditions(build_recipe("demo/ce").to_plain()).pretraining == "none"
+    assert run_conditions({}).features == "its tower, trained"
+
+
+def test_rows_that_differ_are_told_in_what() -> None:
+    ours = [run_conditions(build_recipe(f"experts/{name}").to_plain()) for name in ("ce", "mmt")]
+    assert conditions_lines(ours) == []
+    mixed = [*ours, run_conditions(build_recipe("msrvtt-b16-released").to_plain())]
+    assert differing(mixed) == ["pre-training", "features", "split", "epoch chosen on"]
+    (line,) = conditions_lines(mixed)
+    assert line.startswith("Rows differ in pre-training, features, split and epoch chosen on")

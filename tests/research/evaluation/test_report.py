@@ -1,0 +1,325 @@
+"""Reports from run folders, whole and half-written ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.core.errors import UsageError
+from eaglenet.core.types import Clips
+from eaglenet.research.evaluation.document import Picture, Table, to_html, to_markdown
+from eaglenet.research.evaluation.figures import (
+    Curve,
+    Gallery,
+    QualitativeExample,
+    Retrieved,
+    bars_figure,
+    choose_queries,
+    curves_figure,
+    make_examples,
+    percent_range,
+    qualitative_figure,
+    recall_against_time_figure,
+)
+from eaglenet.research.evaluation.paper import recall_against_time
+from eaglenet.research.evaluation.report import write_report
+from eaglenet.research.evaluation.run_records import group_runs, read_runs
+
+PNG = b"\x89PNG"
+
+
+def metrics(recall: float, protocol: str = "demo world (8 texts x 4 videos)") -> dict:
+    side = {"R@1": recall, "R@5": recall + 10, "R@10": recall + 20, "MdR": 2.0, "MnR": 3.5}
+    return {"protocol": protocol, "t2v": side, "v2t": side, "Rsum": 6 * recall + 60}
+
+
+def make_run(
+    folder: Path,
+    name: str = "demo/eaglenet",
+    seed: int = 0,
+    recall: float = 40.0,
+    *,
+    finished: bool = True,
+    rate: float = 0.1,
+) -> None:
+    folder.mkdir(parents=True)
+    experiment = {
+        "name": name,
+        "method": name.split("/")[-1],
+        "training": {"seed": seed, "lr_head": rate},
+    }
+    (folder / "experiment.json").write_text(json.dumps(experiment))
+    manifest = {
+        "experiment": name,
+        "commit": "0123456789abcdef",
+        "versions": {"torch": "2.11"},
+        "hardware": {"processor": "a processor"},
+        "data": {"val": {"videos_found": 4, "videos_missing": 1}},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    events = [{"event": "step", "step": step, "total": 5.0 / step} for step in range(1, 6)]
+    events += [{"event": "evaluation", "step": 5, "epoch": 1, **metrics(recall)}]
+    (folder / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    if finished:
+        result = {
+            "experiment": name,
+            "method": experiment["method"],
+            "seed": seed,
+            "selection": "the epoch was chosen on the validation split",
+            "metrics": metrics(recall),
+        }
+        (folder / "result.json").write_text(json.dumps(result))
+
+
+def test_seeds_of_one_recipe_are_joined_and_other_settings_are_not(tmp_path: Path) -> None:
+    for seed, recall in enumerate((40.0, 42.0, 44.0)):
+        make_run(tmp_path / f"run{seed}", seed=seed, recall=recall)
+    make_run(tmp_path / "other", seed=0, recall=50.0, rate=0.2)
+    runs, broken = read_runs([tmp_path])
+    assert not broken
+    groups = group_runs(runs)
+    assert sorted(len(group.runs) for group in groups) == [1, 3]
+    assert any("training.lr_head=" in group.label for group in groups)
+
+
+def test_a_copied_run_is_not_another_seed(tmp_path: Path) -> None:
+    make_run(tmp_path / "first", seed=3)
+    make_run(tmp_path / "second", seed=3)
+    runs, broken = read_runs([tmp_path])
+    assert [run.folder.name for run in runs] == ["first"]
+    assert "the same recipe, settings and seed as" in broken[0].reason
+
+
+def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -> None:
+    for seed, recall in enumerate((40.0, 42.0, 44.0)):
+        make_run(tmp_path / f"run{seed}", seed=seed, recall=recall)
+    timed = {**metrics(41.0), "seconds": {"score": 0.5}}
+    (tmp_path / "run0" / "evaluation-test.json").write_text(json.dumps(timed))
+    report = write_report([tmp_path], tmp_path / "report", title="Demo")
+    text = report.markdown.read_text()
+    assert "| demo/eaglenet | eaglenet | 3 | 42.0 +- 2.0 |" in text
+    assert "Protocol: demo world (8 texts x 4 videos)" in text
+    assert "chosen on the validation split" in text
+    assert "evaluation test (ours)" in text
+    assert "val 4 found, 1 missing" in text
+    assert "| recipe | pre-training | features | split | epoch chosen on |" in text
+    for name in ("loss", "recall", "recall_against_time"):
+        assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(PNG)
+        assert f"]({name}.png)" in text
+    assert not report.broken
+
+
+def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    page = write_report([tmp_path / "run"], tmp_path / "report").html.read_text()
+    sources = re.findall(r'src="([^"]{0,40})', page)
+    assert sources
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert "http" not in page
+
+
+def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path: Path) -> None:
+    make_run(tmp_path / "whole")
+    make_run(tmp_path / "unfinished", seed=1, finished=False)
+    make_run(tmp_path / "torn", seed=2)
+    with (tmp_path / "torn" / "log.jsonl").open("a") as log:
+        log.write('{"event": "step", "st')
+    (tmp_path / "torn" / "result.json").write_text('{"metrics": ')
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "manifest.json").write_text('{"hardware": [], "data": 3}')
+    folders = [tmp_path / name for name in ("whole", "unfinished", "torn", "odd", "none")]
+    report = write_report(folders, tmp_path / "report")
+    text = report.markdown.read_text()
+    assert [entry.reason for entry in report.broken] == ["no such folder"]
+    assert {run.folder.name for run in report.unfinished} == {"unfinished", "torn", "odd"}
+    assert "no result.json" in text
+    assert "result.json cannot be read" in text
+    assert "log.jsonl line 7 is broken" in text
+    assert "| demo/eaglenet | eaglenet | 1 | 40.0 |" in text
+
+
+def test_nothing_to_report_is_an_error_that_names_the_folders(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a run folder"):
+        write_report([tmp_path], tmp_path / "report")
+
+
+def test_scores_of_different_protocols_never_share_a_table(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", name="msrvtt")
+    result = json.loads((tmp_path / "b" / "result.json").read_text())
+    result["metrics"] = metrics(51.0, "MSR-VTT 1k-A (1,000 texts x 1,000 videos)")
+    (tmp_path / "b" / "result.json").write_text(json.dumps(result))
+    text = write_report([tmp_path], tmp_path / "report").markdown.read_text()
+    assert text.count("Protocol:") == 2
+    ours, _, published = text.partition("## The paper's numbers")
+    assert "EagleNet (paper) | ViT-B/16 | 51.0" in published
+    assert "(paper)" not in ours
+
+
+def test_the_command_writes_both_files_and_speaks_json(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    arguments = ["report", str(tmp_path / "run"), str(tmp_path / "none"), "--json"]
+    result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "report")])
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record["runs"] == 1
+    assert record["unfinished_or_unreadable"][0]["why"] == "no such folder"
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_cells_and_captions_are_escaped() -> None:
+    blocks = [Table(["a|b"], [["<script>"]]), Picture("p", 'say "x" <y>', PNG)]
+    page = to_html("<t>", blocks)
+    assert "<script>" not in page
+    assert "&lt;y&gt;" in page
+    assert "a\\|b" in to_markdown("t", blocks)
+
+
+def clips_of(num_videos: int) -> Clips:
+    frames = torch.arange(num_videos, dtype=torch.uint8)[:, None, None, None, None]
+    return Clips(
+        frames.expand(-1, 4, 3, 6, 8).contiguous(),
+        torch.ones(num_videos, 4, dtype=torch.bool),
+        torch.zeros(num_videos, 4),
+    )
+
+
+def test_examples_are_queries_on_which_the_runs_disagree() -> None:
+    video_of_text = torch.tensor([0, 0, 1, 2, 3, 4])
+    best = {
+        "first": torch.tensor([[0, 1], [0, 1], [1, 0], [2, 0], [0, 3], [4, 0]]),
+        "second": torch.tensor([[0, 1], [0, 1], [0, 1], [2, 0], [3, 0], [4, 0]]),
+    }
+    assert sorted(choose_queries(best, video_of_text, 2)) == [2, 4]
+    assert len(choose_queries(best, video_of_text, 4)) == 4
+    sentences, ids = [f"sentence {i}" for i in range(6)], [f"video{i}" for i in range(5)]
+    gallery = Gallery(sentences, ids, video_of_text, lambda rows: clips_of(5)[rows])
+    examples = make_examples(best, gallery, 2)
+    first = next(example for example in examples if example.query == "sentence 2")
+    assert [video.is_right for video in first.answers["first"]] == [True, False]
+    assert [video.is_right for video in first.answers["second"]] == [False, True]
+    assert first.answers["second"][1].frames.unique().tolist() == [1]
+    assert qualitative_figure(examples).startswith(PNG)
+
+
+def test_bars_start_from_what_says_nothing() -> None:
+    """The same number drawn from another zero is another picture; none is drawn too."""
+    draw = lambda zero: bars_figure({"a": 0.7}, title="t", x_label="x", zero=zero)  # noqa: E731
+    assert draw(0.5) == draw(0.5) != draw(0.0)
+    assert bars_figure({}, title="t", x_label="x", zero=0.0).startswith(b"\x89PNG")
+
+
+def test_figures_are_the_same_bytes_every_time() -> None:
+    curve = Curve("loss", [1, 2, 3], [3.0, 2.0, 1.0])
+    draw = lambda: curves_figure([curve], title="t", x_label="x", y_label="y", log_y=True)  # noqa: E731
+    assert draw() == draw()
+    assert draw().startswith(PNG)
+    assert recall_against_time_figure({}, recall_against_time()).startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [((1.9, 2.1), (1.0, 3.0)), ((-0.05, 0.05), (0.0, 2.0)), ((20.0, 45.0), (20.0, 45.0))],
+)
+def test_an_axis_of_recall_is_not_finer_than_a_point_and_never_below_nothing(
+    given: tuple[float, float], shown: tuple[float, float]
+) -> None:
+    """One value alone had an axis from 1.900 to 2.100."""
+    assert percent_range(*given) == pytest.approx(shown)
+    curve = Curve("run", [1], [2.0])
+    plain = curves_figure([curve], title="t", x_label="x", y_label="y")
+    assert curves_figure([curve], title="t", x_label="x", y_label="y", is_percent=True) != plain
+
+
+def test_right_and_wrong_are_told_apart_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglenet.research.evaluation.figures.WRONG", "#1a9641")
+    frames = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
+    pictures = {
+        qualitative_figure([QualitativeExample("a", {"run": [Retrieved("v", frames, is_right)]})])
+        for is_right in (True, False)
+    }
+    assert len(pictures) == 2
+
+
+def test_a_figure_marks_right_in_green_and_wrong_in_red() -> None:
+    frames = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
+    png = {
+        is_right: qualitative_figure(
+            [QualitativeExample("a query", {"run": [Retrieved("v", frames, is_right)]})]
+        )
+        for is_right in (True, False)
+    }
+    assert png[True] != png[False]
+    with pytest.raises(UsageError, match="no example"):
+        qualitative_figure([])
+
+
+def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path: Path) -> None:
+    for method in ("one", "two"):
+        for seed in range(2):
+            folder = tmp_path / method / f"seed-{seed}"
+            folder.parent.mkdir(exist_ok=True)
+            make_run(folder, f"demo/{method}", seed=seed)
+    runs, broken = read_runs([tmp_path])
+    assert (len(runs), broken) == (4, [])
+
+
+def test_columns_over_datasets_join_runs_of_one_recipe(tmp_path: Path) -> None:
+    """Rsum of table 2 adds nine recalls; the average of table 3 is over two datasets."""
+    for dataset, recall in (("didemo", 30.0), ("msvd", 40.0), ("vatex", 50.0), ("msrvtt", 20.0)):
+        name = f"{dataset}-b16/xpool"
+        make_run(tmp_path / dataset, name, recall=recall)
+        record = metrics(recall, protocol=f"{dataset} test")
+        (tmp_path / dataset / "evaluation-test.json").write_text(json.dumps(record))
+    make_run(tmp_path / "first", "components/frl", recall=20.0)
+    make_run(tmp_path / "second", "didemo-b16/components/frl", recall=40.0)
+    for folder, recall in (("first", 20.0), ("second", 40.0)):
+        path = tmp_path / folder / "evaluation-test.json"
+        path.write_text(json.dumps(metrics(recall, protocol="x")))
+    text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
+    rsum = 3 * (30 + 40 + 50) + 3 * 30
+    assert f"{rsum:.1f}" in next(
+        line for line in text.splitlines() if "b16 xpool" in line and "30.0 | 40.0" in line
+    )
+    average = next(line for line in text.splitlines() if "b16 components/frl" in line)
+    assert average.split("|")[-4:-1] == [" 30.0 ", " 40.0 ", " 50.0 "]
+
+
+def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", "didemo-b16", recall=20.0)
+    record = metrics(20.0, protocol="DiDeMo paragraphs") | {
+        "seconds": {"encode_text": 1.0, "encode_video": 4.0, "score": 0.25}
+    }
+    (tmp_path / "run" / "evaluation-test.json").write_text(json.dumps(record))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result | {"epoch_seconds": 12.5}))
+    text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
+    assert "82.7 is R@50" in text
+    assert "EagleNet (paper) | ViT-B/16 | 51.5" in text
+    assert "MMT: without HowTo100M" not in text  # that row stands on MSR-VTT alone
+    seconds = next(line for line in text.splitlines() if "12.50" in line)
+    assert seconds.split("|")[-4:-1] == [" 12.50 ", " 5.25 ", " 0.25 "]
+
+
+def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", "demo/rap", recall=20.0)
+    make_run(tmp_path / "other", "demo/xpool", recall=30.0)
+    text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
+    assert "rap (approximate)" in text
+    assert "xpool (approximate)" not in text
+    from dataclasses import fields
+
+    from eaglenet.research.experiments.campaign import TrialRow, approximate_lines
+    from eaglenet.research.recipes import RECIPES
+
+    unset = dict.fromkeys(field.name for field in fields(TrialRow))
+    rows = [TrialRow(**{**unset, "label": name, "method": name}) for name in ("rap", "xpool")]
+    assert "abstract: rap;" in approximate_lines(rows)[0]
+    for name in ("demo/rap", "features/tfvl", "msrvtt-b32/shenet", "msrvtt-b16-released/rap"):
+        assert "Approximate" in (RECIPES[name].__doc__ or "")

@@ -1,0 +1,68 @@
+"""Methods over experts from the command line: train, compare, report their conditions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.core.errors import ConfigError
+from eaglenet.research.experiments.build import build_method
+from eaglenet.research.recipes import build_recipe
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the demo world's experts."""
+    place = tmp_path_factory.mktemp("experts") / "demo"
+    run("data", "demo-experts", "--output", place, "--count", 24)
+    return place
+
+
+SMALL = ["--set", "data.val_videos=8", "--set", "training.epochs=1", "--set",
+         "training.batch_size=16", "--seeds", "1"]  # fmt: skip
+
+
+OLD = ("ce", "mmt", "t2vlad", "hit", "teachtext", "hgr", "supportset")
+
+
+def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
+    folder: Path, tmp_path: Path
+) -> None:
+    told = run("compare", *OLD, "clip4clip", "--dataset", "experts", "--root", folder,
+               "--output", tmp_path, *SMALL)  # fmt: skip
+    assert "Rows differ in features: compare only those that agree." in " ".join(told.split())
+    text = (tmp_path / "compare.md").read_text()
+    assert "| ce | that of the stored features | stored experts: colour" in text
+    assert "| clip4clip | that of the stored features | stored frames and sentences |" in text
+    rows = json.loads((tmp_path / "compare.json").read_text())["rows"]
+    assert [row["label"] for row in rows] == [*OLD, "clip4clip"]
+    assert {row["conditions"]["selection"] for row in rows} == {"validation"}
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "| recipe | pre-training | features | split | epoch chosen on |" in report
+
+
+def test_a_folder_of_other_experts_is_told_what_to_set(folder: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app,
+        ["train", "msrvtt-experts/ce", "--set", f"data.root={folder}", "--output", str(tmp_path)],
+    )
+    assert "encoder.config.experts=" in str(result.exception)
+    wrong = ["train", "experts/ce", "--set", f"data.root={folder}", "--set",
+             "encoder.config.words_dim=9", "--output", str(tmp_path)]  # fmt: skip
+    assert "encoder.config.words_dim=24" in str(CliRunner().invoke(app, wrong).exception)
+
+
+def test_a_method_that_reads_no_experts_says_so() -> None:
+    experiment = build_recipe("experts/ce").override(["method=xpool"])
+    with pytest.raises(ConfigError, match=r"encoder\.kind=features"):
+        build_method(experiment)

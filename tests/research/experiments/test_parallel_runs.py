@@ -1,0 +1,89 @@
+"""A campaign in several processes: the same rows, failures told, a search for every method."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from eaglenet.core.errors import UsageError
+from eaglenet.research.evaluation.bootstrap import read_ranks
+from eaglenet.research.evaluation.report import write_report
+from eaglenet.research.experiments.campaign import (
+    CannotRun,
+    Search,
+    TrialRow,
+    campaign_table,
+    run_campaign,
+)
+from eaglenet.research.experiments.timing import time_scoring
+from eaglenet.research.experiments.trials import Trial
+from tiny import tiny_experiment
+
+
+def trial(features: Path, label: str = "tiny", **training: object) -> Trial:
+    """EagleNet without its costly parts, one epoch."""
+    experiment = tiny_experiment(features, **{"epochs": 1, **training})
+    return Trial(label, experiment.override(["method=clip4clip", "method_config.num_frames=5"]))
+
+
+def test_a_search_takes_two_values_or_more() -> None:
+    assert Search.parse("training.lr_head=1e-4, 3e-4") == Search(
+        "training.lr_head", ("1e-4", "3e-4")
+    )
+    with pytest.raises(UsageError, match="two values"):
+        Search.parse("training.lr_head=1e-4")
+
+
+def test_every_method_searches_its_own_value_and_keeps_the_best_run(
+    features: Path, tmp_path: Path
+) -> None:
+    trials = [trial(features), trial(features, "other", batch_size=8)]
+    search = Search("training.lr_encoder", ("0", "0.1"))
+    rows = run_campaign(trials, [0, 1], tmp_path, split="val", device="cpu", search=search)
+    table = json.loads((tmp_path / "search.json").read_text())["val t2v R@1"]
+    for row in rows:
+        assert isinstance(row, TrialRow)
+        assert row.seeds == (0, 1)
+        best = max(table[row.label], key=lambda value: table[row.label][value])
+        kept = json.loads((tmp_path / row.label / "seed-1" / "experiment.json").read_text())
+        assert kept["training"]["lr_encoder"] == float(best)
+        first = json.loads((tmp_path / row.label / "seed-0" / "result.json").read_text())
+        assert first["metrics"]["t2v"]["R@1"] == table[row.label][best]
+
+
+def test_rows_have_ranks_differences_and_seconds(features: Path, tmp_path: Path) -> None:
+    trials = [trial(features), trial(features, "still", lr_encoder=0.0)]
+    rows = run_campaign(trials, [0], tmp_path, split="val", device="cpu")
+    assert len(read_ranks(tmp_path / "tiny" / "seed-0" / "ranks-val.npz")["t2v"]) == 30
+    timed = time_scoring(rows, tmp_path, 70, split="val", device="cpu", say=print)
+    assert "70 x 70 s" in campaign_table(timed)[0]
+    assert isinstance(timed[0], TrialRow)
+    assert timed[0].pair_seconds["70"] > 0
+    written = write_report([tmp_path], tmp_path / "report")
+    text = written.markdown.read_text()
+    assert "Differences (val)" in text
+    assert "Paired bootstrap" in text
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_rows_and_a_failed_run_stops_nobody(
+    features: Path, tmp_path: Path
+) -> None:
+    good = trial(features)
+    bad = trial(features, "bad")
+    missing = dataclasses.replace(bad.experiment.data, root=str(tmp_path / "nothing"))
+    bad = Trial("bad", dataclasses.replace(bad.experiment, data=missing))
+    said: list[str] = []
+    rows = run_campaign(
+        [bad, good], [0, 1], tmp_path / "two", split="val", device="cpu", jobs=2, say=said.append
+    )
+    assert isinstance(rows[0], CannotRun)
+    assert "no such folder" in rows[0].cannot_run
+    assert any("tried again" in line for line in said)
+    alone = run_campaign([good], [0, 1], tmp_path / "one", split="val", device="cpu")
+    assert isinstance(rows[1], TrialRow)
+    assert isinstance(alone[0], TrialRow)
+    assert rows[1].mean == alone[0].mean

@@ -1,0 +1,440 @@
+"""Runs: learn, select, resume bit-identically after a kill, refuse another experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eaglenet.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DatasetError,
+    NonFiniteError,
+    StoppedError,
+    UsageError,
+)
+from eaglenet.models.folder import load
+from eaglenet.research.data.features import load_feature_folder
+from eaglenet.research.experiments.evaluation import evaluate_run, feature_notes
+from eaglenet.research.experiments.experiment import Experiment
+from eaglenet.research.experiments.runs import Run, train
+from eaglenet.research.training import trainer as stopping
+from eaglenet.research.training import trainer as trainer_module
+from eaglenet.research.training.checkpoint import list_checkpoints, read_log
+from processes import kill, start, wait
+from tiny import logged_losses, tiny_experiment, write_features
+
+
+@pytest.fixture(scope="module")
+def finished(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run never interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return train(tiny_experiment(features), folder, device="cpu")
+
+
+def test_a_run_folder_holds_everything(finished: Run) -> None:
+    names = {path.name for path in finished.folder.iterdir()}
+    assert names >= {
+        "experiment.json",
+        "manifest.json",
+        "log.jsonl",
+        "checkpoints",
+        "result.json",
+        "model",
+    }
+    manifest = json.loads((finished.folder / "manifest.json").read_text())
+    assert manifest["data"]["train"]["videos_found"] == 30
+    assert manifest["data"]["val"]["videos_found"] == 10
+    assert "validation" in manifest["selection"]
+    assert manifest["versions"]["torch"] == torch.__version__
+    assert len(list((finished.folder / "checkpoints").iterdir())) == 2
+
+
+def test_training_lowers_the_loss_and_beats_chance(features: Path, tmp_path: Path) -> None:
+    experiment = tiny_experiment(features, epochs=20, checkpoint_every=0, eval_every=20)
+    run = train(experiment, tmp_path, device="cpu")
+    losses = logged_losses(tmp_path)
+    assert losses[-1]["total"] < losses[0]["total"]
+    assert run.result["metrics"]["t2v"]["R@1"] > 30  # 10 videos: chance is 10
+
+
+def test_coarse_epochs_come_first_train_the_towers_alone_and_are_not_evaluated(
+    features: Path, tmp_path: Path
+) -> None:
+    experiment = tiny_experiment(features, epochs=1, coarse_epochs=2, checkpoint_every=0)
+    run = train(experiment, tmp_path, device="cpu")
+    steps = [entry for entry in read_log(tmp_path) if entry.event == "step"]
+    coarse = ["coarse" in entry.values for entry in steps]
+    each = len(steps) // 3
+    assert coarse == [True] * 2 * each + [False] * each
+    assert "enriched" in steps[-1].values
+    assert [record["epoch"] for record in run.result["history"]] == [3]
+
+
+def test_the_selected_model_scores_as_it_did_in_training(finished: Run) -> None:
+    again = evaluate_run(finished.folder, split="val", device="cpu")
+    assert again.metrics.to_dict()["t2v"] == finished.result["metrics"]["t2v"]
+    assert "validation" in " ".join(again.notes)
+    assert load(str(finished.folder)).name == "eaglenet"
+
+
+def test_a_run_is_evaluated_on_any_features_folder_of_its_form(
+    finished: Run, tmp_path: Path
+) -> None:
+    other = write_features(tmp_path / "other", videos=13, seed=5)
+    result = evaluate_run(finished.folder, features=other, device="cpu")
+    assert (result.num_videos, result.num_texts) == (13, 39)
+
+
+def test_videos_that_a_run_was_trained_or_selected_on_are_counted(
+    finished: Run, features: Path, tmp_path: Path
+) -> None:
+    whole = load_feature_folder(features)
+    train_part, held_out = whole.hold_out(10)
+    notes = " ".join(evaluate_run(finished.folder, features=features, device="cpu").notes)
+    assert "30 of the 40 videos are among those that the run was trained on" in notes
+    assert "10 of the 40 videos are among those that the run was selected on" in notes
+    experiment = finished.experiment
+    five = train_part.select(range(5))
+    assert "5 of the 5 videos" in feature_notes(experiment.data, five)[0]
+    assert "selected on" in feature_notes(experiment.data, held_out)[0]
+    unseen = load_feature_folder(write_features(tmp_path / "unseen", videos=3, seed=7))
+    unseen = dataclasses.replace(unseen, video_ids=("x", "y", "z"))
+    assert feature_notes(experiment.data, unseen) == []
+
+
+def test_a_finished_run_is_not_trained_again(finished: Run, features: Path) -> None:
+    again = train(tiny_experiment(features), finished.folder, device="cpu")
+    assert again.result == json.loads((finished.folder / "result.json").read_text())
+
+
+def test_another_experiment_in_the_same_folder_is_refused(finished: Run, features: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training.seed: 0 -> 4"):
+        train(tiny_experiment(features, seed=4), finished.folder, device="cpu")
+
+
+def test_a_folder_with_other_things_in_it_is_refused(features: Path, tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_text("")
+    with pytest.raises(ConfigError, match="not empty and not a run"):
+        train(tiny_experiment(features), tmp_path, device="cpu")
+
+
+def test_one_process_at_a_time_trains_in_a_folder_and_a_killed_one_leaves_it_free(
+    finished: Run, features: Path, tmp_path: Path
+) -> None:
+    experiment = tiny_experiment(features)
+    reached = tmp_path / "reached"
+
+    def held() -> None:
+        def wait_forever(*arguments: Any) -> None:
+            reached.touch()
+            time.sleep(600)
+
+        trainer_module.write_checkpoint = wait_forever
+        train(experiment, tmp_path / "run", device="cpu")
+
+    child = start(held)
+    while not reached.exists():
+        time.sleep(0.01)
+    with pytest.raises(UsageError, match=rf"is being trained by .*process {child} on .*--output"):
+        train(experiment, tmp_path / "run", device="cpu")
+    kill(child)
+    wait(child)
+    train(experiment, tmp_path / "run", device="cpu")
+    assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
+
+
+def _kill_a_few_times(experiment: Experiment, folder: Path, moment: Any, *, longest: float) -> int:
+    """Start the run and kill it after a random time, up to three times; how often it worked."""
+    kills = 0
+    while kills < 3:
+        child = start(lambda: train(experiment, folder, device="cpu") and None)
+        deadline = time.monotonic() + moment.uniform(longest / 16, longest)
+        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+        try:
+            kill(child)
+            kills += wait(child) == -9
+        except (ProcessLookupError, ChildProcessError):
+            return kills
+    return kills
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_at_random_moments_and_resumed_the_losses_are_bit_identical(
+    finished: Run, features: Path, tmp_path: Path, seed: int
+) -> None:
+    experiment = tiny_experiment(features)
+    moment = random.Random(seed)
+    for attempt in range(8):
+        # A fast machine may end the run before the first kill: then sooner, in a fresh folder.
+        folder = tmp_path / f"run{attempt}"
+        if _kill_a_few_times(experiment, folder, moment, longest=0.8 / 2**attempt):
+            break
+    else:
+        pytest.fail("the run always ended before it could be killed")
+    run = train(experiment, folder, device="cpu")
+    assert logged_losses(folder) == logged_losses(finished.folder)
+    assert run.result["history"] == finished.result["history"]
+    expected = load(str(finished.folder)).state_dict()
+    for name, value in load(str(run.folder)).state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=0, msg=name)
+
+
+def _killed_and_resumed(experiment: Experiment, folder: Path, victim: str, call: int) -> Run:
+    """A run that died at the n-th call of a function of the trainer, and was started again."""
+
+    def killed_run() -> None:
+        original = getattr(trainer_module, victim)
+        calls = []
+
+        def killer(*arguments: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == call:
+                kill(os.getpid())
+            return original(*arguments, **options)
+
+        setattr(trainer_module, victim, killer)
+        train(experiment, folder, device="cpu")
+
+    assert wait(start(killed_run)) == -9
+    return train(experiment, folder, device="cpu")
+
+
+@pytest.mark.parametrize("call", [2, 4])
+def test_killed_in_its_coarse_epochs_or_after_a_run_resumes_bit_identically(
+    features: Path, tmp_path: Path, call: int
+) -> None:
+    experiment = tiny_experiment(features, epochs=1, coarse_epochs=2, coarse_batch_size=30)
+    whole = train(experiment, tmp_path / "whole", device="cpu")
+    run = _killed_and_resumed(experiment, tmp_path / "run", "write_checkpoint", call)
+    steps = logged_losses(run.folder)
+    assert steps == logged_losses(whole.folder)
+    # 90 captions: three batches of 30 in a coarse epoch, five of 16 in the last one.
+    assert ["coarse" in step for step in steps] == [True] * 6 + [False] * 5
+    assert run.result["history"] == whole.result["history"]
+
+
+@pytest.mark.parametrize(
+    ("victim", "call"), [("write_checkpoint", 3), ("save_model", 1), ("evaluate_source", 2)]
+)
+def test_killed_inside_a_critical_call_the_run_resumes_bit_identically(
+    finished: Run, features: Path, tmp_path: Path, victim: str, call: int
+) -> None:
+    experiment = tiny_experiment(features)
+    run = _killed_and_resumed(experiment, tmp_path / "run", victim, call)
+    assert logged_losses(tmp_path / "run") == logged_losses(finished.folder)
+    assert run.result["history"] == finished.result["history"]
+    evaluations = [entry for entry in read_log(run.folder) if entry.event == "evaluation"]
+    assert [entry.values["epoch"] for entry in evaluations] == [1, 2, 3]
+    assert run.result["pairs"] == finished.result["pairs"]
+
+
+@pytest.mark.parametrize(
+    ("victim", "call", "steps"), [("training_losses", 4, 4), ("evaluate_source", 1, 5)]
+)
+def test_a_run_asked_to_stop_saves_its_step_and_resumes_bit_identically(
+    finished: Run,
+    features: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    victim: str,
+    call: int,
+    steps: int,
+) -> None:
+    experiment = tiny_experiment(features, checkpoint_every=0)
+    original = getattr(trainer_module, victim)
+    calls = []
+
+    def signalled(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)  # as torchrun does, right after the first
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(trainer_module, victim, signalled)
+    with pytest.raises(StoppedError, match=rf"SIGINT after step {steps} of 15.*same command"):
+        train(experiment, tmp_path, device="cpu")
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == [
+        f"step-{steps:09d}.pt"
+    ]
+    run = train(experiment, tmp_path, device="cpu")
+    assert logged_losses(tmp_path) == logged_losses(finished.folder)
+    assert run.result["history"] == finished.result["history"]
+
+
+def test_a_second_signal_later_ends_a_run_at_once(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impatient(*arguments: Any, **options: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+    monkeypatch.setattr(stopping, "SAME_SIGNAL_SECONDS", 0.01)
+    monkeypatch.setattr(trainer_module, "training_losses", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_experiment(features), tmp_path, device="cpu")
+
+
+def test_seconds_of_a_resumed_run_are_those_of_all_its_attempts(
+    features: Path, tmp_path: Path
+) -> None:
+    experiment = tiny_experiment(features)
+
+    def slow_and_killed() -> None:
+        write = trainer_module.write_checkpoint
+        calls = []
+
+        def slow(*arguments: Any) -> None:
+            calls.append(1)
+            time.sleep(2.0 if len(calls) == 1 else 0.0)
+            if len(calls) == 3:
+                kill(os.getpid())
+            write(*arguments)
+
+        trainer_module.write_checkpoint = slow
+        train(experiment, tmp_path, device="cpu")
+
+    assert wait(start(slow_and_killed)) == -9
+    run = train(experiment, tmp_path, device="cpu")
+    assert run.result["seconds"] >= 2.0
+    # 90 captions: five batches of 16 an epoch.
+    assert run.result["pairs"] == 3 * 5 * 16
+
+
+def test_seconds_of_an_epoch_are_those_of_its_steps_without_evaluations(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table 6 of the paper counts an epoch of training; choosing the epoch is no part of it."""
+    plain = trainer_module.evaluate_source
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.7)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(trainer_module, "evaluate_source", slow)
+    result = train(tiny_experiment(features, epochs=3), tmp_path, device="cpu").result
+    assert result["seconds"] > 3 * 0.7
+    assert 0 < result["epoch_seconds"] < (result["seconds"] - 3 * 0.7) / 3 + 0.01
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_term(
+    features: Path, tmp_path: Path
+) -> None:
+    experiment = tiny_experiment(features, lr_head=1e30, clip_norm=0.0, epochs=20)
+    with pytest.raises(NonFiniteError, match="became NaN or infinite at step"):
+        train(experiment, tmp_path, device="cpu")
+
+
+def test_selecting_on_test_is_possible_by_name_and_is_said(features: Path, tmp_path: Path) -> None:
+    other = write_features(tmp_path / "test", videos=7, seed=3)
+    experiment = tiny_experiment(features, select="test", epochs=1).override(
+        [f"data.options.test_root={other}"]
+    )
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert "TEST" in run.result["selection"]
+    assert "TEST" in json.loads((run.folder / "manifest.json").read_text())["selection"]
+    assert "7 videos" in run.result["metrics"]["protocol"]
+
+
+def test_patience_ends_a_run_that_no_longer_improves(features: Path, tmp_path: Path) -> None:
+    experiment = tiny_experiment(features, lr_head=0.0, lr_encoder=0.0, epochs=9, patience=2)
+    run = train(experiment, tmp_path, device="cpu")
+    assert len(run.result["history"]) == 3
+    assert run.result["selected_epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        (["data.root=/nowhere"], DatasetError, "no such folder"),
+        (["data.root="], DatasetError, "the dataset features lies is not given"),
+        (["training.coarse_epochs=-1"], ConfigError, "coarse_epochs is -1"),
+        (["training.batch_size=4000"], ConfigError, "4000"),
+        (["encoder.config.text_dim=10"], ConfigError, "the features are 9 wide"),
+        (["method_config.num_frames=3"], ConfigError, "method_config.num_frames=5"),
+        (["data.val_videos=40"], UsageError, "hold out"),
+        (["training.select=test"], UsageError, "test_root"),
+        (["data.dataset=demo"], ConfigError, "reads stored features"),
+        (["data.options.bogus=1"], ConfigError, "no such option .known: test_root"),
+        (["training.lr_head=NaN"], ConfigError, "lr_head is nan"),
+        (["training.clip_norm=Infinity"], ConfigError, "clip_norm is inf"),
+        (["training.seed=99999999999999999999"], ConfigError, "seed is 99999999999999999999"),
+        (["training.checkpoint_every=-1"], ConfigError, "checkpoint_every is -1"),
+        (["encoder.kind=pretrained", "data.root=/nowhere"], DatasetError, "no such folder"),
+    ],
+)
+def test_bad_input_stops_before_training(
+    features: Path, tmp_path: Path, settings: list[str], error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        train(tiny_experiment(features).override(settings), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_a_run_that_never_began_may_be_started_with_other_settings(
+    features: Path, tmp_path: Path
+) -> None:
+    wrong = tiny_experiment(features, epochs=1).override(["data.root=/nowhere"])
+    with pytest.raises(DatasetError, match="no such folder"):
+        train(wrong, tmp_path / "run", device="cpu")
+    run = train(tiny_experiment(features, epochs=1), tmp_path / "run", device="cpu")
+    saved = json.loads((run.folder / "experiment.json").read_text())
+    assert saved["data"]["root"] == str(features)
+
+
+@pytest.mark.parametrize(("device", "message"), [("tpu", "unknown"), ("cuda:99", "GPU 99")])
+def test_a_device_that_is_not_there_is_named(
+    features: Path, tmp_path: Path, device: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(tiny_experiment(features), tmp_path / "run", device=device)
+
+
+def test_a_split_that_features_do_not_have_is_refused(finished: Run) -> None:
+    with pytest.raises(UsageError, match="features has no split 'bogus'"):
+        evaluate_run(finished.folder, split="bogus", device="cpu")
+
+
+def test_a_folder_that_is_no_run_cannot_be_evaluated(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a run folder"):
+        evaluate_run(tmp_path)
+
+
+def test_tensorboard_is_written_only_when_asked_for(
+    features: Path, finished: Run, tmp_path: Path
+) -> None:
+    assert not (finished.folder / "tensorboard").exists()
+    train(tiny_experiment(features, epochs=1), tmp_path, device="cpu", tensorboard=True)
+    assert list((tmp_path / "tensorboard").iterdir())
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert {"step/total", "evaluation/t2v/R@1", "evaluation/v2t/R@10"} <= set(
+        board.Tags()["scalars"]
+    )
+
+
+def test_without_tensorboard_a_run_that_wants_it_stops_at_once(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UsageError, match="leave --tensorboard out"):
+        train(tiny_experiment(features), tmp_path / "run", device="cpu", tensorboard=True)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,266 @@
+"""Training from video files: frames are cached once, broken videos are counted, never hidden."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from eaglenet.cli.main import app
+from eaglenet.core.errors import ConfigError, DatasetError, UsageError
+from eaglenet.core.types import FrameSpec
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.methods.xpool import XPoolConfig
+from eaglenet.research.data.demo.dataset import render_world
+from eaglenet.research.data.sources import DataChoice
+from eaglenet.research.evaluation.metrics import EvaluationOptions
+from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
+from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
+from eaglenet.research.experiments.runs import train
+from tiny import tiny_experiment
+
+decoded_here = pytest.mark.usefixtures("decoded_here")
+"""For all but a first run of training and of evaluation, which start workers as users do."""
+
+TOWERS = ClipConfig(
+    dim=8,
+    vision=VisionConfig(image_size=16, patch_size=8, width=16, layers=2, heads=2, mlp_width=20),
+    text=TextConfig(
+        vocabulary_size=690, context_length=24, width=16, layers=2, heads=2, mlp_width=24
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of real files with two splits, one file damaged."""
+    folder = tmp_path_factory.mktemp("videos")
+    split = render_world(folder, "train", 14, size=32)
+    render_world(folder, "val", 6, size=32)
+    split.videos[3].path.write_bytes(b"this is no video")
+    return folder
+
+
+def experiment_on(root: Path | str, dataset: str = "folder", **training: Any) -> Experiment:
+    base = tiny_experiment(root, epochs=1, batch_size=8, **training)
+    return dataclasses.replace(
+        base,
+        method="xpool",
+        method_config=XPoolConfig(num_frames=3),
+        encoder=EncoderChoice("clip", "demo", TOWERS),
+        data=DataChoice(
+            dataset, str(root), frames=FrameSpec(num_frames=3, size=16), max_words=24, workers=1
+        ),
+    )
+
+
+def test_a_run_from_video_files_counts_what_it_left_out(videos: Path, tmp_path: Path) -> None:
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    assert manifest["data"]["train"]["videos_found"] == 13
+    assert manifest["data"]["train"]["videos_missing"] == 1
+    assert "13 of 14 videos" in manifest["data"]["train"]["protocol"]
+    assert manifest["data"]["val"]["videos_found"] == 6
+    again = evaluate_run(run.folder, split="val", device="cpu")
+    assert again.metrics.to_dict()["t2v"] == run.result["metrics"]["t2v"]
+    assert (run.folder / "model" / "tokenizer.json").exists()
+
+
+@decoded_here
+def test_a_split_of_a_few_videos_is_remarked_on(
+    videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    assert "val: 6 videos are too few" in caplog.text
+    assert "train: 13 videos are" not in caplog.text
+    result = evaluate_run(run.folder, split="val", device="cpu")
+    assert "6 videos are too few for recalls to mean much" in result.notes
+
+
+def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
+    videos: Path, tmp_path: Path
+) -> None:
+    command = ["train", "demo", "--output", str(tmp_path / "run"), "--dry-run"]
+    for setting in ("data.dataset=folder", f"data.root={videos}", "data.options={}"):
+        command += ["--set", setting]
+    told = CliRunner().invoke(app, [*command, "--set", "training.batch_size=8"])
+    assert "nothing was trained" in told.stdout
+    assert "val: 6 videos are too few" in told.stdout
+    assert " of 14 videos\n" in told.stdout
+    assert len(told.stdout.splitlines()) < 10, "a summary, not all settings"
+    assert "{" not in told.stdout
+    with pytest.raises(ConfigError, match="14 videos cannot fill one batch of 64"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+@decoded_here
+def test_runs_of_one_comparison_decode_once_and_other_frames_have_their_own_place(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglenet.research.data import frame_cache
+    from eaglenet.research.experiments.campaign import Search, run_campaign
+    from eaglenet.research.experiments.trials import Trial
+
+    decoded = []
+    decode_into = frame_cache.decode_into
+
+    def counted(journal: Any, due: Any, *rest: Any) -> Any:
+        decoded.append(len(due))
+        return decode_into(journal, due, *rest)
+
+    monkeypatch.setattr(frame_cache, "decode_into", counted)
+    trials = [Trial("a", experiment_on(videos)), Trial("b", experiment_on(videos, lr_head=1e-4))]
+    search = Search("training.lr_encoder", ("0", "0.1"))
+    run_campaign(trials, [0], tmp_path, split="val", device="cpu", search=search)
+    assert sum(decoded) == 14 + 6
+    assert not [*tmp_path.glob("*/*/frames"), *tmp_path.glob("search/*/*/frames")]
+    other = experiment_on(videos).override(["data.frames.sampling=per_second"])
+    run_campaign([Trial("c", other)], [0], tmp_path, split="val", device="cpu")
+    assert sum(decoded) == 2 * (14 + 6)
+    assert len(list((tmp_path / "frames").iterdir())) == 2
+
+
+@decoded_here
+def test_training_uses_the_frames_that_data_cache_made(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglenet.research.data import frame_cache
+
+    command = ["data", "cache", "folder", "--root", str(videos), "--output", str(tmp_path / "c")]
+    command += ["--split", "train", "--split", "val", "--frames", "3", "--size", "16"]
+    command += ["--encoding", "jpeg"]
+    assert CliRunner().invoke(app, command).exit_code == 3  # one file is damaged
+    monkeypatch.setattr(frame_cache, "decode_into", None)
+    experiment = experiment_on(videos).override([f"data.cache={tmp_path / 'c'}"])
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert run.result["metrics"]
+    assert not (run.folder / "frames").exists()
+
+
+@decoded_here
+def test_any_model_is_evaluated_on_any_dataset(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    result = evaluate_model(str(run.folder), "folder", str(videos), split="val", device="cpu")
+    assert (result.num_videos, result.num_texts) == (6, 24)
+    assert list((tmp_path / "cache").rglob("frames.bin"))
+    assert (result.precision, result.notes) == ("fp32", result.notes)
+    assert not any("made for" in note for note in result.notes)
+    other = evaluate_model(
+        str(run.folder), "folder", str(videos), split="val", device="cpu",
+        frames=["sampling=whole_rate", "square_pixels=true"],
+        options=EvaluationOptions(precision="fp16"),
+    )  # fmt: skip
+    assert [note.split("made for: ")[1] for note in other.notes if "made for" in note] == [
+        "sampling: 'uniform' -> 'whole_rate'",
+        "square_pixels: False -> True",
+    ]
+    assert other.precision == "fp16"
+    with pytest.raises(UsageError, match="NAME one of num_frames, size, sampling"):
+        evaluate_model(str(run.folder), "folder", str(videos), frames=["colour=red"], device="cpu")
+
+
+@decoded_here
+def test_a_run_is_evaluated_on_other_frames_and_says_so(videos: Path, tmp_path: Path) -> None:
+    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+    command = ["evaluate", str(run.folder), "--split", "val", "--json", "--frames", "short=mask"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    notes = json.loads(result.stdout)["notes"]
+    assert any("made for: short: 'repeat' -> 'mask'" in note for note in notes)
+
+
+@decoded_here
+def test_a_run_of_fp16_weights_is_evaluated_as_it_was_trained(videos: Path, tmp_path: Path) -> None:
+    experiment = experiment_on(videos, precision="fp16_weights", optimizer="bert_adam")
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert evaluate_run(run.folder, split="val", device="cpu").precision == "fp16"
+    asked = EvaluationOptions(precision="fp32")
+    result = evaluate_run(run.folder, split="val", device="cpu", options=asked)
+    assert result.precision == "fp32"
+
+
+def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    captions = tmp_path / "captions.csv"
+    names = [path.stem for path in sorted(videos.rglob("val*.mp4"))]
+    captions.write_text("video,caption\n" + "".join(f"{name},a red circle\n" for name in names))
+    command = ["evaluate", "demo", "--dataset", "folder", "--root", str(captions), "--json"]
+    command += ["--videos", str(videos), "--set", "fractions=[0,0,1]"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert json.loads(result.stdout)["videos_found"] == len(names) == 6
+    with pytest.raises(UsageError, match="belong to --dataset"):
+        CliRunner().invoke(app, ["evaluate", "x", "--videos", "y"], catch_exceptions=False)
+
+
+@decoded_here
+def test_gradient_checkpointing_and_frozen_towers_run_on_videos(
+    videos: Path, tmp_path: Path
+) -> None:
+    for name, change in (("a", {"checkpointing": True}), ("b", {"freeze": "towers"})):
+        run = train(experiment_on(videos, **change), tmp_path / name, device="cpu")
+        assert run.result["metrics"]
+
+
+@decoded_here
+def test_an_empty_split_stops_before_training(videos: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError):
+        train(experiment_on(videos, select="test"), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.frames.size=24", "24 x 24"),
+        ("data.max_words=500", "500"),
+    ],
+)
+def test_frames_that_do_not_fit_the_towers_stop_before_any_decoding(
+    videos: Path, tmp_path: Path, setting: str, message: str
+) -> None:
+    wrong = experiment_on(videos).override([setting])
+    with pytest.raises(ConfigError, match=message):
+        train(wrong, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "frames").exists()
+
+
+@decoded_here
+def test_a_batch_that_cannot_be_filled_leaves_the_folder_free_for_another(
+    videos: Path, tmp_path: Path
+) -> None:
+    experiment = experiment_on(videos)
+    with pytest.raises(ConfigError, match="one batch of 400"):
+        train(experiment.override(["training.batch_size=400"]), tmp_path / "run", device="cpu")
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert run.result["selected_epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bogus": 3}, "unknown setting 'demo.bogus'"),
+        ({"train": "many"}, "demo.train=many: expected a whole number"),
+    ],
+)
+def test_wrong_options_of_the_demo_world_are_named(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    experiment = experiment_on("", "demo")
+    data = dataclasses.replace(experiment.data, options=options)
+    with pytest.raises(UsageError, match=message):
+        train(dataclasses.replace(experiment, data=data), tmp_path / "run", device="cpu")
+
+
+def test_the_demo_world_trains_without_files(tmp_path: Path) -> None:
+    experiment = experiment_on(tmp_path, dataset="demo")
+    experiment = experiment.override(["data.options.train=16", "data.options.val=4"])
+    run = train(experiment, tmp_path / "run", device="cpu")
+    assert "demo world (16 texts x 4 videos)" in run.result["metrics"]["protocol"]

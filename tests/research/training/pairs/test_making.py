@@ -1,0 +1,261 @@
+"""Soups, students and the stages of a run that makes towers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eaglenet.core.errors import ConfigError
+from eaglenet.encoders.compact import (
+    CompactConfig,
+    CompactEncoder,
+    CompactTextConfig,
+    CompactVisionConfig,
+    leave_out_patches,
+)
+from eaglenet.research.small.banks import PairBank, join_banks
+from eaglenet.research.small.config import PairTrainingConfig
+from eaglenet.research.small.losses import agreement_loss, distillation_loss
+from eaglenet.research.small.run import Making, PairExperiment
+from eaglenet.research.small.trainer import (
+    BEST,
+    PairTrainer,
+    Unlabelled,
+    greedy_soup,
+    mean_of_weights,
+)
+
+TINY = CompactConfig(
+    16,
+    CompactVisionConfig(16, 4, 16, 2, 2, 32, pool_after=1),
+    CompactTextConfig(9, 32, 16, 3, 2, 32),
+)
+
+
+def bank(items: int = 6, frames: int = 2) -> PairBank:
+    """Random pictures with a sentence each."""
+    torch.manual_seed(0)
+    rows = torch.arange(items)
+    spans = torch.stack([rows, rows + 1], dim=1)
+    return PairBank(
+        items=(),
+        frames=torch.randint(0, 255, (items * frames, 3, 24, 24), dtype=torch.uint8),
+        first_frame=rows * frames,
+        num_frames=torch.full((items,), frames),
+        sentences=("a",) * items,
+        ids=torch.randint(1, 9, (items, 5)),
+        people=spans,
+        machine=torch.stack([rows, rows], dim=1),
+    )
+
+
+def tiny_training(**change: float) -> PairTrainingConfig:
+    plain: dict[str, float] = {
+        "steps": 2,
+        "batch_items": 4,
+        "evaluate_every": 2,
+        "video_share": 0.9,
+    }
+    return PairTrainingConfig(**(plain | change))  # type: ignore[arg-type]
+
+
+def test_patches_are_left_out_and_the_class_stays() -> None:
+    tokens = torch.arange(2 * 11 * 3).reshape(2, 11, 3).float()
+    kept = leave_out_patches(tokens, 0.4)
+    assert kept.shape == (2, 7, 3)
+    torch.testing.assert_close(kept[:, 0], tokens[:, 0])
+    for image in range(2):
+        rows = {tuple(row.tolist()) for row in kept[image, 1:]}
+        assert len(rows) == 6
+        assert rows <= {tuple(row.tolist()) for row in tokens[image, 1:]}
+
+
+def test_a_student_that_sees_as_its_teacher_has_no_loss() -> None:
+    torch.manual_seed(0)
+    taught, sentences = torch.randn(4, 7), torch.randn(4, 7)
+    loss = distillation_loss(3 * taught, taught, sentences, torch.tensor(2.0))
+    assert abs(loss.item()) < 1e-5
+
+
+def test_the_students_loss_by_a_loop() -> None:
+    torch.manual_seed(0)
+    pictures, taught, sentences = torch.randn(3, 5), torch.randn(3, 5), torch.randn(3, 5)
+    p, t, s = (F.normalize(part, dim=-1) for part in (pictures, taught, sentences))
+    scale = math.exp(1.5)
+    expected = 0.0
+    for i in range(3):
+        expected += (1 - float(p[i] @ t[i])) / 3
+        for ours, theirs in ((p[i] @ s.T, t[i] @ s.T), (p @ s[i], t @ s[i])):
+            q, r = (scale * ours).softmax(0), (scale * theirs).softmax(0)
+            expected += float((r * (r.log() - q.log())).sum()) / 6
+    loss = distillation_loss(pictures, taught, sentences, torch.tensor(1.5))
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_loss_of_pictures_without_sentences_by_a_loop() -> None:
+    torch.manual_seed(0)
+    pictures, sentences = torch.randn(4, 5), torch.randn(3, 5)
+    seen, said = (F.normalize(torch.randn(rows, 5), dim=-1) for rows in (4, 3))
+    p, s = F.normalize(pictures, dim=-1), F.normalize(sentences, dim=-1)
+    expected = 0.0
+    for i in range(4):
+        q, r = (math.exp(1.5) * s @ p[i]).softmax(0), (7.0 * said @ seen[i]).softmax(0)
+        expected += float((r * (r.log() - q.log())).sum()) / 4 / 2
+    for j in range(3):
+        q, r = (math.exp(1.5) * p @ s[j]).softmax(0), (7.0 * seen @ said[j]).softmax(0)
+        expected += float((r * (r.log() - q.log())).sum()) / 3 / 2
+    given = {"seen": seen, "said": said, "scale": torch.tensor(7.0)}
+    loss = agreement_loss(pictures, sentences, torch.tensor(1.5), **given)
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_pictures_that_look_as_before_have_no_loss() -> None:
+    """Half precision of what is kept is what is left of it."""
+    encoder, data = CompactEncoder(TINY, seed=1).eval(), bank()
+    unlabelled = Unlabelled.before(encoder, data.frames, data.ids)
+    rows, texts = torch.tensor([3, 0, 5]), torch.tensor([1, 4])
+    loss = unlabelled.loss(
+        rows, unlabelled.seen[rows].float(), texts, unlabelled.said[texts], encoder.logit_scale
+    )
+    assert abs(loss.item()) < 1e-4
+    moved = unlabelled.seen[rows].float().roll(1, 0)
+    assert unlabelled.loss(rows, moved, texts, unlabelled.said[texts], encoder.logit_scale) > 1e-3
+
+
+def test_pictures_without_sentences_train_too(tmp_path: Path) -> None:
+    """Two runs that differ in nothing else end with different weights."""
+    config = tiny_training(lr_towers=1e-2, unlabelled_items=3, drop_path=0.0)
+    ends = []
+    for pictures in (None, bank(9, 1).frames):
+        encoder = CompactEncoder(TINY, seed=1)
+        PairTrainer(encoder, bank(), {}, config, tmp_path, lambda line: None, None, pictures).run()
+        ends.append(encoder.vision.class_embedding)
+    assert torch.isfinite(ends[1]).all()
+    assert not torch.equal(*ends)
+
+
+def test_joined_banks_keep_frames_and_sentences_together() -> None:
+    first, second = bank(4, 2), bank(3, 1)
+    both = join_banks(first, second)
+    assert (len(both.num_frames), len(both.frames), len(both.sentences)) == (7, 11, 7)
+    assert torch.equal(both.frames[both.first_frame[5]], second.frames[1])
+    assert torch.equal(both.ids[both.people[5, 0]], second.ids[1])
+    assert torch.equal(both.ids[both.people[2, 0]], first.ids[2])
+
+
+def test_a_soup_keeps_what_helps_and_leaves_out_what_does_not() -> None:
+    """The score is how near the weight is to 3: of 1, 4 and 40 the mean of 4 and 1 is nearest."""
+    parts = [{"w": torch.tensor([value])} for value in (40.0, 1.0, 4.0)]
+
+    def score(weights: Mapping[str, Tensor]) -> float:
+        return -abs(float(weights["w"]) - 3.0)
+
+    mean, chosen, best = greedy_soup(parts, score)
+    assert chosen == [2, 1]
+    assert mean["w"].item() == pytest.approx(2.5)
+    assert best == pytest.approx(-0.5)
+    assert mean_of_weights(parts)["w"].item() == pytest.approx(15.0)
+
+
+def test_lower_blocks_get_lower_rates(tmp_path: Path) -> None:
+    encoder = CompactEncoder(TINY)
+    config = tiny_training(lr_towers=1e-2, lr_heads=1.0, layer_decay=0.5)
+    trainer = PairTrainer(encoder, bank(), {}, config, tmp_path)
+    rates = {name: trainer._peak_rate(name) for name, _ in encoder.named_parameters()}
+    assert rates["vision.projection.weight"] == rates["logit_scale"] == 1.0
+    assert rates["vision.norm.weight"] == rates["vision.blocks.1.scale_1"] == 1e-2
+    assert rates["vision.blocks.0.scale_1"] == rates["text.blocks.1.ln_1.weight"] == 5e-3
+    assert rates["vision.class_embedding"] == 2.5e-3
+    assert rates["text.embedding.weight"] == rates["text.norm.weight"] == 1.25e-3
+
+
+def test_a_student_leaves_the_text_tower_alone(tmp_path: Path) -> None:
+    teacher, student = CompactEncoder(TINY, seed=1), CompactEncoder(TINY, seed=2)
+    config = tiny_training(lr_towers=1e-2)
+    before = student.vision.class_embedding.clone()
+    PairTrainer(student, bank(), {}, config, tmp_path, lambda line: None, teacher).run()
+    for name, value in teacher.text.state_dict().items():
+        torch.testing.assert_close(student.text.state_dict()[name], value)
+    assert not torch.equal(before, student.vision.class_embedding)
+
+
+def test_stages_that_are_done_are_not_run_again(tmp_path: Path) -> None:
+    experiment = PairExperiment(
+        "tiny",
+        towers=TINY,
+        beginning=tiny_training(),
+        ingredients=("seed=1 patch_dropout=0.3", "seed=2"),
+        further=("seed=3",),
+        agreeing=("seed=4 unlabelled_items=2",),
+        finishing=("seed=5 patch_dropout=0", "seed=6"),
+        student=tiny_training(),
+    )
+    said: list[str] = []
+    data = bank()
+    making = Making(experiment, tmp_path, data, {"all": data}, said.append, bank(5, 1).frames)
+    beginning = making._trained("beginning", making._towers(pooled=False), experiment.beginning)
+    made = making.student(making.teacher(beginning))
+    assert made.config == TINY
+    assert {path.parent.name for path in tmp_path.glob("*/done")} == {
+        "beginning",
+        "ingredient-0",
+        "ingredient-1",
+        "further-0",
+        "agreeing-0",
+        "finishing-0",
+        "finishing-1",
+        "student",
+    }
+    assert any("the mean of ingredients" in line for line in said)
+    assert not any("pairs alone" in line for line in said)
+    said.clear()
+    (tmp_path / "student" / "done").unlink()
+    again = making.student(making.teacher(beginning))
+    assert sum("is there already" in line for line in said) == 6
+    for name, value in made.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], value)
+
+
+def test_what_was_held_out_is_trained_on_in_the_last_stages(tmp_path: Path) -> None:
+    """Neither compared by nor chosen with any more; a folder that holds nothing out is an error."""
+    experiment = PairExperiment("tiny", towers=TINY, beginning=tiny_training(), joined="videos")
+    held = {"videos": bank(3), "pictures": bank(2, 1)}
+    making = Making(experiment, tmp_path, bank(), held, lambda line: None)
+    last = making.with_joined()
+    assert (len(making.train.num_frames), len(last.train.num_frames)) == (6, 9)
+    assert list(last.validation) == ["pictures"]
+    wrong = Making(replace(experiment, joined="video"), tmp_path, bank(), held, lambda line: None)
+    with pytest.raises(ConfigError, match="video; folders that hold items out: videos, pictures"):
+        wrong.with_joined()
+
+
+def test_a_run_without_the_pictures_it_asks_for_says_so(tmp_path: Path) -> None:
+    experiment = PairExperiment(
+        "tiny", towers=TINY, beginning=tiny_training(), agreeing=("unlabelled_items=2",)
+    )
+    said: list[str] = []
+    making = Making(experiment, tmp_path, bank(), {}, said.append)
+    making.round("agreeing", experiment.agreeing, making._towers(pooled=False))
+    assert sum("agreeing-0: no folder is given as `unlabelled`" in line for line in said) == 1
+
+
+def test_the_last_weights_are_kept_where_nothing_is_held_out(tmp_path: Path) -> None:
+    encoder = CompactEncoder(TINY)
+    trainer = PairTrainer(encoder, bank(), {}, tiny_training(evaluate_every=1), tmp_path)
+    trainer.run()
+    assert torch.load(tmp_path / BEST, weights_only=True)["step"] == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"patch_dropout": 1.0}, {"layer_decay": 0.0}, {"unlabelled_items": -1}]
+)
+def test_impossible_settings_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        PairTrainingConfig(**change)  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""Speech: where sound is cut, and faster-whisper with a model of random weights.
+
+No trained model can be had offline, so what is heard is not tested, only that a folder in
+CTranslate2's form is loaded, asked and answers with lines in time.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from eaglenet.core.errors import ModelNotFoundError
+from eaglenet.indexing.transcripts import PartRequest, decode_speech, quietest
+from eaglenet.transcripts.speech import RATE, Listener, Samples, decode_sound
+
+
+def tone(seconds: float, pauses: list[float]) -> Samples:
+    """A loud tone with half a second of silence around each pause."""
+    times = np.arange(int(seconds * RATE)) / RATE
+    samples = 0.5 * np.sin(2 * np.pi * 440 * times)
+    for pause in pauses:
+        samples[np.abs(times - pause) < 0.25] = 0
+    return samples.astype(np.float32)
+
+
+def write_sound(path: Path, samples: Samples) -> Path:
+    """FLAC in Matroska, with a stream of frames."""
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("libx264", rate=2)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        audio = container.add_stream("flac", rate=RATE, layout="mono")
+        for number in range(int(len(samples) / RATE * 2)):
+            frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+            frame.pts = number
+            container.mux(video.encode(frame))
+        whole = (samples * 32767).astype(np.int16)[None]
+        for start in range(0, whole.shape[1], 4096):
+            part = np.ascontiguousarray(whole[:, start : start + 4096])
+            sound = av.AudioFrame.from_ndarray(part, format="s16", layout="mono")
+            sound.sample_rate, sound.pts = RATE, start
+            container.mux(audio.encode(sound))
+        for stream in (video, audio):
+            container.mux(stream.encode(None))
+    return path
+
+
+def test_sound_is_decoded_from_the_second_that_is_asked_for(tmp_path: Path) -> None:
+    samples = tone(6.0, [2.0])
+    path = write_sound(tmp_path / "film.mkv", samples)
+    for start, end in ((0.0, 6.0), (1.5, 2.5), (4.0, 60.0)):
+        found = decode_sound(path, start, end)
+        assert found is not None
+        wanted = samples[round(start * RATE) : round(end * RATE)]
+        assert abs(len(found) - len(wanted)) <= 32
+        assert np.abs(found[: len(wanted) - 32] - wanted[: len(found)][:-32]).max() < 0.02
+
+
+def test_neighbouring_parts_meet_in_a_pause(tmp_path: Path) -> None:
+    path = write_sound(tmp_path / "film.mkv", tone(20.0, [9.0]))
+    first = decode_speech(PartRequest("c", str(path), 0.0, 10.0, False, 20.0))
+    second = decode_speech(PartRequest("c", str(path), 10.0, 20.0, True, 20.0))
+    assert first is not None
+    assert second is not None
+    assert abs(first.end - 9.0) < 0.3
+    assert abs(first.end - second.start) < 0.11
+    assert second.end == float("inf")
+    assert abs(len(first.samples) + len(second.samples) - 20 * RATE) < 0.2 * RATE
+
+
+def test_a_video_without_sound_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "silent.mp4"
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("libx264", rate=2)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+        container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+    assert decode_sound(path, 0.0, 5.0) is None
+
+
+def test_the_quietest_moment_is_looked_for_at_the_beginning_only() -> None:
+    samples = tone(5.0, [1.0, 4.0])
+    assert abs(quietest(samples, 3.0) / RATE - 1.0) < 0.3
+    assert quietest(samples[:10], 3.0) == 0
+
+
+def save_random_whisper(folder: Path) -> Path:
+    """One layer of random weights, the letters of bytes, three languages."""
+    import ctranslate2
+    import torch
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({sign: place for place, sign in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = "endoftext startoftranscript en de zh translate transcribe startoflm startofprev "
+    names += "nospeech notimestamps"
+    special = [f"<|{name}|>" for name in names.split()]
+    special += [f"<|{place * 0.02:.2f}|>" for place in range(1501)]
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
+    end = tokenizer.token_to_id("<|endoftext|>")
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        num_mel_bins=80,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=40,
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=end,
+        decoder_start_token_id=tokenizer.token_to_id("<|startoftranscript|>"),
+    )
+    source = folder / "source"
+    WhisperForConditionalGeneration(config).save_pretrained(source)
+    tokenizer.save(str(source / "tokenizer.json"))
+    converter = ctranslate2.converters.TransformersConverter(
+        str(source), copy_files=["tokenizer.json"]
+    )
+    converter.convert(str(folder / "model"))
+    return folder / "model"
+
+
+@pytest.mark.slow
+def test_a_folder_in_the_form_of_ctranslate2_is_loaded_and_answers_in_time(tmp_path: Path) -> None:
+    folder = save_random_whisper(tmp_path)
+    assert json.loads((folder / "config.json").read_text())
+    listener = Listener(str(folder), "cpu")
+    assert listener.name == f"whisper {folder}"
+    noise = np.random.default_rng(0).standard_normal(8 * RATE).astype(np.float32) * 0.1
+    assert listener.listen(np.zeros(RATE, np.float32)) == []
+    lines = listener.listen(noise, 100.0, vad=False)
+    assert lines
+    assert all(100.0 <= line.start <= line.end <= 108.0 for line in lines)
+    assert {line.language for line in lines} <= {"en", "de", "zh"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["no-such-folder/model", "tiny"])
+def test_a_model_that_cannot_be_had_is_told_with_the_ways_out(model: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"--listen.*ct2-transformers-converter"):
+        Listener(model, "cpu")
