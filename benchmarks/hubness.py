@@ -20,8 +20,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.indexing.hubness import bank_of_sentences, own_bank
-from eaglenet.indexing.index import in_precision
+from eaglenet.indexing.hubness import encode_hubness_bank, model_hubness_bank
+from eaglenet.indexing.index import prepare_for_precision
 from eaglenet.models.folder import load
 from eaglenet.research.data.sources import DataChoice, Opening
 from eaglenet.research.evaluation.metrics import retrieval_metrics
@@ -66,7 +66,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randperm(training.num_texts, generator=generator)[: TRAINING_BANKS[0]]
     captions = texts_of(training, rows).numpy()
-    towers, _ = in_precision(model, given.precision, ())
+    towers, _ = prepare_for_precision(model, given.precision, ())
     videos = torch.cat(
         [
             towers.coarse_vectors(towers.encode_video(source.videos(part)))
@@ -74,11 +74,11 @@ def main() -> None:
         ]
     )
     banks: dict[str, HubBank | None] = {"none": None}
-    if (own := own_bank(model, given.model)) is not None:
+    if (own := model_hubness_bank(model, given.model)) is not None:
         banks["its own"] = own
     for count in TRAINING_BANKS:
         banks[f"{count} training captions"] = HubBank("", captions[:count], 1.0, TEMPERATURE)
-    banks["typical sentences"] = bank_of_sentences(typical_sentences(), model)
+    banks["typical sentences"] = encode_hubness_bank(typical_sentences(), model)
     owner, cosines = source.video_of_text[chosen], texts @ videos.T
     found = []
     for name, bank in banks.items():

@@ -34,15 +34,15 @@ import torch
 
 from common import save_result
 from decoding import FPS, Film, make_file
-from eaglenet.core.hardware import choose_precision, encoding_in
+from eaglenet.core.hardware import choose_precision, autocast_for
 from eaglenet.core.platform import num_cores
 from eaglenet.core.types import Clips
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.clip_config import ClipConfig
 from eaglenet.indexing.decoding import ClipFrames, decode_clips, fixed_windows, split_request
 from eaglenet.indexing.encoding import BATCH_FRAMES
-from eaglenet.indexing.files import FoundFile
-from eaglenet.indexing.index import IndexOptions, in_precision, index_videos
+from eaglenet.indexing.files import CandidateFile
+from eaglenet.indexing.index import IndexOptions, prepare_for_precision, index_videos
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.clip4clip import CLIP4ClipConfig
 from eaglenet.models.folder import load
@@ -74,8 +74,8 @@ class Way:
 
 def ours(method: Method) -> Way:
     spec = method.frame_spec
-    much = FoundFile("film.mp4", 2**30, 0)
-    twin, precision = in_precision(method, "auto", [much])
+    much = CandidateFile("film.mp4", 2**30, 0)
+    twin, precision = prepare_for_precision(method, "auto", [much])
 
     def decode(path: Path, seconds: int, cores: int) -> Frames:
         windows = dict(enumerate(fixed_windows(seconds, CLIP_SECONDS, OVERLAP)))
@@ -88,7 +88,7 @@ def ours(method: Method) -> Way:
         return torch.cat(found)
 
     def encode(frames: Frames) -> None:
-        with encoding_in(torch.device("cpu"), precision):
+        with autocast_for(torch.device("cpu"), precision):
             for part in frames.split(BATCH_FRAMES):
                 pixels = part.unflatten(0, (-1, NUM_FRAMES))
                 shape = pixels.shape[:2]

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hardware import choose_precision, encoding_in, has_fast_bf16
+from eaglenet.core.hardware import choose_precision, autocast_for, has_fast_bf16
 from eaglenet.encoders import int8 as int8_products
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES
@@ -70,7 +70,7 @@ def measure(name: str, count: int, repeats: int, *, try_bf16: bool) -> dict[str,
     outputs: dict[str, Tensor] = {}
     for _ in range(repeats):
         for side, module in sides.items():
-            with encoding_in(torch.device("cpu"), side):
+            with autocast_for(torch.device("cpu"), side):
                 started = time.perf_counter()
                 outputs[side] = module(frames)
                 best[side] = min(best[side], time.perf_counter() - started)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from eaglenet.core.types import Clips
-from eaglenet.indexing.executor import Cluster
+from eaglenet.indexing.executor import ClusterOptions
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
@@ -34,7 +34,7 @@ def index(films: Path, store: Path, method: Method, executor: str, workers: int)
         workers=workers,
         executor=executor,
         precision="fp32",
-        cluster=Cluster(os.environ.get("RAY_ADDRESS")),
+        cluster=ClusterOptions(os.environ.get("RAY_ADDRESS")),
     )
     begun = time.perf_counter()
     report = index_videos([films], store, "given", options=options, method=method)

@@ -11,7 +11,7 @@ import pytest
 from eaglenet.core import platform
 from eaglenet.core.platform import num_cores
 from eaglenet.indexing.executor import num_workers
-from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.files import CandidateFile
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_an_index_run_starts_no_process_for_cores_it_has_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    film = [FoundFile("/film.mp4", 2**30, 0)]
+    film = [CandidateFile("/film.mp4", 2**30, 0)]
     assert num_workers(film, None) == 1
     assert num_workers(film, 500) == 1
 

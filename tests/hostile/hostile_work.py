@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.indexing.decoding import ClipFrames, decode_clips, split_request
-from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
 from eaglenet.search.store.splitting import Splitting
 
@@ -31,7 +31,7 @@ def takes_memory(request: int) -> int:
 def look_and_decode(path: str) -> tuple[str, int]:
     """Everything that an index run does with a file: the problem it met, and clips."""
     status = os.stat(path)
-    found = inspect(FoundFile(path, status.st_size, status.st_mtime_ns), SPLITTING, frozenset())
+    found = inspect(CandidateFile(path, status.st_size, status.st_mtime_ns), SPLITTING, frozenset())
     windows = dict(enumerate(found.windows))
     clips = 0
     for request in split_request(found.content, path, windows, found.version, found.duration):

@@ -18,7 +18,7 @@ import numpy as np
 
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing.decoding import ClipFailure, decode_ahead, split_request
-from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.video.decoding import write_video
@@ -68,7 +68,7 @@ def index(path: Path) -> tuple[float, int, int]:
     """Processor seconds to look at a film and decode it; how many clips came, and did not."""
     began = time.process_time()
     status = path.stat()
-    file = FoundFile(str(path), status.st_size, status.st_mtime_ns)
+    file = CandidateFile(str(path), status.st_size, status.st_mtime_ns)
     found = inspect(file, Splitting(), frozenset())
     windows = dict(enumerate(found.windows))
     requests = split_request(found.content, str(path), windows, found.version, found.duration)

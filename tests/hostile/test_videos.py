@@ -23,16 +23,16 @@ from synthetic_store import BagMethod
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.indexing import inspection
-from eaglenet.indexing.decoding import ClipFailure, decode_ahead, split_request, windows_of
-from eaglenet.indexing.files import FoundFile, version_of
+from eaglenet.indexing.decoding import ClipFailure, decode_ahead, split_request, split_windows
+from eaglenet.indexing.files import CandidateFile, version_of
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.inspection import inspect
 from eaglenet.search.engine import Engine
 from eaglenet.video import source as packet_table
-from eaglenet.video.containers import may_be_video
+from eaglenet.video.containers import looks_like_video
 from eaglenet.video.decoding import decode, probe, write_video
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Done, Failed, map_ahead
+from eaglenet.video.pool import Budget, Success, Failure, map_ahead
 
 
 def small_video(path: Path, frames: int = 50, size: tuple[int, int] = (24, 32)) -> Path:
@@ -63,7 +63,7 @@ def test_one_timestamp_far_away_does_not_make_a_million_clips(tmp_path: Path, su
     path = video_with_times(tmp_path / f"far.{suffix}", times)
     with limits(20):
         info = probe(path)
-        windows = windows_of(path, info.stretches, SPLITTING)
+        windows = split_windows(path, info.spans, SPLITTING)
     assert len(windows) <= 4
     assert info.duration < 10
 
@@ -72,7 +72,7 @@ def test_a_jump_in_time_makes_no_clips_of_nothing(tmp_path: Path) -> None:
     times = [n / 25 for n in range(50)] + [6000 + n / 25 for n in range(50)]
     path = video_with_times(tmp_path / "jump.mkv", times)
     info = probe(path)
-    windows = windows_of(path, info.stretches, SPLITTING)
+    windows = split_windows(path, info.spans, SPLITTING)
     assert len(windows) <= 4
     assert windows[-1][0] >= 5999
     assert bool(decode(path, SPEC, window=windows[-1]).mask.all())
@@ -80,7 +80,7 @@ def test_a_jump_in_time_makes_no_clips_of_nothing(tmp_path: Path) -> None:
 
 def test_an_honest_video_is_one_stretch(tmp_path: Path) -> None:
     info = probe(small_video(tmp_path / "honest.mp4"))
-    assert info.stretches == ((0.0, pytest.approx(2.0)),)
+    assert info.spans == ((0.0, pytest.approx(2.0)),)
     assert info.duration == pytest.approx(2.0)
 
 
@@ -109,7 +109,7 @@ def test_a_time_beyond_all_numbers_makes_no_clip(far: int, tmp_path: Path) -> No
         place += 12 + struct.unpack_from("<I", content, place)[0]
     struct.pack_into("<Q", content, place + 4, far)
     path.write_bytes(content)
-    windows = windows_of(path, probe(path).stretches, SPLITTING)
+    windows = split_windows(path, probe(path).spans, SPLITTING)
     assert windows == [(0.0, pytest.approx(1.96, abs=0.05))]
     assert bool(decode(path, SPEC, window=windows[0]).mask.all())
 
@@ -132,9 +132,9 @@ def test_a_file_that_declares_millions_of_frames_stays_within_its_memory(tmp_pat
     assert not other.problem
 
 
-def found_file(path: Path) -> FoundFile:
+def found_file(path: Path) -> CandidateFile:
     status = path.stat()
-    return FoundFile(str(path), status.st_size, status.st_mtime_ns)
+    return CandidateFile(str(path), status.st_size, status.st_mtime_ns)
 
 
 def test_a_file_of_too_many_packets_is_refused(
@@ -155,24 +155,24 @@ def budget(seconds: float, memory: int) -> Budget[int]:
 
 def test_work_that_never_ends_is_ended_and_the_rest_goes_on() -> None:
     outcomes = list(map_ahead(never_ends, range(6), workers=2, budget=budget(1.5, 2**30)))
-    failed = [one for one in outcomes if isinstance(one, Failed)]
+    failed = [one for one in outcomes if isinstance(one, Failure)]
     # 4 has the same owner as 1: a file is given up as a whole, once it used its time up.
     assert failed[0].request == 1
     assert {one.request for one in failed} <= {1, 4}
     assert "the limit" in failed[0].reason
-    assert [one.result for one in outcomes if isinstance(one, Done)][:2] == [0, 2]
+    assert [one.result for one in outcomes if isinstance(one, Success)][:2] == [0, 2]
 
 
 def test_work_that_takes_too_much_memory_fails_alone() -> None:
     outcomes = list(map_ahead(takes_memory, range(3), workers=1, budget=budget(60, 2**29)))
-    assert [type(one) for one in outcomes] == [Done, Failed, Done]
+    assert [type(one) for one in outcomes] == [Success, Failure, Success]
     assert "memory" in outcomes[1].reason  # type: ignore[union-attr]
 
 
 def test_a_file_exchanged_between_hashing_and_decoding_gives_no_clips(tmp_path: Path) -> None:
     path = small_video(tmp_path / "a.mp4")
     status = path.stat()
-    file = FoundFile(str(path), status.st_size, status.st_mtime_ns)
+    file = CandidateFile(str(path), status.st_size, status.st_mtime_ns)
     found = inspect(file, SPLITTING, frozenset())
     small_video(tmp_path / "b.mp4", 60)
     os.replace(tmp_path / "b.mp4", path)
@@ -189,7 +189,7 @@ def test_a_file_written_to_while_it_is_hashed_is_looked_at_again(
 ) -> None:
     path = small_video(tmp_path / "a.mp4")
     status = path.stat()
-    file = FoundFile(str(path), status.st_size, status.st_mtime_ns)
+    file = CandidateFile(str(path), status.st_size, status.st_mtime_ns)
     hashed = inspection.content_hash
 
     def then_write(name: str) -> str:
@@ -200,7 +200,7 @@ def test_a_file_written_to_while_it_is_hashed_is_looked_at_again(
 
     monkeypatch.setattr(inspection, "content_hash", then_write)
     found = inspect(file, SPLITTING, frozenset())
-    assert found.is_passing
+    assert found.is_temporary
     assert "changed while" in found.problem
     assert version_of(str(path))[1] == status.st_size + 4
 
@@ -212,9 +212,9 @@ def test_files_without_a_videos_name_are_told_by_their_first_bytes(tmp_path: Pat
             write_video(path, np.zeros((5, 3, 24, 32), np.uint8), 25, codec="mpeg4")
         bare = tmp_path / path.stem
         path.rename(bare)
-        assert may_be_video(bare), name
+        assert looks_like_video(bare), name
     (tmp_path / "text").write_text("hello")
-    assert not may_be_video(tmp_path / "text")
+    assert not looks_like_video(tmp_path / "text")
 
 
 def test_bad_files_among_good_ones_cost_themselves(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_damaged_videos(tmp_path: Path) -> None:
     files = damaged_videos(tmp_path)
     for outcome in map_ahead(look_and_decode, files, workers=1, budget=limits_of_one):
         path = Path(outcome.request)
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, Failure):
             # A refusal in the decoder's words; not a limit, an error of ours or a crash.
             is_refused = re.search(r"Error: |limit|died|memory", outcome.reason) is None
             refused += is_refused

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.core.types import Clips
-from eaglenet.indexing.hubness import own_bank, read_sentences
+from eaglenet.indexing.hubness import model_hubness_bank, read_hubness_texts
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import verify
-from eaglenet.indexing.rebuilding import settings_like
+from eaglenet.indexing.rebuilding import options_like
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
 from eaglenet.models.folder import PACKAGED, load
@@ -56,8 +56,8 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
     snapshot = open_store(store).snapshot()
     assert snapshot.levels is not None
     assert len(snapshot.levels) == len(snapshot)
-    assert settings_like(store, IndexOptions())[1].hubness == ("red car", "green dog")
-    assert settings_like(store, IndexOptions(hubness="off"))[1].hubness == "off"
+    assert options_like(store, IndexOptions())[1].hubness == ("red car", "green dog")
+    assert options_like(store, IndexOptions(hubness="off"))[1].hubness == "off"
     assert index(["blue ball"]) == "1 sentence given, weight 1"
     assert index("off") == "off"
     assert not list(store.glob("bank-*"))
@@ -69,7 +69,7 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
             index(str(tmp_path / name))
         assert str(refused.value).startswith(f"{tmp_path / name}: cannot be read ({cause}")
     with pytest.raises(UsageError, match="a bank of 0 sentences"):
-        read_sentences([" "])
+        read_hubness_texts([" "])
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["lost", "damaged"])
@@ -112,7 +112,7 @@ def test_a_head_gives_its_bank_and_leaves_the_towers_as_they_are(tmp_path: Path)
     clips = Clips(frames.byte(), torch.ones(1, 5, dtype=torch.bool), torch.zeros(1, 5))
     with torch.no_grad():
         before = model.encode_video(clips).frames
-        bank = own_bank(model, str(folder))
+        bank = model_hubness_bank(model, str(folder))
         assert torch.equal(model.encode_video(clips).frames, before)
     assert bank is not None
     assert (len(bank.vectors), bank.weight) == (5, 0.75)

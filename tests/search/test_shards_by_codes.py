@@ -17,7 +17,7 @@ from eaglenet.cluster import shard_front
 from eaglenet.cluster.shard_front import RemoteShard, ShardScan
 from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, packed, unpacked_near
 from eaglenet.core.types import Hit
-from eaglenet.indexing.hubness import bank_of_sentences, set_bank
+from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
 from eaglenet.search import shortlist
 from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
@@ -112,8 +112,8 @@ def test_hits_are_those_of_one_machine(
     assert changed != plain
 
     with store.hold():
-        bank = bank_of_sentences(["a red ball", "a car", "it jumps"], bag)
-        store = set_bank(open_store(tmp_path), tables, bank)
+        bank = encode_hubness_bank(["a red ball", "a car", "it jumps"], bag)
+        store = set_hubness_bank(open_store(tmp_path), tables, bank)
         store.publish(tables)
     assert agree(Engine.open(tmp_path, bag), several) != changed
     assert all(engine.missing == () for engine in several)

@@ -15,7 +15,7 @@ from synthetic_store import DIM, FRAMES, BagMethod, add_file, content_of, make_s
 from torch.nn import functional as F
 
 from eaglenet.core.errors import StoreError
-from eaglenet.indexing.hubness import bank_for, bank_of_sentences, set_bank
+from eaglenet.indexing.hubness import choose_hubness_bank, encode_hubness_bank, set_hubness_bank
 from eaglenet.indexing.maintenance import repair, verify
 from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.scoring.hubness import TEMPERATURE, hub_bias
@@ -39,11 +39,11 @@ def unit(*shape: int, seed: int = 3) -> torch.Tensor:
 
 
 def bank_of(method: BagMethod) -> HubBank:
-    return bank_of_sentences(SENTENCES, method)
+    return encode_hubness_bank(SENTENCES, method)
 
 
 def levelled(store: Store, tables: ClipStore, bank: HubBank | None) -> Store:
-    changed = set_bank(store, tables, bank)
+    changed = set_hubness_bank(store, tables, bank)
     changed.publish(tables)
     return changed
 
@@ -183,7 +183,7 @@ def test_a_model_that_levels_its_scores_itself_is_not_levelled_twice(
     layer = SentenceBank(8, DIM, 0.75)
     layer.add(unit(8, DIM))
     monkeypatch.setattr(BagMethod, "level_bank", (layer, torch.tensor(30.0)))
-    bank = bank_for("own", bag, "bag")
+    bank = choose_hubness_bank("own", bag, "bag")
     assert bank is not None
     assert (bank.weight, bank.scale, bank.texts) == (0.75, 30.0, ())
     levelled(store, tables, bank)
@@ -260,7 +260,7 @@ def test_what_is_damaged_is_named(bag: BagMethod, tmp_path: Path) -> None:
 def test_verifying_finds_levels_of_another_bank(bag: BagMethod, tmp_path: Path) -> None:
     store, tables = make_store(tmp_path, bag)
     store = levelled(store, tables, bank_of(bag))
-    other = bank_of_sentences(SENTENCES[:3], bag)
+    other = encode_hubness_bank(SENTENCES[:3], bag)
     store.with_bank(other)
     assert Engine.open(tmp_path, bag).info()["hubness"].startswith("bank-")
     with pytest.raises(StoreError, match=r"levelled with bank-.* not with that of its manifest"):
@@ -280,7 +280,7 @@ def test_a_bank_is_not_changed_while_the_tables_lack_clips(bag: BagMethod, tmp_p
     store, tables = make_store(tmp_path, bag)
     tables.remove_contents([content_of(0)])
     with pytest.raises(StoreError, match="encode them again first, without --hubness"):
-        set_bank(store, tables, bank_of(bag))
+        set_hubness_bank(store, tables, bank_of(bag))
     assert len(open_store(tmp_path).snapshot()) == 18
 
 

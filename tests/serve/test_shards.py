@@ -20,9 +20,9 @@ from fastapi.testclient import TestClient
 
 from eaglenet.cluster import shard_front
 from eaglenet.cluster.shard_front import RemoteShard, ShardScan
-from eaglenet.cluster.shards import ScanRequest, Shard, create_shard_app, parse_part
+from eaglenet.cluster.shards import ScanRequest, Shard, create_shard_app, parse_shard
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.indexing.hubness import bank_of_sentences, set_bank
+from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.base import open_store
 from eaglenet.serve.app import create_app
@@ -174,9 +174,9 @@ def test_shards_of_a_store_with_a_bank_take_the_same_levels_off(
     store = open_store(tmp_path / "store")
     with store.hold():
         tables = store.tables()
-        bank = bank_of_sentences(["a red ball", "a car", "it moves"], engine.method)
+        bank = encode_hubness_bank(["a red ball", "a car", "it moves"], engine.method)
         # Stronger than it would be in earnest, so that the order changes.
-        store = set_bank(store, tables, dataclasses.replace(bank, weight=9.0))
+        store = set_hubness_bank(store, tables, dataclasses.replace(bank, weight=9.0))
         store.publish(tables)
     shards = [Shard(store, (number, PARTS)) for number in range(1, PARTS + 1)]
     asked: list[Any] = []
@@ -262,7 +262,7 @@ def test_wrong_parts_tokens_and_stores_are_refused(
 
 
 def test_a_shard_is_named_as_a_part_of_all() -> None:
-    assert parse_part("4/4") == (4, 4)
+    assert parse_shard("4/4") == (4, 4)
     for text in ("0/4", "5/4", "1", "1/0", "a/b", ""):
         with pytest.raises(UsageError, match="1/4 to 4/4"):
-            parse_part(text)
+            parse_shard(text)

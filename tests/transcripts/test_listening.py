@@ -1,4 +1,4 @@
-"""Speech: where sound is cut, and faster-whisper with a model of random weights.
+"""SpeechRecognizer: where sound is cut, and faster-whisper with a model of random weights.
 
 No trained model can be had offline, so what is heard is not tested, only that a folder in
 CTranslate2's form is loaded, asked and answers with lines in time.
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from eaglenet.core.errors import ModelNotFoundError
-from eaglenet.indexing.transcripts import PartRequest, decode_speech, quietest
-from eaglenet.transcripts.speech import RATE, Listener, Samples, decode_sound
+from eaglenet.indexing.transcripts import ChunkRequest, decode_audio_chunk, quietest
+from eaglenet.transcripts.speech import RATE, SpeechModel, Samples, decode_audio
 
 
 def tone(seconds: float, pauses: list[float]) -> Samples:
@@ -52,7 +52,7 @@ def test_sound_is_decoded_from_the_second_that_is_asked_for(tmp_path: Path) -> N
     samples = tone(6.0, [2.0])
     path = write_sound(tmp_path / "film.mkv", samples)
     for start, end in ((0.0, 6.0), (1.5, 2.5), (4.0, 60.0)):
-        found = decode_sound(path, start, end)
+        found = decode_audio(path, start, end)
         assert found is not None
         wanted = samples[round(start * RATE) : round(end * RATE)]
         assert abs(len(found) - len(wanted)) <= 32
@@ -61,8 +61,8 @@ def test_sound_is_decoded_from_the_second_that_is_asked_for(tmp_path: Path) -> N
 
 def test_neighbouring_parts_meet_in_a_pause(tmp_path: Path) -> None:
     path = write_sound(tmp_path / "film.mkv", tone(20.0, [9.0]))
-    first = decode_speech(PartRequest("c", str(path), 0.0, 10.0, False, 20.0))
-    second = decode_speech(PartRequest("c", str(path), 10.0, 20.0, True, 20.0))
+    first = decode_audio_chunk(ChunkRequest("c", str(path), 0.0, 10.0, False, 20.0))
+    second = decode_audio_chunk(ChunkRequest("c", str(path), 10.0, 20.0, True, 20.0))
     assert first is not None
     assert second is not None
     assert abs(first.end - 9.0) < 0.3
@@ -79,7 +79,7 @@ def test_a_video_without_sound_has_none(tmp_path: Path) -> None:
         frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
         container.mux(video.encode(frame))
         container.mux(video.encode(None))
-    assert decode_sound(path, 0.0, 5.0) is None
+    assert decode_audio(path, 0.0, 5.0) is None
 
 
 def test_the_quietest_moment_is_looked_for_at_the_beginning_only() -> None:
@@ -135,7 +135,7 @@ def save_random_whisper(folder: Path) -> Path:
 def test_a_folder_in_the_form_of_ctranslate2_is_loaded_and_answers_in_time(tmp_path: Path) -> None:
     folder = save_random_whisper(tmp_path)
     assert json.loads((folder / "config.json").read_text())
-    listener = Listener(str(folder), "cpu")
+    listener = SpeechModel(str(folder), "cpu")
     assert listener.name == f"whisper {folder}"
     noise = np.random.default_rng(0).standard_normal(8 * RATE).astype(np.float32) * 0.1
     assert listener.listen(np.zeros(RATE, np.float32)) == []
@@ -149,4 +149,4 @@ def test_a_folder_in_the_form_of_ctranslate2_is_loaded_and_answers_in_time(tmp_p
 @pytest.mark.parametrize("model", ["no-such-folder/model", "tiny"])
 def test_a_model_that_cannot_be_had_is_told_with_the_ways_out(model: str) -> None:
     with pytest.raises(ModelNotFoundError, match=r"--listen.*ct2-transformers-converter"):
-        Listener(model, "cpu")
+        SpeechModel(model, "cpu")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from eaglenet.transcripts.lines import Line
+from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import (
     DistinctFrame,
-    ReadText,
-    TextReader,
+    RecognizedText,
+    OcrModel,
     TextTracker,
     distinct_frames,
 )
@@ -24,10 +24,10 @@ def shown(start: float, end: float) -> DistinctFrame:
     return DistinctFrame(start, end, np.zeros((3, 8, 8), np.uint8))
 
 
-def follow(*frames: tuple[float, float, list[str]]) -> list[Line]:
+def follow(*frames: tuple[float, float, list[str]]) -> list[TranscriptLine]:
     tracker, lines = TextTracker(), []
     for start, end, texts in frames:
-        lines += tracker.feed(shown(start, end), [ReadText(text, 0.9) for text in texts])
+        lines += tracker.feed(shown(start, end), [RecognizedText(text, 0.9) for text in texts])
     return sorted([*lines, *tracker.finish()], key=lambda line: (line.start, line.text))
 
 
@@ -80,8 +80,8 @@ def test_noise_of_a_codec_is_no_difference(tmp_path: Path) -> None:
 def test_text_in_frames_of_a_film_is_read(tmp_path: Path) -> None:
     path = tmp_path / "pages.mp4"
     write_pages(path, ["PLATFORM NINE", "Grand opening"], seconds=2, size=(640, 360))
-    reader, tracker = TextReader(), TextTracker()
-    lines: list[Line] = []
+    reader, tracker = OcrModel(), TextTracker()
+    lines: list[TranscriptLine] = []
     for frame in distinct_frames(path, 0.0, 60.0):
         lines += tracker.feed(frame, reader.read(frame))
     lines += tracker.finish()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eaglenet.transcripts.lines import Line
-from eaglenet.transcripts.subtitles import read_inner_subtitles
+from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.subtitles import read_embedded_subtitles
 from eaglenet.video.decoding import write_video
 from subtitled import CODECS, write_with_subtitles
 
@@ -21,16 +21,16 @@ SAID = [
 @pytest.mark.parametrize("suffix", sorted(CODECS))
 def test_text_streams_are_read_with_their_times_and_language(tmp_path: Path, suffix: str) -> None:
     path = write_with_subtitles(tmp_path / f"film{suffix}", SAID)
-    assert read_inner_subtitles(path) == [
-        Line(1.0, 2.5, "Gr\u00fc\u00df dich, Welt", "de"),
-        Line(3.0, 4.0, "\u4f60\u597d\uff0c\u4e16\u754c", "de"),
+    assert read_embedded_subtitles(path) == [
+        TranscriptLine(1.0, 2.5, "Gr\u00fc\u00df dich, Welt", "de"),
+        TranscriptLine(3.0, 4.0, "\u4f60\u597d\uff0c\u4e16\u754c", "de"),
     ]
 
 
 def test_a_video_without_subtitles_has_no_lines(tmp_path: Path) -> None:
     path = tmp_path / "plain.mp4"
     write_video(path, torch.zeros(10, 3, 48, 64, dtype=torch.uint8), 5)
-    assert read_inner_subtitles(path) == []
+    assert read_embedded_subtitles(path) == []
 
 
 def test_a_file_that_is_cut_off_gives_what_it_has(tmp_path: Path) -> None:
@@ -38,4 +38,4 @@ def test_a_file_that_is_cut_off_gives_what_it_has(tmp_path: Path) -> None:
     content = path.read_bytes()
     for size in (len(content) // 3, len(content) * 2 // 3):
         path.write_bytes(content[:size])
-        assert len(read_inner_subtitles(path)) <= len(SAID)
+        assert len(read_embedded_subtitles(path)) <= len(SAID)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from eaglenet.transcripts.lines import MAX_CHARACTERS, Line
+from eaglenet.transcripts.lines import MAX_CHARACTERS, TranscriptLine
 from eaglenet.transcripts.subtitles import MAX_BYTES, SubtitleFinder, language_of, read_subtitles
 
 SRT = (
     "1\n00:00:01,500 --> 00:00:03,250\n<i>Gr\u00fc\u00dfe</i> &amp; K\u00fcsse\n\n"
     "2\n01:00:04,000 --> 01:00:05,000\nzwei\nZeilen\n"
 )
-GERMAN = [Line(1.5, 3.25, "Gr\u00fc\u00dfe & K\u00fcsse"), Line(3604.0, 3605.0, "zwei Zeilen")]
+GERMAN = [TranscriptLine(1.5, 3.25, "Gr\u00fc\u00dfe & K\u00fcsse"), TranscriptLine(3604.0, 3605.0, "zwei Zeilen")]
 
 
 def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -35,7 +35,7 @@ def test_webvtt_has_times_without_hours_notes_and_settings(tmp_path: Path) -> No
         "WEBVTT\n\nNOTE this is not said\n\nSTYLE\n::cue { color: red }\n\n"
         "first\n00:01.000 --> 00:02.500 align:start position:10%\n<v Ann>Hello <c.loud>you</c>\n"
     )
-    assert read_subtitles(write(tmp_path / "a.vtt", text)) == [Line(1.0, 2.5, "Hello you")]
+    assert read_subtitles(write(tmp_path / "a.vtt", text)) == [TranscriptLine(1.0, 2.5, "Hello you")]
 
 
 def test_substation_alpha_has_columns_styles_and_drawings(tmp_path: Path) -> None:
@@ -46,13 +46,13 @@ def test_substation_alpha_has_columns_styles_and_drawings(tmp_path: Path) -> Non
         "Comment: 0:00:02.00,0:00:03.00,Top,not shown\n"
         "Dialogue: 0:00:04.00,0:00:05.00,Top,{\\p1}m 0 0 l 100 100{\\p0}\n"
     )
-    assert read_subtitles(write(tmp_path / "a.ass", text)) == [Line(1.5, 2.0, "Hello, all of you")]
+    assert read_subtitles(write(tmp_path / "a.ass", text)) == [TranscriptLine(1.5, 2.0, "Hello, all of you")]
 
 
 def test_a_file_without_empty_lines_and_with_wrong_ends_is_read(tmp_path: Path) -> None:
     text = "1\n00:00:05,000 --> 00:00:01,000\nbackwards\n2\n00:00:06,00 --> 00:00:07,0\nlast"
     lines = read_subtitles(write(tmp_path / "a.srt", text))
-    assert lines == [Line(5.0, 5.0, "backwards"), Line(6.0, 7.0, "last")]
+    assert lines == [TranscriptLine(5.0, 5.0, "backwards"), TranscriptLine(6.0, 7.0, "last")]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglenet.transcripts.lines import analyse, phrase_places
+from eaglenet.transcripts.lines import analyse, phrase_spans
 
 
 def texts(text: str) -> list[str]:
@@ -51,6 +51,6 @@ def test_terms_know_their_characters() -> None:
 
 def test_a_phrase_is_found_where_its_terms_follow_each_other() -> None:
     terms = analyse("so it goes; it goes, so").terms
-    assert phrase_places(terms, ("it", "goes")) == [(3, 10), (12, 19)]
-    assert phrase_places(terms, ("goes", "goes")) == []
-    assert phrase_places(terms, ()) == []
+    assert phrase_spans(terms, ("it", "goes")) == [(3, 10), (12, 19)]
+    assert phrase_spans(terms, ("goes", "goes")) == []
+    assert phrase_spans(terms, ()) == []

@@ -15,7 +15,7 @@ from eaglenet.cli.options import StoreName
 from eaglenet.cli.terminal import counted, one_line, shown_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import keep_freed_memory
-from eaglenet.core.progress import Progress, Work
+from eaglenet.core.progress import Progress, ProgressUpdate
 
 if TYPE_CHECKING:
     from eaglenet.indexing.report import FileProblem, IndexProgress, IndexReport, OnProgress
@@ -133,14 +133,14 @@ def index(
 ) -> None:
     """Index videos. Unchanged files are left alone; an interrupted run continues."""
     keep_freed_memory()
-    from eaglenet.indexing.executor import Cluster
+    from eaglenet.indexing.executor import ClusterOptions
     from eaglenet.indexing.fetching import read_list
     from eaglenet.indexing.files import read_tags
     from eaglenet.indexing.index import IndexOptions, check_request, index_videos
     from eaglenet.indexing.rebuilding import (
-        check_apart,
-        check_complete,
-        settings_like,
+        require_distinct_stores,
+        require_complete,
+        options_like,
         swap_stores,
         tags_like,
     )
@@ -159,7 +159,7 @@ def index(
         device=device,
         precision=precision,
         executor=executor,
-        cluster=Cluster(ray_address, gpus_per_worker),
+        cluster=ClusterOptions(ray_address, gpus_per_worker),
         subtitles=subtitles,
         read_text=read_text,
         listen=listen,
@@ -169,8 +169,8 @@ def index(
     if swap and like is None:
         raise UsageError("--swap swaps with the store of --like; give --like too")
     if like is not None:
-        check_apart(store, like)
-        roots, options = settings_like(like, options)
+        require_distinct_stores(store, like)
+        roots, options = options_like(like, options)
         paths = paths or list(roots)
     listed = read_list(files) if files is not None else []
     if not paths and not listed:
@@ -193,7 +193,7 @@ def index(
             tags=given_tags,
             on_progress=told(display),
             files=listed,
-            on_words=display,
+            on_transcripts=display,
         )
     if as_json:
         print(json.dumps(asdict(report), ensure_ascii=False))
@@ -209,7 +209,7 @@ def index(
         for name in report.unused_tags:
             print(one_line(f"  {name}"), file=sys.stderr)
     if swap and like is not None:
-        check_complete(store, like, [problem.path for problem in report.problems])
+        require_complete(store, like, [problem.path for problem in report.problems])
         swap_stores(store, like)
         print(f"{like} is now the new store; the previous one is in {store}", file=sys.stderr)
     if report.problems:
@@ -222,7 +222,7 @@ def told(display: Progress | None) -> OnProgress:
     def update(state: IndexProgress) -> None:
         if display is not None:
             total = state.bytes_total or 1
-            display(Work("indexing", state.bytes_done, total, describe(state), is_counted=False))
+            display(ProgressUpdate("indexing", state.bytes_done, total, describe(state), is_counted=False))
 
     return update
 

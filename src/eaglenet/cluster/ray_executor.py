@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from eaglenet.cluster.workers import Crew, LostWorkerError
+from eaglenet.cluster.workers import WorkerPool, LostWorkerError
 from eaglenet.core.errors import EagleNetError, UsageError, cause_of
 from eaglenet.core.hardware import has_fast_int8
 from eaglenet.encoders import int8
@@ -33,16 +33,16 @@ from eaglenet.indexing.decoding import (
     ClipRequest,
     decode_clips,
     decoding_budget,
-    spread,
+    flatten_outcomes,
 )
 from eaglenet.indexing.encoding import ClipEncoding
-from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, Cluster, Setting
-from eaglenet.indexing.files import FoundFile
-from eaglenet.indexing.inspection import Inspected, inspect, inspected, inspection_budget
+from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, ClusterOptions, ExecutorSettings
+from eaglenet.indexing.files import CandidateFile
+from eaglenet.indexing.inspection import Inspection, inspect, inspected, inspection_budget
 from eaglenet.methods.base import Method
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Done, Failed, map_ahead
+from eaglenet.video.pool import Budget, Success, Failure, map_ahead
 
 # Requests in pieces for workers of a cluster: large enough to be worth a call, soon done.
 
@@ -55,7 +55,7 @@ CALL_SECONDS = 15.0
 """What a call should take a worker: at the end of a run some wait so long for the others."""
 
 
-class Pace:
+class CallSizer:
     """How many clips the next call takes, by what the workers have done so far."""
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -80,7 +80,7 @@ class Pace:
         return self._size
 
 
-def calls_of(
+def group_requests(
     requests: Iterable[ClipRequest], size: Callable[[], int]
 ) -> Iterator[list[ClipRequest]]:
     """Every request in pieces of ``size()`` clips; short files share one."""
@@ -107,7 +107,7 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
-class SteadyProcess(Generic[Request, Result]):
+class PersistentProcess(Generic[Request, Result]):
     """Does ``work`` in a process of its own, which is replaced when it dies; see ``map_ahead``."""
 
     def __init__(
@@ -120,7 +120,7 @@ class SteadyProcess(Generic[Request, Result]):
 
     def __call__(
         self, requests: Sequence[Request]
-    ) -> Iterator[Done[Request, Result] | Failed[Request]]:
+    ) -> Iterator[Success[Request, Result] | Failure[Request]]:
         """An outcome for each request, in order. All have to be taken before the next call."""
         for request in requests:
             self._requests.put(request)
@@ -161,7 +161,7 @@ class RayExecutor:
     _started: ClassVar[bool] = False
     """Whether the connection, of which a process has one, was made here."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: ExecutorSettings) -> None:
         self.setting = setting
         self._ray = self.require()
         gpus = setting.cluster.gpus_per_worker
@@ -170,7 +170,7 @@ class RayExecutor:
         if gpus and setting.precision == "int8":
             raise UsageError("int8 products are for CPUs; give bf16, or --gpus-per-worker 0")
 
-    def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
+    def inspect(self, files: Sequence[CandidateFile], known: frozenset[str]) -> Iterator[Inspection]:
         self._connect(self.setting.cluster)
         ray, setting = self._ray, self.setting
         size = max(1, self._num_workers() // WORKERS_OF_AN_INSPECTOR)
@@ -181,14 +181,14 @@ class RayExecutor:
             ray.put(known),
             setting.limits,
         )
-        crew: Crew[Sequence[FoundFile], list[Inspected]] = Crew(
-            _RayHands(ray, lambda: actor.remote(*arguments)), size
+        crew: WorkerPool[Sequence[CandidateFile], list[Inspection]] = WorkerPool(
+            _RayBackend(ray, lambda: actor.remote(*arguments)), size
         )
         starts = range(0, len(files), FILES_AT_ONCE)
         parts = [files[start : start + FILES_AT_ONCE] for start in starts]
         for outcome in crew.map(parts):
-            if isinstance(outcome, Failed):
-                yield from (Inspected(file, problem=outcome.reason) for file in outcome.request)
+            if isinstance(outcome, Failure):
+                yield from (Inspection(file, problem=outcome.reason) for file in outcome.request)
             else:
                 yield from outcome.result
 
@@ -209,15 +209,15 @@ class RayExecutor:
         )
         actor = ray.remote(num_cpus=1, num_gpus=gpus)(_Encoder)
         size = self._num_workers()
-        crew: Crew[list[ClipRequest], list[ClipOutcome]] = Crew(
-            _RayHands(ray, lambda: actor.remote(*arguments)), size
+        crew: WorkerPool[list[ClipRequest], list[ClipOutcome]] = WorkerPool(
+            _RayBackend(ray, lambda: actor.remote(*arguments)), size
         )
-        pace = Pace(size)
+        pace = CallSizer(size)
         try:
-            with closing(crew.map(calls_of(requests, pace.size))) as outcomes:
+            with closing(crew.map(group_requests(requests, pace.size))) as outcomes:
                 for outcome in outcomes:
                     pace.done(sum(len(request.numbers) for request in outcome.request))
-                    if isinstance(outcome, Failed):
+                    if isinstance(outcome, Failure):
                         yield from _failures(outcome)
                     else:
                         yield from outcome.result
@@ -238,7 +238,7 @@ class RayExecutor:
         return ray
 
     @classmethod
-    def takes_int8(cls, cluster: Cluster) -> bool:
+    def supports_int8(cls, cluster: ClusterOptions) -> bool:
         """Whether every machine of a cluster whose cores would encode is fast in int8.
 
         One that is not might give other numbers too: on a CPU without an instruction for them,
@@ -264,7 +264,7 @@ class RayExecutor:
             return False
 
     @classmethod
-    def _connect(cls, cluster: Cluster) -> None:
+    def _connect(cls, cluster: ClusterOptions) -> None:
         ray, address = cls.require(), cluster.address
         if ray.is_initialized():
             return
@@ -307,8 +307,8 @@ class RayExecutor:
         return max(1, int(min(rooms)))
 
 
-class _RayHands:
-    """How a crew calls workers that are Ray actors; see :class:`eaglenet...crew.Hands`."""
+class _RayBackend:
+    """How a crew calls workers that are Ray actors; see :class:`eaglenet...crew.WorkerBackend`."""
 
     def __init__(self, ray: Any, start: Any) -> None:
         self.ray = ray
@@ -366,7 +366,7 @@ def _require_answer(address: str | None) -> None:
         raise ConnectionError("what answers there is not Ray's head: is it the dashboard's port?")
 
 
-def _failures(lost: Failed[list[ClipRequest]]) -> Iterator[ClipFailure]:
+def _failures(lost: Failure[list[ClipRequest]]) -> Iterator[ClipFailure]:
     for request in lost.request:
         for number in request.numbers:
             yield ClipFailure((request.content, number), lost.reason)
@@ -389,12 +389,12 @@ class _Inspector:
     ) -> None:
         os.environ.update(storage)
         work = partial(inspect, splitting=splitting, known=known)
-        self._look = SteadyProcess(work, inspection_budget(limits))
+        self._look = PersistentProcess(work, inspection_budget(limits))
 
     def ready(self) -> bool:
         return True
 
-    def work(self, files: Sequence[FoundFile]) -> list[Inspected]:
+    def work(self, files: Sequence[CandidateFile]) -> list[Inspection]:
         return [inspected(outcome) for outcome in self._look(files)]
 
 
@@ -415,13 +415,13 @@ class _Encoder:
         method = method.to("cuda") if on_gpu else method
         self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
         work = partial(decode_clips, spec=manifest.frame_spec, step=manifest.splitting.frame_step)
-        self._decode = SteadyProcess(work, decoding_budget(limits))
+        self._decode = PersistentProcess(work, decoding_budget(limits))
 
     def ready(self) -> bool:
         return True
 
     def work(self, requests: Sequence[ClipRequest]) -> list[ClipOutcome]:
-        return list(self._encoding.encode(spread(self._decode(requests))))
+        return list(self._encoding.encode(flatten_outcomes(self._decode(requests))))
 
 
 EXECUTORS.add("ray", RayExecutor)

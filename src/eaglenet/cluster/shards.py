@@ -152,10 +152,10 @@ KEPT_VERSIONS = 2
 """A front may still be at the version before the newest."""
 
 
-def parse_part(text: str) -> tuple[int, int]:
+def parse_shard(text: str) -> tuple[int, int]:
     """``2/4`` as (2, 4).
 
-    >>> parse_part("2/4")
+    >>> parse_shard("2/4")
     (2, 4)
     """
     match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())

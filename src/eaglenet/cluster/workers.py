@@ -1,6 +1,6 @@
-"""Hands work to workers that may be lost at any time, and gives every item's outcome once.
+"""WorkerBackend work to workers that may be lost at any time, and gives every item's outcome once.
 
-    for outcome in Crew(hands, size=4).map(items): ...     # Done or Failed, in any order
+    for outcome in WorkerPool(hands, size=4).map(items): ...     # Success or Failure, in any order
 
 A worker that is lost is replaced, and what it had in hand is given to another one, a few times.
 """
@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from eaglenet.core.errors import EagleNetError
-from eaglenet.video.pool import Done, Failed
+from eaglenet.video.pool import Success, Failure
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class LostWorkerError(Exception):
     """The worker is gone, and what it was doing with it."""
 
 
-class Hands(Protocol):
+class WorkerBackend(Protocol):
     """How workers are started, called and waited for. A call is any object that can be a key."""
 
     def start(self) -> Any: ...
@@ -60,10 +60,10 @@ class Hands(Protocol):
     def end(self, worker: Any) -> None: ...
 
 
-class Crew(Generic[Item, Result]):
+class WorkerPool(Generic[Item, Result]):
     """``size`` workers, where there is room for so many."""
 
-    def __init__(self, hands: Hands, size: int) -> None:
+    def __init__(self, hands: WorkerBackend, size: int) -> None:
         self.hands = hands
         self.size = size
         self._starting: dict[Any, Any] = {}
@@ -78,7 +78,7 @@ class Crew(Generic[Item, Result]):
 
     def map(
         self, items: Iterable[Item]
-    ) -> Generator[Done[Item, Result] | Failed[Item], None, None]:
+    ) -> Generator[Success[Item, Result] | Failure[Item], None, None]:
         """The outcome of every item, as they come. ``items`` is read in another thread."""
         feed: _Feed[Item] = _Feed(items, 2 * self.size)
         waiting_since = time.monotonic()
@@ -145,7 +145,7 @@ class Crew(Generic[Item, Result]):
         self._failed_starts = 0
         self._load[worker] = set()
 
-    def _finish(self, call: Any) -> Iterator[Done[Item, Result] | Failed[Item]]:
+    def _finish(self, call: Any) -> Iterator[Success[Item, Result] | Failure[Item]]:
         worker, number = self._open.pop(call)
         try:
             result: Result = self.hands.result(call)
@@ -156,10 +156,10 @@ class Crew(Generic[Item, Result]):
             if self._lost[number] < ATTEMPTS:
                 self._again.append(number)
             else:
-                yield Failed(self._items.pop(number), f"{ATTEMPTS} workers were lost over it")
+                yield Failure(self._items.pop(number), f"{ATTEMPTS} workers were lost over it")
             return
         self._load.get(worker, set()).discard(call)
-        yield Done(self._items.pop(number), result)
+        yield Success(self._items.pop(number), result)
 
 
 class _Feed(Generic[Item]):

@@ -25,7 +25,7 @@ MOST_CLIPS = 16 * COMMIT_CLIPS
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommitResult:
     """What one commit made durable and visible."""
 
     rows: Sequence[FileRow]
@@ -59,7 +59,7 @@ class Commit:
             return False
         return waiting >= COMMIT_CLIPS or since >= COMMIT_SECONDS
 
-    def write(self) -> Committed:
+    def write(self) -> CommitResult:
         """Make what waits durable and visible. Where it fails, what is not stored still waits."""
         begun = time.monotonic()
         rows, clips = self._rows, sum(map(len, self._clips))
@@ -74,7 +74,7 @@ class Commit:
             self.tables.sync()
         self._last = time.monotonic()
         self._spent = self._last - begun
-        return Committed(rows, clips)
+        return CommitResult(rows, clips)
 
     def clean_up(self, homes: Mapping[str, str], left: AbstractSet[str]) -> int:
         """Remove clips that no file has any more; returns how many clips are left.

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.indexing.fetching import local_path, version_now
+from eaglenet.indexing.fetching import local_path, current_version
 from eaglenet.indexing.files import CHANGED, FileVersion
 from eaglenet.search.store.splitting import Splitting
 from eaglenet.video.decoding import decode_windows
-from eaglenet.video.images import to_jpeg
+from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.pool import Budget, Done, Failed, map_ahead
-from eaglenet.video.reader import KEPT
+from eaglenet.video.pool import Budget, Success, Failure, map_ahead
+from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import shared_step
-from eaglenet.video.windows import HeldFrames
+from eaglenet.video.windows import FrameArrays
 
 if TYPE_CHECKING:
     from eaglenet.search.store.tables import ClipKey
@@ -96,18 +96,18 @@ def shot_windows(
     return windows
 
 
-def windows_of(
-    path: Path, stretches: Sequence[tuple[float, float]], splitting: Splitting
+def split_windows(
+    path: Path, spans: Sequence[tuple[float, float]], splitting: Splitting
 ) -> list[Window]:
-    """The clips of a file, in the stretches of time in which frames are shown."""
+    """The clips of a file, in the spans of time in which frames are shown."""
     length, overlap = splitting.clip_seconds, splitting.overlap
-    if splitting.shots and len(stretches) == 1:
+    if splitting.shots and len(spans) == 1:
         from eaglenet.video.decoding import shot_boundaries
 
-        return shot_windows(shot_boundaries(path), stretches[0][1], length, overlap)
+        return shot_windows(shot_boundaries(path), spans[0][1], length, overlap)
     return [
         window
-        for start, end in stretches
+        for start, end in spans
         for window in fixed_windows(end - start, length, overlap, start)
     ]
 
@@ -137,7 +137,7 @@ class ClipRequest:
 
 
 @dataclass(frozen=True)
-class ClipFrames(HeldFrames):
+class ClipFrames(FrameArrays):
     """A decoded clip."""
 
     key: ClipKey
@@ -156,7 +156,7 @@ class ClipFailure:
 
     key: ClipKey
     reason: str
-    is_passing: bool = False
+    is_temporary: bool = False
     """Whether the file could not be reached: nothing is said of what is in it."""
 
 
@@ -212,9 +212,9 @@ def decode_ahead(
     budget = decoding_budget(limits or Limits())
     outcomes = map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget)
     try:
-        yield from spread(outcomes)
+        yield from flatten_outcomes(outcomes)
     finally:
-        KEPT.close()
+        OPEN_FILES.close()
 
 
 def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
@@ -226,13 +226,13 @@ def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
     )
 
 
-def spread(
-    outcomes: Iterable[Done[ClipRequest, DecodedClips] | Failed[ClipRequest]],
+def flatten_outcomes(
+    outcomes: Iterable[Success[ClipRequest, DecodedClips] | Failure[ClipRequest]],
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
     """Clip by clip what requests gave."""
     for outcome in outcomes:
         request = outcome.request
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, Failure):
             for number in request.numbers:
                 yield ClipFailure((request.content, number), outcome.reason)
             continue
@@ -249,7 +249,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
     except OSError as error:
         reason = error.strerror or str(error)
         keys = [(request.content, number) for number in request.numbers]
-        return DecodedClips(tuple(ClipFailure(key, reason, is_passing=True) for key in keys), 0.0)
+        return DecodedClips(tuple(ClipFailure(key, reason, is_temporary=True) for key in keys), 0.0)
     found = {
         video.window: video
         for video in decode_windows(
@@ -258,7 +258,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
             request.windows,
             threads=1,
             skip_damaged=True,
-            picture_size=THUMBNAIL_SIZE,
+            thumbnail_size=THUMBNAIL_SIZE,
             keep_open=True,
             step=step,
         )
@@ -269,7 +269,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
         if video is None or not video.is_real.any():
             clips.append(ClipFailure(key, "too few of its frames could be decoded"))
             continue
-        picture = to_jpeg(video.pixels[0] if video.picture is None else video.picture)
+        picture = pixels_to_jpeg(video.pixels[0] if video.picture is None else video.picture)
         decoded = (video.pixels, video.is_real, video.times)
         clips.append(ClipFrames(key, request.path, window, *decoded, picture))
     require_version(request.path, request.version)
@@ -280,5 +280,5 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
 
 def require_version(path: str, version: FileVersion | None) -> None:
     """Refuse a file that is not the one that was hashed: its clips would stand for another's."""
-    if version is not None and version_now(path) != version:
+    if version is not None and current_version(path) != version:
         raise VideoDecodeError(path, CHANGED)

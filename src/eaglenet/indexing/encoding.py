@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from eaglenet.core.errors import NonFiniteError
-from eaglenet.core.hardware import encoding_in
+from eaglenet.core.hardware import autocast_for
 from eaglenet.core.types import Clips
 from eaglenet.indexing.decoding import ClipFailure, ClipFrames, ClipRequest, Damage, decode_ahead
 from eaglenet.methods.base import Method
@@ -56,7 +56,7 @@ class ClipEncoding:
         self.batch_size = min(first, self.most_clips) if self.is_paced else self.most_clips
 
     def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure | Damage]:
-        """Rows, failures and damage as they come; clips of one file may be spread over batches."""
+        """Rows, failures and damage as they come; clips of one file may be flatten_outcomes over batches."""
         spec, step = self.manifest.frame_spec, self.manifest.splitting.frame_step
         return self.encode(decode_ahead(requests, spec, self.workers, self.limits, step))
 
@@ -102,7 +102,7 @@ class ClipEncoding:
             seconds,
         )
         device = self.method.device
-        with encoding_in(device, self.precision):
+        with autocast_for(device, self.precision):
             features = self.method.encode_video(clips.to(device))
         if self.precision != "fp32":
             # What follows (pooling, packing, preparing) is cheap and stays exact.

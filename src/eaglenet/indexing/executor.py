@@ -17,8 +17,8 @@ from eaglenet.core.platform import num_cores
 from eaglenet.core.registry import Registry
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.encoding import ClipEncoding
-from eaglenet.indexing.files import FoundFile
-from eaglenet.indexing.inspection import Inspected, inspect_ahead
+from eaglenet.indexing.files import CandidateFile
+from eaglenet.indexing.inspection import Inspection, inspect_ahead
 from eaglenet.methods.base import Method
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.tables import ClipRows
@@ -30,7 +30,7 @@ ClipOutcome = ClipRows | ClipFailure | Damage
 class Executor(Protocol):
     """Does the work of one run with one model."""
 
-    def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
+    def inspect(self, files: Sequence[CandidateFile], known: frozenset[str]) -> Iterator[Inspection]:
         """Hash, probe and split every file; contents in ``known`` are only hashed."""
         ...
 
@@ -44,7 +44,7 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterOptions:
     """Where an executor of many machines finds them, and what a worker holds of one."""
 
     address: str | None = None
@@ -54,32 +54,32 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ExecutorSettings:
     """What an executor is made for. ``workers`` None: as many as the work is worth."""
 
     method: Method
     manifest: Manifest
-    files: Sequence[FoundFile]
+    files: Sequence[CandidateFile]
     """All that will be looked at."""
     workers: int | None = None
     limits: Limits = field(default_factory=Limits)
     precision: str = "fp32"
     """To encode in; a model for int8 is int8 by itself."""
-    cluster: Cluster = field(default_factory=Cluster)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
 
-class MakeExecutor(Protocol):
+class ExecutorFactory(Protocol):
     """The entry of :data:`EXECUTORS`."""
 
-    def __call__(self, setting: Setting) -> Executor: ...
+    def __call__(self, setting: ExecutorSettings) -> Executor: ...
 
 
-EXECUTORS: Registry[MakeExecutor] = Registry(
+EXECUTORS: Registry[ExecutorFactory] = Registry(
     "executor", is_open=True, modules={"ray": "eaglenet.cluster.ray_executor"}
 )
 
 
-def find_executor(name: str) -> MakeExecutor:
+def find_executor(name: str) -> ExecutorFactory:
     """The entry of a name. An extra that it lacks is told here, before a model is loaded.
 
     An entry that needs one has a ``require()`` that raises where it is not installed.
@@ -91,12 +91,12 @@ def find_executor(name: str) -> MakeExecutor:
     return entry
 
 
-def takes_int8(entry: MakeExecutor, cluster: Cluster) -> bool:
+def supports_int8(entry: ExecutorFactory, cluster: ClusterOptions) -> bool:
     """Whether the machines that encode multiply int8 fast where this one does.
 
-    An entry that knows has a ``takes_int8(cluster)``.
+    An entry that knows has a ``supports_int8(cluster)``.
     """
-    ask = getattr(entry, "takes_int8", None)
+    ask = getattr(entry, "supports_int8", None)
     return ask is not None and bool(ask(cluster))
 
 
@@ -104,11 +104,11 @@ class LocalExecutor:
     """This machine: processes with limits look at files and decode, this process encodes."""
 
     @staticmethod
-    def takes_int8(cluster: Cluster) -> bool:
+    def supports_int8(cluster: ClusterOptions) -> bool:
         """It is this machine that was asked."""
         return True
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: ExecutorSettings) -> None:
         self.manifest = setting.manifest
         workers = num_workers(setting.files, setting.workers)
         self.workers, self.limits = workers, setting.limits
@@ -116,7 +116,7 @@ class LocalExecutor:
             setting.method, setting.manifest, workers, setting.limits, setting.precision
         )
 
-    def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
+    def inspect(self, files: Sequence[CandidateFile], known: frozenset[str]) -> Iterator[Inspection]:
         splitting = self.manifest.splitting
         return inspect_ahead(files, splitting, known, self.workers, self.limits)
 
@@ -127,7 +127,7 @@ class LocalExecutor:
 EXECUTORS.add("local", LocalExecutor)
 
 
-def num_workers(files: Sequence[FoundFile], wanted: int | None) -> int:
+def num_workers(files: Sequence[CandidateFile], wanted: int | None) -> int:
     """None only where that is asked for: a bad file must not end the run or eat the machine."""
     cores = num_cores()
     if wanted is not None:

@@ -17,16 +17,16 @@ from pathlib import Path, PurePosixPath
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of
-from eaglenet.core.files import written_whole
+from eaglenet.core.files import atomic_write
 from eaglenet.core.object_storage import (
-    FoundObject,
+    ObjectEntry,
     MissingObjectError,
     ObjectFolder,
-    absolute,
-    is_object,
+    absolute_location,
+    is_object_url,
 )
 from eaglenet.core.platform import cache_folder
-from eaglenet.indexing.files import FileVersion, FoundFile, is_gone, version_of
+from eaglenet.indexing.files import FileVersion, CandidateFile, is_missing_file, version_of
 from eaglenet.video.containers import INDEXED_SUFFIXES
 
 KEPT_BYTES = 8 * 2**30
@@ -35,7 +35,7 @@ IN_USE_SECONDS = 600.0
 PART = 16 * 2**20
 
 
-def find_objects(url: str) -> Iterator[FoundFile]:
+def find_objects(url: str) -> Iterator[CandidateFile]:
     """Videos and photographs under an address, by their names; or the object that has it."""
     folder, count = ObjectFolder(url.rstrip("/")), 0
     for entry in folder.list():
@@ -50,18 +50,18 @@ def find_objects(url: str) -> Iterator[FoundFile]:
             raise UsageError(f"{url}: no video has an address that begins with this") from None
 
 
-def find_listed(lines: Iterable[str]) -> Iterator[FoundFile]:
+def find_listed_files(lines: Iterable[str]) -> Iterator[CandidateFile]:
     """The files of a list, each once; one that is not there is a problem of its own."""
     for line in dict.fromkeys(lines):
         try:
-            if is_object(line):
+            if is_object_url(line):
                 yield _found(_look(line))
                 continue
             name = os.path.abspath(os.path.expanduser(line))
             status = os.stat(name)
-            yield FoundFile(name, status.st_size, status.st_mtime_ns)
+            yield CandidateFile(name, status.st_size, status.st_mtime_ns)
         except OSError as error:
-            yield FoundFile(line, 0, 0, error.strerror or str(error))
+            yield CandidateFile(line, 0, 0, error.strerror or str(error))
 
 
 def read_list(path: Path) -> list[str]:
@@ -78,24 +78,24 @@ def parents_of(lines: Iterable[str]) -> list[str]:
     """The folders that files of a list lie in."""
     return list(
         dict.fromkeys(
-            line.rpartition("/")[0] if is_object(line) else os.path.dirname(absolute(line))
+            line.rpartition("/")[0] if is_object_url(line) else os.path.dirname(absolute_location(line))
             for line in lines
         )
     )
 
 
-def version_now(path: str) -> FileVersion:
+def current_version(path: str) -> FileVersion:
     """:func:`version_of` for files and objects."""
-    if not is_object(path):
+    if not is_object_url(path):
         return version_of(path)
     entry = _look(path)
     return zlib.crc32(entry.etag.encode()), entry.size, _nanoseconds(entry), 0
 
 
 def is_missing(path: str) -> bool:
-    """:func:`is_gone` for files and objects."""
-    if not is_object(path):
-        return is_gone(path)
+    """:func:`is_missing_file` for files and objects."""
+    if not is_object_url(path):
+        return is_missing_file(path)
     try:
         _look(path)
     except MissingObjectError:
@@ -107,14 +107,14 @@ def is_missing(path: str) -> bool:
 
 def local_path(path: str) -> str:
     """A path of this machine with the content of a file or object."""
-    return str(_fetched(path)) if is_object(path) else path
+    return str(_fetched(path)) if is_object_url(path) else path
 
 
-def _found(entry: FoundObject) -> FoundFile:
-    return FoundFile(entry.url, entry.size, _nanoseconds(entry))
+def _found(entry: ObjectEntry) -> CandidateFile:
+    return CandidateFile(entry.url, entry.size, _nanoseconds(entry))
 
 
-def _nanoseconds(entry: FoundObject) -> int:
+def _nanoseconds(entry: ObjectEntry) -> int:
     return round(entry.modified.timestamp() * 1e9)
 
 
@@ -129,7 +129,7 @@ def _split(url: str) -> tuple[ObjectFolder, str]:
     return _bucket(f"{scheme}://{bucket}"), name
 
 
-def _look(url: str) -> FoundObject:
+def _look(url: str) -> ObjectEntry:
     folder, name = _split(url)
     return folder.look(name)
 
@@ -144,7 +144,7 @@ def _fetched(url: str) -> Path:
         return copy
     copy.parent.mkdir(parents=True, exist_ok=True)
     _make_room(copy.parent, entry.size)
-    with written_whole(copy) as partial, partial.open("wb") as stream:
+    with atomic_write(copy) as partial, partial.open("wb") as stream:
         for start in range(0, entry.size, PART):
             end = min(start + PART, entry.size)
             stream.write(folder.read_ranges(name, [(start, end)])[0])

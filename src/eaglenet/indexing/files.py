@@ -20,7 +20,7 @@ from eaglenet.video.containers import INDEXED_SUFFIXES
 IGNORE_FILE = ".eaglenetignore"
 
 
-class Excluding:
+class Exclusions:
     """What is left out below one folder; ``patterns`` count from that folder and come first."""
 
     def __init__(self, root: Path, patterns: Sequence[str] = ()) -> None:
@@ -87,7 +87,7 @@ def _read(lines: Sequence[str], where: str) -> Any:
 
 
 @dataclass(frozen=True)
-class FoundFile:
+class CandidateFile:
     """A file that should be a video or photograph; ``problem``: why it cannot even be tried."""
 
     path: str
@@ -110,11 +110,11 @@ def version_of(path: str) -> FileVersion:
 
 def find_videos(
     paths: Sequence[Path],
-    may_be_video: Callable[[Path], bool],
+    looks_like_video: Callable[[Path], bool],
     *,
     leave_out: Path,
     exclude: Sequence[str] = (),
-) -> Iterator[FoundFile]:
+) -> Iterator[CandidateFile]:
     """Videos and photographs under ``paths``, each once, in a stable order.
 
     ``exclude``: patterns of files and folders that do not count, beside those of
@@ -129,7 +129,7 @@ def find_videos(
         if not root.exists():
             raise UsageError(f"{root}: no such file or folder")
         refused: list[OSError] = []
-        excluded = Excluding(root, exclude)
+        excluded = Exclusions(root, exclude)
         for path in [root] if root.is_file() else _walk(root, leave_out, refused, excluded):
             name = os.path.abspath(path)
             if name in seen:
@@ -138,25 +138,25 @@ def find_videos(
             wanted = root.is_file() or path.suffix.lower() in INDEXED_SUFFIXES
             try:
                 # Fifos and devices would block or never end.
-                if path.is_file() and (wanted or may_be_video(path)):
+                if path.is_file() and (wanted or looks_like_video(path)):
                     status = path.stat()
                     problem = _problem(name)
-                    yield FoundFile(
+                    yield CandidateFile(
                         name, status.st_size, status.st_mtime_ns, problem, is_sure=wanted
                     )
-                elif wanted and path.is_symlink() and is_gone(name):
-                    yield FoundFile(
+                elif wanted and path.is_symlink() and is_missing_file(name):
+                    yield CandidateFile(
                         name, 0, 0, f"a link to {os.readlink(name)}, which is not there"
                     )
             except OSError as error:
                 if wanted:
-                    yield FoundFile(name, 0, 0, error.strerror or str(error))
+                    yield CandidateFile(name, 0, 0, error.strerror or str(error))
         for refusal in refused:
             reason = f"the folder cannot be read ({refusal.strerror}); what is in it is not indexed"
-            yield FoundFile(os.path.abspath(refusal.filename), 0, 0, reason)
+            yield CandidateFile(os.path.abspath(refusal.filename), 0, 0, reason)
 
 
-def is_gone(path: str) -> bool:
+def is_missing_file(path: str) -> bool:
     """Whether there is no such file; one that may not be looked at is not gone."""
     try:
         os.stat(path)
@@ -168,7 +168,7 @@ def is_gone(path: str) -> bool:
 
 
 def _walk(
-    root: Path, leave_out: Path, refused: list[OSError], excluded: Excluding
+    root: Path, leave_out: Path, refused: list[OSError], excluded: Exclusions
 ) -> Iterator[Path]:
     unwanted = os.path.realpath(leave_out)
     for folder, folders, names in os.walk(root, onerror=refused.append):

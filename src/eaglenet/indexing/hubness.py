@@ -35,7 +35,7 @@ Choice = str | Sequence[str] | None
 has, and a new one takes the model's own bank where there is one."""
 
 
-def read_sentences(choice: Choice) -> tuple[str, ...]:
+def read_hubness_texts(choice: Choice) -> tuple[str, ...]:
     """The sentences of a file, one a line, or those given; none for ``own`` and ``off``."""
     if choice is None or choice in (OWN, OFF):
         return ()
@@ -66,22 +66,22 @@ def _checked(lines: Sequence[str]) -> tuple[str, ...]:
     return sentences
 
 
-def bank_for(choice: Choice, method: Method, model: str) -> HubBank | None:
+def choose_hubness_bank(choice: Choice, method: Method, model: str) -> HubBank | None:
     """The bank that was chosen, with the vectors of this model; None: no bank."""
     if choice is None or choice == OWN:
-        bank = own_bank(method, model)
+        bank = model_hubness_bank(method, model)
         if bank is None and choice == OWN:
             raise UsageError(
                 f"--hubness own: {model} has no bank of sentences of its own; give a file of "
                 "sentences, one a line, or off"
             )
         return bank
-    sentences = read_sentences(choice)
-    return bank_of_sentences(sentences, method) if sentences else None
+    sentences = read_hubness_texts(choice)
+    return encode_hubness_bank(sentences, method) if sentences else None
 
 
 @torch.no_grad()
-def own_bank(method: Method, model: str) -> HubBank | None:
+def model_hubness_bank(method: Method, model: str) -> HubBank | None:
     """The bank that a model, or the head beside it, was saved with."""
     place = head_folder(model)
     if place is not None:
@@ -97,7 +97,7 @@ def own_bank(method: Method, model: str) -> HubBank | None:
 
 
 @torch.no_grad()
-def bank_of_sentences(sentences: Sequence[str], method: Method) -> HubBank:
+def encode_hubness_bank(sentences: Sequence[str], method: Method) -> HubBank:
     """With the weight and temperature of ``eaglenet evaluate --hubness``."""
     parts = [
         method.coarse_vectors(encode_sentences(method, sentences[start : start + AT_ONCE]))
@@ -107,7 +107,7 @@ def bank_of_sentences(sentences: Sequence[str], method: Method) -> HubBank:
     return HubBank("given", vectors, 1.0, TEMPERATURE, tuple(sentences))
 
 
-def set_bank(store: Store, tables: ClipStore, bank: HubBank | None) -> Store:
+def set_hubness_bank(store: Store, tables: ClipStore, bank: HubBank | None) -> Store:
     """The store with this bank from its next publication on, all of its clips included."""
     if (None if bank is None else bank.note) == store.manifest.hubness:
         return store if _is_whole(store) else store.with_bank(bank)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hardware import AUTO, Chosen, choose_precision, require_device
-from eaglenet.core.object_storage import absolute, is_object
+from eaglenet.core.hardware import AUTO, Precision, choose_precision, require_device
+from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress
 from eaglenet.encoders import int8 as int8_products
@@ -20,25 +20,25 @@ from eaglenet.encoders.base import TowerEncoder
 from eaglenet.indexing.commit import Commit
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.executor import (
-    MakeExecutor,
-    Setting,
+    ExecutorFactory,
+    ExecutorSettings,
     find_executor,
     num_workers,
-    takes_int8,
+    supports_int8,
 )
-from eaglenet.indexing.fetching import find_listed, find_objects, parents_of
-from eaglenet.indexing.files import FoundFile, find_videos
-from eaglenet.indexing.hubness import bank_for, read_sentences, set_bank
+from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_of
+from eaglenet.indexing.files import CandidateFile, find_videos
+from eaglenet.indexing.hubness import choose_hubness_bank, read_hubness_texts, set_hubness_bank
 from eaglenet.indexing.ledger import Ledger
 from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.indexing.run import IndexOptions, IndexRun, Tally
-from eaglenet.indexing.transcripts import FrameText, PartReader, PartsRun, Speech, WordsRun
+from eaglenet.indexing.transcripts import OnScreenTextRecognizer, Recognizer, RecognitionRun, SpeechRecognizer, TranscriptRun
 from eaglenet.methods.base import Method
 from eaglenet.search.model import describe, load_model, model_of, put_on, refuse_other_model
 from eaglenet.search.store.base import kind_of, open_store
-from eaglenet.transcripts.ocr import TextReader
-from eaglenet.transcripts.speech import Listener
-from eaglenet.video.containers import may_be_video
+from eaglenet.transcripts.ocr import OcrModel
+from eaglenet.transcripts.speech import SpeechModel
+from eaglenet.video.containers import looks_like_video
 
 # The precision that an index run encodes in, and the model made for it.
 
@@ -49,12 +49,12 @@ MUCH_WORK = 2 * 2**20
 `small` save, or 20 of a ViT-B/16; 2 MiB are some ten seconds of a camera's film, more of others."""
 
 
-def in_precision(
+def prepare_for_precision(
     method: Method,
     wanted: str,
-    files: Sequence[FoundFile],
+    files: Sequence[CandidateFile],
     others_take_int8: Callable[[], bool] = lambda: True,
-) -> tuple[Method, Chosen]:
+) -> tuple[Method, Precision]:
     """The model to encode these files with, and in what.
 
     ``auto``: bf16 where the machine multiplies it, else int8 where it does and that pays: much to
@@ -66,20 +66,20 @@ def in_precision(
     if precision != "int8":
         return method, precision
     if wanted != AUTO:
-        return in_int8(method), "int8"
+        return to_int8(method), "int8"
     if sum(file.size for file in files) < MUCH_WORK or not int8_products.is_installed():
         return method, "fp32"
     if not others_take_int8():
         logger.info("encoding in fp32: not all machines that encode are known to be fast in int8")
         return method, "fp32"
     try:
-        return in_int8(method), "int8"
+        return to_int8(method), "int8"
     except UsageError as reason:
         logger.info("encoding in fp32: %s", reason)
         return method, "fp32"
 
 
-def in_int8(method: Method) -> Method:
+def to_int8(method: Method) -> Method:
     """A copy of a model whose image tower multiplies int8; the text tower is shared."""
     encoder = method.encoder
     if not isinstance(encoder, TowerEncoder):
@@ -126,7 +126,7 @@ def index_videos(
     on_progress: OnProgress | None = None,
     method: Method | None = None,
     files: Sequence[str] = (),
-    on_words: Progress | None = None,
+    on_transcripts: Progress | None = None,
 ) -> IndexReport:
     """Bring a store up to date with the videos under ``paths``, and those listed in ``files``.
 
@@ -134,15 +134,15 @@ def index_videos(
 
     ``model`` None: that of the store, or ``small`` for a new one.
     ``method`` spares loading ``model``, whose name is still written down for those who search.
-    ``on_progress`` is told of encoding, ``on_words`` of reading text and hearing speech.
+    ``on_progress`` is told of encoding, ``on_transcripts`` of reading text and hearing speech.
     """
     options = options or IndexOptions()
     make_executor = check_request(paths, store, options)
-    roots = [absolute(path) for path in paths]
+    roots = [absolute_location(path) for path in paths]
     found = _find(roots, files, store, options.exclude)
-    readers: list[PartReader] = [FrameText(TextReader())] if options.read_text else []
+    readers: list[Recognizer] = [OnScreenTextRecognizer(OcrModel())] if options.read_text else []
     if options.listen is not None:
-        readers.append(Speech(Listener(options.listen, options.device)))
+        readers.append(SpeechRecognizer(SpeechModel(options.listen, options.device)))
     model = model if model is not None else model_of(store)
     is_given = method is not None
     if not is_given:
@@ -156,20 +156,20 @@ def index_videos(
     all_roots = [*roots, *parents_of(files)]
     splitting = with_shared_frames(options.splitting, spec)
     wanted = describe(method, model, spec, splitting, all_roots, prepare=options.prepare)
-    bank = bank_for(options.hubness, method, model)
+    bank = choose_hubness_bank(options.hubness, method, model)
     with kind_of(store).create(str(store), wanted) as opened:
         tables = opened.tables()
         if options.hubness is not None or not opened.is_searched:
-            opened = set_bank(opened, tables, bank)
+            opened = set_hubness_bank(opened, tables, bank)
         if not opened.is_searched:
             opened.publish(tables)
-        words = WordsRun(tables, retry=options.retry, subtitles=options.subtitles)
+        words = TranscriptRun(tables, retry=options.retry, subtitles=options.subtitles)
         ledger, commit = Ledger(tables, tags or {}), Commit(opened, tables)
         run = IndexRun(ledger, commit, Tally(), words, on_progress)
         todo = run.todo(found, retry=options.retry)
-        others = partial(takes_int8, make_executor, options.cluster)
-        method, precision = in_precision(method, options.precision, todo, others)
-        setting = Setting(
+        others = partial(supports_int8, make_executor, options.cluster)
+        method, precision = prepare_for_precision(method, options.precision, todo, others)
+        setting = ExecutorSettings(
             method,
             opened.manifest,
             todo,
@@ -181,13 +181,13 @@ def index_videos(
         run.encode(todo, make_executor(setting))
         workers = num_workers(todo, options.workers)
         # Words are read beside files of this machine alone.
-        done = [file for file in run.done(found) if not is_object(file.path)]
-        heard = None if options.words_of is None else open_store(options.words_of).words()
+        done = [file for file in run.done(found) if not is_object_url(file.path)]
+        heard = None if options.transcripts_from is None else open_store(options.transcripts_from).words()
         if heard is not None:
             words.adopt(heard, {file.content for file in run.done(found)})
         words.read_subtitles(done, workers, options.limits)
         for reader in readers:
-            PartsRun(words, reader, options.limits, on_words).run(done, workers)
+            RecognitionRun(words, reader, options.limits, on_transcripts).run(done, workers)
         report = run.finish(
             found, all_roots, drop_missing=options.drop_missing, exclude=options.exclude
         )
@@ -199,23 +199,23 @@ def index_videos(
 
 def check_request(
     paths: Sequence[str | Path], store: str | Path, options: IndexOptions
-) -> MakeExecutor:
+) -> ExecutorFactory:
     """Refuse what cannot work before anything is loaded, which takes seconds; gives the executor.
 
     A path, a device, a precision, an executor or an extra that is not there; a place where no
     store can be.
     """
     check_splitting(options.splitting)
-    for root in map(absolute, paths):
-        if not is_object(root) and not Path(root).exists():
+    for root in map(absolute_location, paths):
+        if not is_object_url(root) and not Path(root).exists():
             raise UsageError(f"{root}: no such file or folder")
     require_device(options.device)
     choose_precision("cpu", options.precision)  # whether it goes with the device is asked later
-    read_sentences(options.hubness)
+    read_hubness_texts(options.hubness)
     if options.read_text:
-        TextReader.require()
+        OcrModel.require()
     if options.listen is not None:
-        Listener.require()
+        SpeechModel.require()
     make_executor = find_executor(options.executor)
     kind_of(store).require_room(str(store))  # last: a bucket is asked over the network
     return make_executor
@@ -223,11 +223,11 @@ def check_request(
 
 def _find(
     roots: Sequence[str], files: Sequence[str], store: str | Path, exclude: Sequence[str]
-) -> list[FoundFile]:
+) -> list[CandidateFile]:
     """What to index, each path once."""
-    folders = [Path(root) for root in roots if not is_object(root)]
+    folders = [Path(root) for root in roots if not is_object_url(root)]
     leave_out = Path(store).expanduser()
-    found = list(find_videos(folders, may_be_video, leave_out=leave_out, exclude=exclude))
+    found = list(find_videos(folders, looks_like_video, leave_out=leave_out, exclude=exclude))
     for root in roots:
-        found += find_objects(root) if is_object(root) else ()
-    return list({file.path: file for file in (*found, *find_listed(files))}.values())
+        found += find_objects(root) if is_object_url(root) else ()
+    return list({file.path: file for file in (*found, *find_listed_files(files))}.values())

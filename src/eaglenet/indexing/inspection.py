@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from eaglenet.core.errors import VideoDecodeError
-from eaglenet.indexing.decoding import Window, windows_of
-from eaglenet.indexing.fetching import local_path, version_now
-from eaglenet.indexing.files import CHANGED, FileVersion, FoundFile, content_hash
+from eaglenet.indexing.decoding import Window, split_windows
+from eaglenet.indexing.fetching import local_path, current_version
+from eaglenet.indexing.files import CHANGED, FileVersion, CandidateFile, content_hash
 from eaglenet.search.store.splitting import Splitting
-from eaglenet.transcripts.lines import Line
-from eaglenet.transcripts.subtitles import read_inner_subtitles
+from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.subtitles import read_embedded_subtitles
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Done, Failed, map_ahead
+from eaglenet.video.pool import Budget, Success, Failure, map_ahead
 
 LOOK_AHEAD = 6
 HASHED_A_SECOND = 2 * 2**20
@@ -23,10 +23,10 @@ HASHED_A_SECOND = 2 * 2**20
 
 
 @dataclass(frozen=True)
-class Inspected:
+class Inspection:
     """A file's content hash, size and clips; ``problem`` where it cannot be used."""
 
-    file: FoundFile
+    file: CandidateFile
     content: str = ""
     duration: float = 0.0
     width: int = 0
@@ -34,54 +34,54 @@ class Inspected:
     windows: tuple[Window, ...] = ()
     problem: str = ""
     is_cut_short: bool = False
-    is_passing: bool = False
+    is_temporary: bool = False
     """Whether the problem is of the moment (no permission, a disk that fails), not of the file."""
     is_video: bool = True
     version: FileVersion | None = None
-    subtitles: InnerSubtitles | None = None
+    subtitles: EmbeddedSubtitles | None = None
     """Those inside the file; None where they were not looked for."""
 
 
 @dataclass(frozen=True)
-class InnerSubtitles:
+class EmbeddedSubtitles:
     """The lines of a file's own subtitles; ``problem`` where they could not be read."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[TranscriptLine, ...] = ()
     problem: str = ""
 
 
-def inner_subtitles(path: str) -> InnerSubtitles:
+def embedded_subtitles(path: str) -> EmbeddedSubtitles:
     """Subtitles that cannot be read do not keep a video out of the store."""
     try:
-        return InnerSubtitles(tuple(read_inner_subtitles(path)))
+        return EmbeddedSubtitles(tuple(read_embedded_subtitles(path)))
     except VideoDecodeError:
-        return InnerSubtitles()  # Shown all the same, so it is no container: nothing is inside.
+        return EmbeddedSubtitles()  # Shown all the same, so it is no container: nothing is inside.
     except (OSError, ValueError) as error:
-        return InnerSubtitles(problem=f"its subtitles: {error}")
+        return EmbeddedSubtitles(problem=f"its subtitles: {error}")
 
 
-def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Inspected:
+def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) -> Inspection:
     """Hash, probe and split one file; content in ``known`` is only hashed."""
     from eaglenet.video.decoding import is_video, probe
 
     if file.problem:
-        return Inspected(file, problem=file.problem)
+        return Inspection(file, problem=file.problem)
     content = ""
     try:
-        version = version_now(file.path)
+        version = current_version(file.path)
         local = local_path(file.path)
         if not file.is_sure and not is_video(local):
-            return Inspected(file, is_video=False)
+            return Inspection(file, is_video=False)
         content = content_hash(local)
-        if version_now(file.path) != version or version[1:3] != (file.size, file.modified_ns):
-            return Inspected(file, problem=CHANGED, is_passing=True)
+        if current_version(file.path) != version or version[1:3] != (file.size, file.modified_ns):
+            return Inspection(file, problem=CHANGED, is_temporary=True)
         if content in known:
-            return Inspected(file, content)
+            return Inspection(file, content)
         info = probe(local)
-        if not (0 < info.duration < float("inf") or info.is_still):
-            return Inspected(file, content, problem=f"its duration is {info.duration} s")
-        windows = windows_of(Path(local), info.stretches, splitting)
-        return Inspected(
+        if not (0 < info.duration < float("inf") or info.is_image):
+            return Inspection(file, content, problem=f"its duration is {info.duration} s")
+        windows = split_windows(Path(local), info.spans, splitting)
+        return Inspection(
             file,
             content,
             info.duration,
@@ -90,21 +90,21 @@ def inspect(file: FoundFile, splitting: Splitting, known: frozenset[str]) -> Ins
             windows=tuple(windows),
             is_cut_short=info.is_cut_short,
             version=version,
-            subtitles=inner_subtitles(local),
+            subtitles=embedded_subtitles(local),
         )
     except VideoDecodeError as error:
-        return Inspected(file, content, problem=error.cause)
+        return Inspection(file, content, problem=error.cause)
     except OSError as error:
-        return Inspected(file, content, problem=error.strerror or str(error), is_passing=True)
+        return Inspection(file, content, problem=error.strerror or str(error), is_temporary=True)
 
 
 def inspect_ahead(
-    files: Iterable[FoundFile],
+    files: Iterable[CandidateFile],
     splitting: Splitting,
     known: frozenset[str],
     workers: int = 0,
     limits: Limits | None = None,
-) -> Iterator[Inspected]:
+) -> Iterator[Inspection]:
     """:func:`inspect` in order; in a process with ``limits``, unless there are no ``workers``.
 
     One process is enough: hashing and probing wait for the disk.
@@ -115,7 +115,7 @@ def inspect_ahead(
     yield from map(inspected, outcomes)
 
 
-def inspection_budget(limits: Limits) -> Budget[FoundFile]:
+def inspection_budget(limits: Limits) -> Budget[CandidateFile]:
     """What looking at a file may cost."""
     return Budget(
         limits.memory,
@@ -124,8 +124,8 @@ def inspection_budget(limits: Limits) -> Budget[FoundFile]:
     )
 
 
-def inspected(outcome: Done[FoundFile, Inspected] | Failed[FoundFile]) -> Inspected:
+def inspected(outcome: Success[CandidateFile, Inspection] | Failure[CandidateFile]) -> Inspection:
     """What looking at a file gave; a problem where it gave nothing."""
-    if isinstance(outcome, Failed):
-        return Inspected(outcome.request, problem=outcome.reason)
+    if isinstance(outcome, Failure):
+        return Inspection(outcome.request, problem=outcome.reason)
     return outcome.result

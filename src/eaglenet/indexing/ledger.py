@@ -1,6 +1,6 @@
 """What is known of each file and content: finished before, begun, hopeless, or new.
 
-The ledger decides and writes nothing: every call that ends a file gives :class:`Settled` back,
+The ledger decides and writes nothing: every call that ends a file gives :class:`FileResult` back,
 for the commit to store and the tally to count.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, split_request
-from eaglenet.indexing.files import FoundFile, tags_of
-from eaglenet.indexing.inspection import Inspected
+from eaglenet.indexing.files import CandidateFile, tags_of
+from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.report import DAMAGED
 from eaglenet.search.store.publishing import missing_clips
 from eaglenet.search.store.tables import ClipKey, ClipRows, ClipStore, FileRow
@@ -22,7 +22,7 @@ Outcome = Literal["encoded", "alias", "unchanged", "failed"]
 
 
 @dataclass(frozen=True)
-class Settled:
+class FileResult:
     """What became of a file in this run."""
 
     row: FileRow
@@ -32,7 +32,7 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Begun:
+class FileProgress:
     """The part of an unfinished file whose clips have been tried in this run."""
 
     size: int
@@ -57,7 +57,7 @@ class _Work:
     is_cut_short: bool = False
     damage: float = 0.0
     """Seconds to the farthest frame that stands in for one that did not decode."""
-    others: list[FoundFile] = field(default_factory=list)
+    others: list[CandidateFile] = field(default_factory=list)
     """The same content, met again meanwhile."""
 
     @property
@@ -98,13 +98,13 @@ class Ledger:
         """Contents of which no clip could be decoded, and why."""
         self._begun: dict[str, _Work] = {}
 
-    def settled_before(self, file: FoundFile, *, retry: bool) -> Settled | None:
+    def check_unchanged(self, file: CandidateFile, *, retry: bool) -> FileResult | None:
         """A file that is as it was, with its tags of today; None where there is work to do."""
         row = self.known.get(file.path)
         if row is None or (row.size, row.modified_ns) != (file.size, file.modified_ns):
             return None
         if row.status == "failed":
-            return None if retry else Settled(row, "failed", is_new=False)
+            return None if retry else FileResult(row, "failed", is_new=False)
         if row.content not in self.whole:
             return None  # Its clips got lost.
         if retry and row.reason and not row.reason.startswith(DAMAGED):
@@ -114,10 +114,10 @@ class Ledger:
             return None
         tags = tags_of(file.path, self.tags)
         if tags is None or tags == row.tags:
-            return Settled(row, "unchanged", is_new=False)
-        return Settled(dataclasses.replace(row, tags=tags), "unchanged")
+            return FileResult(row, "unchanged", is_new=False)
+        return FileResult(dataclasses.replace(row, tags=tags), "unchanged")
 
-    def requests(self, inspected: Iterable[Inspected]) -> Iterator[Inspected | ClipRequest]:
+    def requests(self, inspected: Iterable[Inspection]) -> Iterator[Inspection | ClipRequest]:
         """Each file, and after it the clips to decode of it; a content is asked for once.
 
         May run in another thread: changes nothing here.
@@ -133,7 +133,7 @@ class Ledger:
             windows = {n: w for n, w in enumerate(file.windows) if n not in stored}
             yield from split_request(content, file.file.path, windows, file.version, file.duration)
 
-    def begin(self, inspected: Inspected) -> list[Settled]:
+    def begin(self, inspected: Inspection) -> list[FileResult]:
         """Take a file up, or settle it where nothing of it has to be encoded."""
         file, content = inspected.file, inspected.content
         if not inspected.is_video:
@@ -141,7 +141,7 @@ class Ledger:
         if inspected.problem:
             settled = _failed(file, content, inspected.problem)
             return [
-                dataclasses.replace(settled, is_new=settled.is_new and not inspected.is_passing)
+                dataclasses.replace(settled, is_new=settled.is_new and not inspected.is_temporary)
             ]
         if content in self.whole:
             return [self._alias(file, self.whole[content])]
@@ -173,16 +173,16 @@ class Ledger:
         places = sorted(place for key, place in first.items() if self._is_waited_for(key))
         return rows if len(places) == len(rows) else rows[places]
 
-    def encoded(self, rows: ClipRows) -> list[Settled]:
+    def encoded(self, rows: ClipRows) -> list[FileResult]:
         """Clips of :meth:`wanted` are encoded; gives the files that they complete."""
         return [settled for key in rows.keys for settled in self._tried(key)]
 
-    def failed(self, failure: ClipFailure) -> list[Settled]:
+    def failed(self, failure: ClipFailure) -> list[FileResult]:
         """A clip was given up."""
         if not self._is_waited_for(failure.key):
             return []
         work = self._begun[failure.key[0]]
-        if failure.is_passing:
+        if failure.is_temporary:
             work.unreached = failure.reason
         work.failures.append(failure.reason)
         return self._tried(failure.key)
@@ -193,10 +193,10 @@ class Ledger:
         if work is not None:
             work.damage = max(work.damage, damage.seconds)
 
-    def begun(self) -> list[Begun]:
+    def begun(self) -> list[FileProgress]:
         """How far the files are that are not finished."""
         return [
-            Begun(
+            FileProgress(
                 size=round(work.row.size * (work.asked - len(work.waiting)) / work.asked),
                 seconds=work.row.duration * (work.asked - len(work.waiting)) / work.num_clips,
             )
@@ -232,17 +232,17 @@ class Ledger:
         work = self._begun.get(key[0])
         return work is not None and key[1] in work.waiting
 
-    def _tried(self, key: ClipKey) -> list[Settled]:
+    def _tried(self, key: ClipKey) -> list[FileResult]:
         work = self._begun[key[0]]
         work.waiting.discard(key[1])
         return [] if work.waiting else self._settle(work)
 
-    def _settle(self, work: _Work) -> list[Settled]:
+    def _settle(self, work: _Work) -> list[FileResult]:
         """All clips of a file have been tried."""
         content = work.row.content
         del self._begun[content]
         good = work.num_clips - len(work.failures)
-        first = FoundFile(work.row.path, work.row.size, work.row.modified_ns)
+        first = CandidateFile(work.row.path, work.row.size, work.row.modified_ns)
         if work.unreached:
             # Told and not stored: with a row the next run would take the file for settled.
             told = [_failed(file, content, work.unreached) for file in (first, *work.others)]
@@ -252,9 +252,9 @@ class Ledger:
             return [_failed(file, content, reason) for file in (first, *work.others)]
         row = dataclasses.replace(work.row, num_clips=good, reason=work.reason)
         self.whole[content] = row
-        return [Settled(row, "encoded"), *(self._alias(file, row) for file in work.others)]
+        return [FileResult(row, "encoded"), *(self._alias(file, row) for file in work.others)]
 
-    def _alias(self, file: FoundFile, same: FileRow) -> Settled:
+    def _alias(self, file: CandidateFile, same: FileRow) -> FileResult:
         """The same content under another path, or an unchanged file with a new date."""
         before = self.known.get(file.path)
         tags = tags_of(file.path, self.tags)
@@ -264,14 +264,14 @@ class Ledger:
             same, path=file.path, size=file.size, modified_ns=file.modified_ns, tags=tags
         )
         is_same = before is not None and before.content == same.content
-        return Settled(row, "unchanged" if is_same else "alias")
+        return FileResult(row, "unchanged" if is_same else "alias")
 
 
-def _failed(file: FoundFile, content: str, reason: str) -> Settled:
+def _failed(file: CandidateFile, content: str, reason: str) -> FileResult:
     """A file of which nothing can be stored; what is known of it is kept where that is sound."""
     row = FileRow(file.path, file.size, file.modified_ns, content, "failed", reason)
     # One that could not even be looked at may be a good one; it is tried again the next time.
-    return Settled(row, "failed", is_new=bool(file.modified_ns) and _is_text(file.path))
+    return FileResult(row, "failed", is_new=bool(file.modified_ns) and _is_text(file.path))
 
 
 def _is_text(path: str) -> bool:

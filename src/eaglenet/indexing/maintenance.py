@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from eaglenet.core.errors import StoreError, UsageError, quoted, store_argument
-from eaglenet.core.object_storage import absolute
+from eaglenet.core.errors import StoreError, UsageError, shell_quote, store_option
+from eaglenet.core.object_storage import absolute_location
 from eaglenet.indexing.commit import Commit
 from eaglenet.search.shortlist import Recall, measure_recall
 from eaglenet.search.store.base import Store, open_store
@@ -58,7 +58,7 @@ def _require_whole(store: Store, tables: ClipStore) -> None:
         raise StoreError(
             f"the tables of {store.location} lack {sum(missing.values())} clips of {len(missing)} "
             "files that were indexed; what can be searched now stays searchable. Encode them "
-            f"again with: eaglenet index FOLDER --store {quoted(store.location)}"
+            f"again with: eaglenet index FOLDER --store {shell_quote(store.location)}"
         )
     finished = {row.content for row in tables.files() if row.status == "done"}
     held = sum(content in finished for content, _ in set(tables.clip_keys()))
@@ -67,7 +67,7 @@ def _require_whole(store: Store, tables: ClipStore) -> None:
         raise StoreError(
             f"the tables of {store.location} hold {held} clips, but {searched} can be searched, "
             "which stays searchable. Restore the folder, or bring it up to date with: "
-            f"eaglenet index FOLDER --store {quoted(store.location)}"
+            f"eaglenet index FOLDER --store {shell_quote(store.location)}"
         )
 
 
@@ -84,7 +84,7 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
     What lies on the disk is left alone. Clips stay where another path has the same content.
     """
     store = open_store(location)
-    tops = [absolute(path) for path in paths]
+    tops = [absolute_location(path) for path in paths]
     with store.hold():
         tables = store.tables()
         rows = tables.files()
@@ -96,7 +96,7 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
         if not gone:
             raise UsageError(
                 f"{location} has no file {' or '.join(map(str, paths))}; those it has are listed "
-                f"with: eaglenet store files{store_argument(location)}"
+                f"with: eaglenet store files{store_option(location)}"
             )
         tables.remove_files(gone)
         left = [row for row in rows if row.path not in set(gone)]
@@ -107,7 +107,7 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifyReport:
     """What was compared with its checksums and found whole."""
 
     clips: int
@@ -118,7 +118,7 @@ class Verified:
     """Of words."""
 
 
-def verify(location: str | Path) -> Verified:
+def verify(location: str | Path) -> VerifyReport:
     """Compare every byte that searching trusts, and the tables it is derived from.
 
     Raises a :class:`StoreError` that names the damaged part and the command that mends it.
@@ -143,29 +143,29 @@ def verify(location: str | Path) -> Verified:
             if place is not None and check != snapshot.columns["vector_check"][place]:
                 raise StoreError(
                     f"clips.lance and the snapshot of {location} differ in a clip of {key[0]}; "
-                    f"rebuild the snapshot with: eaglenet store repair --store {quoted(location)}"
+                    f"rebuild the snapshot with: eaglenet store repair --store {shell_quote(location)}"
                 )
     missing = missing_clips(tables)
     if missing:
         raise StoreError(
             f"the tables of {location} lack {sum(missing.values())} clips that were indexed; "
-            f"encode them again with: eaglenet index FOLDER --store {quoted(location)}"
+            f"encode them again with: eaglenet index FOLDER --store {shell_quote(location)}"
         )
     done = [row for row in files if row.status == "done"]
     shown = {path for paths in snapshot.files.paths for path in paths}
     if {row.path for row in done} != shown:
         raise StoreError(
             f"files.lance and the snapshot of {location} list other files; rebuild the snapshot "
-            f"with: eaglenet store repair --store {quoted(location)}"
+            f"with: eaglenet store repair --store {shell_quote(location)}"
         )
     words = store.words()
-    return Verified(len(snapshot), len(done), len(keys), words.verify() if words is not None else 0)
+    return VerifyReport(len(snapshot), len(done), len(keys), words.verify() if words is not None else 0)
 
 
 def _check_levels(store: Store, snapshot: Snapshot) -> None:
     """Whether the clips are levelled by the bank of the store."""
     bank = store.bank()
-    repair_it = f"eaglenet store repair --store {quoted(store.location)}"
+    repair_it = f"eaglenet store repair --store {shell_quote(store.location)}"
     if (None if bank is None else bank.note.file) != snapshot.bank:
         raise StoreError(
             f"the clips of {store.location} are levelled with {snapshot.bank or 'no bank'}, not "

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from eaglenet.core.errors import StoreError, UsageError, quoted
+from eaglenet.core.errors import StoreError, UsageError, shell_quote
 from eaglenet.indexing.files import tags_of
 from eaglenet.indexing.run import IndexOptions
 from eaglenet.search.store.base import kind_of, open_store
@@ -17,7 +17,7 @@ from eaglenet.search.store.base import kind_of, open_store
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
-def settings_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, ...], IndexOptions]:
+def options_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, ...], IndexOptions]:
     """Files and folders that ``store`` was made of, and ``options`` with its clips, frames and
     words."""
     opened = open_store(store)
@@ -28,7 +28,7 @@ def settings_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, 
         options,
         splitting=manifest.splitting,
         fast=manifest.frame_spec.fast,
-        words_of=str(store),
+        transcripts_from=str(store),
     )
     bank = opened.bank() if options.hubness is None else None
     if bank is not None and bank.texts:
@@ -50,7 +50,7 @@ def tags_like(
     }
 
 
-def check_apart(new: str | Path, old: str | Path) -> None:
+def require_distinct_stores(new: str | Path, old: str | Path) -> None:
     """Refuse to build a store on top of the one that has to answer meanwhile."""
     if Path(new).expanduser().resolve() == Path(old).expanduser().resolve():
         raise UsageError(
@@ -59,7 +59,7 @@ def check_apart(new: str | Path, old: str | Path) -> None:
         )
 
 
-def check_complete(new: str | Path, old: str | Path, failed: Iterable[str] = ()) -> None:
+def require_complete(new: str | Path, old: str | Path, failed: Iterable[str] = ()) -> None:
     """Refuse to swap in a store that lacks files of the one it replaces.
 
     A disk that is not there, or a part of the folders, would else take the place of all. ``failed``
@@ -76,7 +76,7 @@ def check_complete(new: str | Path, old: str | Path, failed: Iterable[str] = ())
             f"not swapped: {new} lacks {len(lacking or kept)} of the {len(kept)} files of {old}"
             + (f" ({named})" if named else "")
             + "; run the same command again when they are there; those that are gone for good are "
-            f"forgotten with `eaglenet store remove PATH --store {quoted(old)}`"
+            f"forgotten with `eaglenet store remove PATH --store {shell_quote(old)}`"
         )
 
 

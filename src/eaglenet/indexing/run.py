@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglenet.core.hardware import AUTO
-from eaglenet.core.object_storage import absolute
-from eaglenet.indexing.commit import Commit, Committed
+from eaglenet.core.object_storage import absolute_location
+from eaglenet.indexing.commit import Commit, CommitResult
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
-from eaglenet.indexing.executor import ClipOutcome, Cluster, Executor
+from eaglenet.indexing.executor import ClipOutcome, ClusterOptions, Executor
 from eaglenet.indexing.fetching import is_missing
-from eaglenet.indexing.files import Excluding, FoundFile, unused_tags
-from eaglenet.indexing.inspection import Inspected
-from eaglenet.indexing.ledger import Begun, Ledger, Settled
+from eaglenet.indexing.files import Exclusions, CandidateFile, unused_tags
+from eaglenet.indexing.inspection import Inspection
+from eaglenet.indexing.ledger import FileProgress, Ledger, FileResult
 from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
-from eaglenet.indexing.transcripts import WordsRun
+from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.search.shortlist import is_exact
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.store.tables import FileRow
@@ -42,21 +42,21 @@ class Tally:
         self._total = self._bytes_total = self._bytes_done = 0
         self._done = self._skipped = self._clips = 0
         self._hours_done = 0.0
-        self._uncommitted: dict[str, Begun] = {}
+        self._uncommitted: dict[str, FileProgress] = {}
         """Files that are settled and wait for their commit."""
 
-    def begin(self, todo: Sequence[FoundFile]) -> None:
+    def begin(self, todo: Sequence[CandidateFile]) -> None:
         """These files have to be looked at."""
         self._todo = {file.path for file in todo}
         self._total, self._bytes_total = len(todo), sum(file.size for file in todo)
 
-    def settle(self, settled: Settled) -> None:
+    def settle(self, settled: FileResult) -> None:
         """Count a file; what is wrong with it is noted."""
         row = settled.row
         self._outcomes[settled.outcome] += 1
         if row.path in self._todo:
             seconds = row.duration if row.status == "done" else 0.0
-            self._uncommitted[row.path] = Begun(row.size, seconds)
+            self._uncommitted[row.path] = FileProgress(row.size, seconds)
         if settled.outcome == "encoded":
             self._seconds += row.duration
             self._pictures += row.duration == 0
@@ -72,7 +72,7 @@ class Tally:
             self._problems.pop(path, None)
             self._damaged.pop(path, None)
 
-    def commit(self, committed: Committed, begun: Sequence[Begun] = ()) -> IndexProgress:
+    def commit(self, committed: CommitResult, begun: Sequence[FileProgress] = ()) -> IndexProgress:
         """Count what is safely stored; gives what there is to tell."""
         self._clips += committed.clips
         for row in committed.rows:
@@ -85,7 +85,7 @@ class Tally:
                 self._hours_done += row.duration / 3600 if row.status == "done" else 0.0
         return self.progress(begun, path=committed.rows[-1].path if committed.rows else "")
 
-    def progress(self, begun: Sequence[Begun], path: str = "") -> IndexProgress:
+    def progress(self, begun: Sequence[FileProgress], path: str = "") -> IndexProgress:
         """How far the run is now; ``begun``: the parts of files that are not finished."""
         parts = (*self._uncommitted.values(), *begun)
         return IndexProgress(
@@ -148,7 +148,7 @@ class IndexOptions:
     """What one file may cost."""
     executor: str = "local"
     """Who works: a name in ``EXECUTORS``."""
-    cluster: Cluster = field(default_factory=Cluster)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
     """For an executor of many machines."""
     subtitles: bool = True
     """Index subtitles inside and beside the files."""
@@ -156,7 +156,7 @@ class IndexOptions:
     """Index text in frames; needs ``eaglenet[ocr]``."""
     listen: str | None = None
     """Index speech with this model of faster-whisper; needs ``eaglenet[speech]``."""
-    words_of: str | None = None
+    transcripts_from: str | None = None
     """Another store: what was heard and read in the same files is taken from there."""
     hubness: str | Sequence[str] | None = None
     """Sentences that level clips which answer everything: see ``search.hubness.Choice``."""
@@ -170,7 +170,7 @@ class IndexRun:
         ledger: Ledger,
         commit: Commit,
         tally: Tally,
-        words: WordsRun,
+        words: TranscriptRun,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.ledger = ledger
@@ -179,13 +179,13 @@ class IndexRun:
         self.on_progress = on_progress
         self.words = words
         self._told = time.monotonic()
-        self._inspected: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
+        self._inspected: queue.SimpleQueue[Inspection] = queue.SimpleQueue()
 
-    def todo(self, found: Iterable[FoundFile], *, retry: bool = False) -> list[FoundFile]:
+    def todo(self, found: Iterable[CandidateFile], *, retry: bool = False) -> list[CandidateFile]:
         """The files that have to be looked at; all others are settled at once."""
         todo = []
         for file in found:
-            settled = self.ledger.settled_before(file, retry=retry)
+            settled = self.ledger.check_unchanged(file, retry=retry)
             if settled is None:
                 todo.append(file)
             else:
@@ -193,7 +193,7 @@ class IndexRun:
         self.tally.begin(todo)
         return todo
 
-    def encode(self, todo: Sequence[FoundFile], executor: Executor) -> None:
+    def encode(self, todo: Sequence[CandidateFile], executor: Executor) -> None:
         """Have the clips of these files encoded, and commit now and then."""
         if todo:
             self._tell(self.tally.progress(()))
@@ -212,14 +212,14 @@ class IndexRun:
             self._write()
             self.words.write()
 
-    def done(self, found: Iterable[FoundFile]) -> list[FileRow]:
+    def done(self, found: Iterable[CandidateFile]) -> list[FileRow]:
         """The rows of those of these files that are in the store."""
         rows = (self.ledger.known.get(file.path) for file in found)
         return [row for row in rows if row is not None and row.status == "done"]
 
     def finish(
         self,
-        found: Sequence[FoundFile],
+        found: Sequence[CandidateFile],
         roots: Sequence[str | Path],
         *,
         drop_missing: bool = False,
@@ -242,14 +242,14 @@ class IndexRun:
             unused_tags=unused_tags([file.path for file in found], self.ledger.tags),
         )
 
-    def _requests(self, inspected: Iterable[Inspected]) -> Iterator[ClipRequest]:
+    def _requests(self, inspected: Iterable[Inspection]) -> Iterator[ClipRequest]:
         """Clips to decode, found file by file while earlier ones are being decoded.
 
         May run in another thread: it changes nothing, but leaves what was inspected in a queue,
         always before the requests that depend on it.
         """
         for item in self.ledger.requests(inspected):
-            if isinstance(item, Inspected):
+            if isinstance(item, Inspection):
                 self._inspected.put(item)
             else:
                 yield item
@@ -271,7 +271,7 @@ class IndexRun:
             self.commit.add_clips(rows)
             self._settle(self.ledger.encoded(rows))
 
-    def _settle(self, files: Iterable[Settled]) -> None:
+    def _settle(self, files: Iterable[FileResult]) -> None:
         for settled in files:
             self.tally.settle(settled)
             if settled.is_new:
@@ -297,8 +297,8 @@ class IndexRun:
 
         One that this run has found is not looked for again: on object storage each is a request.
         """
-        folders = [Excluding(Path(root), exclude) for root in roots if Path(root).is_dir()]
-        tops = [absolute(root) for root in roots]
+        folders = [Exclusions(Path(root), exclude) for root in roots if Path(root).is_dir()]
+        tops = [absolute_location(root) for root in roots]
         return [
             path
             for path in self.ledger.known

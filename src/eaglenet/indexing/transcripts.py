@@ -15,19 +15,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from eaglenet.core.errors import VideoDecodeError
-from eaglenet.core.progress import Progress, tell
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import WordKind
-from eaglenet.indexing.files import is_gone
-from eaglenet.indexing.inspection import InnerSubtitles, Inspected, inner_subtitles
+from eaglenet.indexing.files import is_missing_file
+from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, embedded_subtitles
 from eaglenet.indexing.report import FileProblem
 from eaglenet.search.store.tables import ClipStore, FileRow
 from eaglenet.search.store.words import SourceRow, WordIndex, WordRow, source_key
-from eaglenet.transcripts.lines import Line, analyse
-from eaglenet.transcripts.ocr import DistinctFrame, TextReader, TextTracker, distinct_frames
-from eaglenet.transcripts.speech import RATE, Listener, Samples, decode_sound
+from eaglenet.transcripts.lines import TranscriptLine, analyse
+from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
+from eaglenet.transcripts.speech import RATE, SpeechModel, Samples, decode_audio
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Failed, map_ahead
+from eaglenet.video.pool import Budget, Failure, map_ahead
 
 READER = "subtitles 1"
 """Changed where subtitles are read differently, so that all are read again."""
@@ -44,7 +44,7 @@ class _Inner:
     duration: float
 
 
-class WordsRun:
+class TranscriptRun:
     """The words of one store during one run."""
 
     def __init__(self, tables: ClipStore, *, retry: bool = False, subtitles: bool = True) -> None:
@@ -55,10 +55,10 @@ class WordsRun:
         self.known = {row.key: row for row in self.words.sources()}
         self.added = 0
         self.problems: dict[str, str] = {}
-        self._waiting: dict[str, tuple[SourceRow, Sequence[Line]]] = {}
+        self._waiting: dict[str, tuple[SourceRow, Sequence[TranscriptLine]]] = {}
         self._waiting_lines = 0
 
-    def inspected(self, item: Inspected) -> None:
+    def inspected(self, item: Inspection) -> None:
         """Take the subtitles of a file that was just looked at."""
         if item.subtitles is not None and self.subtitles:
             self._take_inner(item.content, item.file.path, item.subtitles)
@@ -102,7 +102,7 @@ class WordsRun:
         self.known.update((row.key, row) for row in rows)
         self.added += sum(row.lines for row in rows)
 
-    def store_part(self, row: SourceRow, lines: Sequence[Line]) -> None:
+    def store_part(self, row: SourceRow, lines: Sequence[TranscriptLine]) -> None:
         """Store more lines of a source, and how far it is read."""
         self.words.add_lines(word_rows(row, lines))
         self.words.put_sources([row])
@@ -145,7 +145,7 @@ class WordsRun:
                 self.problems[file.path] = before.reason
                 return
         row = SourceRow(content, "subtitle", file.path, file.size, file.modified_ns, READER, "done")
-        lines: list[Line] = []
+        lines: list[TranscriptLine] = []
         try:
             lines = read_subtitles(Path(file.path))
         except (OSError, ValueError) as error:
@@ -169,20 +169,20 @@ class WordsRun:
             _inner_of, requests, workers=min(workers, 1 if requests else 0), budget=budget
         ):
             found = (
-                InnerSubtitles(problem=f"its subtitles: {outcome.reason}")
-                if isinstance(outcome, Failed)
+                EmbeddedSubtitles(problem=f"its subtitles: {outcome.reason}")
+                if isinstance(outcome, Failure)
                 else outcome.result
             )
             self._take_inner(outcome.request.content, outcome.request.path, found)
 
-    def _take_inner(self, content: str, path: str, found: InnerSubtitles) -> None:
+    def _take_inner(self, content: str, path: str, found: EmbeddedSubtitles) -> None:
         row = SourceRow(content, "subtitle", "", 0, 0, READER, "done")
         if found.problem:
             self.problems[path] = found.problem
             row = replace(row, status="failed", reason=found.problem)
         self._take(row, found.lines)
 
-    def _take(self, row: SourceRow, lines: Sequence[Line]) -> None:
+    def _take(self, row: SourceRow, lines: Sequence[TranscriptLine]) -> None:
         self._waiting[row.key] = replace(row, lines=len(lines)), lines
         self._waiting_lines += len(lines)
         if self._waiting_lines >= COMMIT_LINES:
@@ -209,7 +209,7 @@ class WordsRun:
             if row.path
             and row.content in beside
             and row.path not in {file.path for file in beside[row.content]}
-            and (os.path.dirname(row.path) in folders or is_gone(row.path))
+            and (os.path.dirname(row.path) in folders or is_missing_file(row.path))
         ]
         self._forget(gone)
 
@@ -225,7 +225,7 @@ class WordsRun:
         return tuple(FileProblem(path, reason) for path, reason in self.problems.items())
 
 
-def word_rows(source: SourceRow, lines: Iterable[Line]) -> list[WordRow]:
+def word_rows(source: SourceRow, lines: Iterable[TranscriptLine]) -> list[WordRow]:
     """The lines of a source as they are stored."""
     return [
         WordRow(
@@ -242,11 +242,11 @@ def word_rows(source: SourceRow, lines: Iterable[Line]) -> list[WordRow]:
     ]
 
 
-def _inner_of(request: _Inner) -> InnerSubtitles:
-    return inner_subtitles(request.path)
+def _inner_of(request: _Inner) -> EmbeddedSubtitles:
+    return embedded_subtitles(request.path)
 
 
-# Speech and text in frames: files are decoded ahead in parts, models read them here.
+# SpeechRecognizer and text in frames: files are decoded ahead in parts, models read them here.
 
 PREFETCH = 2
 TEXT_SECONDS = 20.0
@@ -258,7 +258,7 @@ QUIET_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
-class PartRequest:
+class ChunkRequest:
     """A part of a file to be decoded; the last one goes on to the end of the file."""
 
     content: str
@@ -270,14 +270,14 @@ class PartRequest:
 
 
 @dataclass(frozen=True)
-class ReadPart:
+class ChunkLines:
     """Lines that are over, and the second up to which everything is."""
 
-    lines: Sequence[Line]
+    lines: Sequence[TranscriptLine]
     until: float
 
 
-class PartReader(Protocol):
+class Recognizer(Protocol):
     """Reads one kind of words, file by file and part by part."""
 
     kind: WordKind
@@ -292,7 +292,7 @@ class PartReader(Protocol):
         ...
 
     @property
-    def decode(self) -> Callable[[PartRequest], Any]:
+    def decode(self) -> Callable[[ChunkRequest], Any]:
         """Done ahead in processes with limits."""
         ...
 
@@ -300,58 +300,58 @@ class PartReader(Protocol):
         """Another file comes."""
         ...
 
-    def read(self, request: PartRequest, decoded: Any) -> ReadPart: ...
+    def read(self, request: ChunkRequest, decoded: Any) -> ChunkLines: ...
 
 
-class FrameText:
+class OnScreenTextRecognizer:
     """Text in the frames that differ, each as long as it is shown."""
 
     kind: WordKind = "text"
     title = "reading text in frames"
     seconds = TEXT_SECONDS
 
-    def __init__(self, reader: TextReader) -> None:
+    def __init__(self, reader: OcrModel) -> None:
         self.reader = reader
         self.name = reader.name
-        self.decode = decode_frames
+        self.decode = decode_frame_chunk
         self._tracker = TextTracker()
 
     def begin(self) -> None:
         self._tracker = TextTracker()
 
-    def read(self, request: PartRequest, decoded: Sequence[DistinctFrame]) -> ReadPart:
-        lines: list[Line] = []
+    def read(self, request: ChunkRequest, decoded: Sequence[DistinctFrame]) -> ChunkLines:
+        lines: list[TranscriptLine] = []
         for frame in decoded:
             lines += self._tracker.feed(frame, self.reader.read(frame))
         if request.is_last:
             lines += self._tracker.finish()
         begun = self._tracker.begun
-        return ReadPart(lines, request.end if begun is None else min(begun, request.end))
+        return ChunkLines(lines, request.end if begun is None else min(begun, request.end))
 
 
-class Speech:
+class SpeechRecognizer:
     """What is said."""
 
     kind: WordKind = "speech"
     title = "listening to speech"
     seconds = SPEECH_SECONDS
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: SpeechModel) -> None:
         self.listener = listener
         self.name = listener.name
-        self.decode = decode_speech
+        self.decode = decode_audio_chunk
 
     def begin(self) -> None:
         """Parts are heard on their own."""
 
-    def read(self, request: PartRequest, decoded: SoundPart | None) -> ReadPart:
+    def read(self, request: ChunkRequest, decoded: AudioChunk | None) -> ChunkLines:
         if decoded is None:
-            return ReadPart([], float("inf"))
-        return ReadPart(self.listener.listen(decoded.samples, decoded.start), decoded.end)
+            return ChunkLines([], float("inf"))
+        return ChunkLines(self.listener.listen(decoded.samples, decoded.start), decoded.end)
 
 
 @dataclass(frozen=True)
-class SoundPart:
+class AudioChunk:
     """Samples between two quiet moments."""
 
     samples: Samples
@@ -359,14 +359,14 @@ class SoundPart:
     end: float
 
 
-def decode_frames(request: PartRequest) -> list[DistinctFrame]:
+def decode_frame_chunk(request: ChunkRequest) -> list[DistinctFrame]:
     """The frames of a part that differ."""
     return distinct_frames(
         request.path, request.start, float("inf") if request.is_last else request.end
     )
 
 
-def decode_speech(request: PartRequest) -> SoundPart | None:
+def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     """The sound of a part, from a quiet moment to a quiet moment; None where there is none.
 
     Both ends depend on the sound around them alone, so neighbouring parts meet.
@@ -374,7 +374,7 @@ def decode_speech(request: PartRequest) -> SoundPart | None:
     first = max(request.start - QUIET_SECONDS, 0.0)
     last = request.end + (1.0 if request.is_last else QUIET_SECONDS)
     try:
-        samples = decode_sound(request.path, first, last)
+        samples = decode_audio(request.path, first, last)
     except VideoDecodeError:
         return None  # Shown all the same, so it is a photograph.
     if samples is None:
@@ -386,7 +386,7 @@ def decode_speech(request: PartRequest) -> SoundPart | None:
         around = round((request.end - QUIET_SECONDS - first) * RATE)
         end = around + quietest(samples[around:], 2 * QUIET_SECONDS)
     until = float("inf") if request.is_last else first + end / RATE
-    return SoundPart(samples[begin:end], first + begin / RATE, until)
+    return AudioChunk(samples[begin:end], first + begin / RATE, until)
 
 
 def quietest(samples: Samples, seconds: float) -> int:
@@ -399,13 +399,13 @@ def quietest(samples: Samples, seconds: float) -> int:
     return int(energy.argmin()) * step + step // 2
 
 
-class PartsRun:
+class RecognitionRun:
     """Reads one kind of words of the files of a run."""
 
     def __init__(
         self,
-        words: WordsRun,
-        reader: PartReader,
+        words: TranscriptRun,
+        reader: Recognizer,
         limits: Limits,
         progress: Progress | None = None,
     ) -> None:
@@ -417,14 +417,14 @@ class PartsRun:
     def run(self, files: Iterable[FileRow], workers: int) -> None:
         """Read what is not read yet; a file that fails is reported and the next one read."""
         wanted = self._wanted(files)
-        budget: Budget[PartRequest] = Budget(
+        budget: Budget[ChunkRequest] = Budget(
             self.limits.memory,
             lambda request: request.content,
             lambda request: self.limits.time_for(request.duration),
         )
         total = sum(1 for _ in self._requests(wanted))
         if total:
-            tell(self.progress, self.reader.title, 0, total)
+            report_progress(self.progress, self.reader.title, 0, total)
         given_up: set[str] = set()
         now: SourceRow | None = None
         outcomes = map_ahead(
@@ -436,12 +436,12 @@ class PartsRun:
         )
         for number, outcome in enumerate(outcomes):
             request = outcome.request
-            tell(self.progress, self.reader.title, number, total, os.path.basename(request.path))
+            report_progress(self.progress, self.reader.title, number, total, os.path.basename(request.path))
             if request.content in given_up:
                 continue
             if now is None or now.content != request.content:
                 now = self._begin(wanted[request.content])
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, Failure):
                 given_up.add(request.content)
                 self._fail(now, request.path, outcome.reason)
                 continue
@@ -450,7 +450,7 @@ class PartsRun:
             now = replace(now, until=until, lines=now.lines + len(part.lines))
             self.words.store_part(now, part.lines)
         if total:
-            tell(self.progress, self.reader.title, total, total)
+            report_progress(self.progress, self.reader.title, total, total)
 
     def _wanted(self, files: Iterable[FileRow]) -> dict[str, tuple[FileRow, float]]:
         """Files by content, and the second to begin at."""
@@ -465,7 +465,7 @@ class PartsRun:
                 wanted.setdefault(file.content, (file, row.until))
         return wanted
 
-    def _requests(self, wanted: dict[str, tuple[FileRow, float]]) -> Iterator[PartRequest]:
+    def _requests(self, wanted: dict[str, tuple[FileRow, float]]) -> Iterator[ChunkRequest]:
         size = self.reader.seconds
         for content, (file, begin) in wanted.items():
             # On the grid, so that parts meet wherever the last run was interrupted.
@@ -475,7 +475,7 @@ class PartsRun:
                 end = start + size
                 is_last = end >= file.duration
                 end = max(file.duration, start) if is_last else end
-                yield PartRequest(content, file.path, start, end, is_last, file.duration)
+                yield ChunkRequest(content, file.path, start, end, is_last, file.duration)
                 if is_last:
                     break
                 start = end

@@ -22,7 +22,7 @@ from eaglenet.indexing.report import IndexReport
 from eaglenet.indexing.run import IndexOptions
 from eaglenet.methods.base import Method
 from eaglenet.search.model import load_model, model_of, put_on
-from eaglenet.video.containers import may_be_video
+from eaglenet.video.containers import looks_like_video
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def watch(
     if method is None:
         method = put_on(load_model(model), options.device)
     wait = wait or waiter(roots, interval)
-    guard = Guard(roots)
+    guard = MountGuard(roots)
     done: State | None = None
     before: State | None = None
     changed_at = time.monotonic()
@@ -79,14 +79,14 @@ def look(roots: Sequence[Path], store: str | Path, exclude: Sequence[str] = ()) 
     """The files that would be indexed; None where a folder went away meanwhile."""
     leave_out = Path(store).expanduser()
     try:
-        found = find_videos(roots, may_be_video, leave_out=leave_out, exclude=exclude)
+        found = find_videos(roots, looks_like_video, leave_out=leave_out, exclude=exclude)
         return {file.path: (file.size, file.modified_ns) for file in found}
     except OSError as error:
         logger.warning("%s; looking again later", error)
         return None
 
 
-class Guard:
+class MountGuard:
     """Whether folders are what they were when watching began."""
 
     def __init__(self, roots: Sequence[Path]) -> None:

@@ -18,7 +18,7 @@ MAX_SECONDS = 1e6
 
 
 @dataclass(frozen=True)
-class Line:
+class TranscriptLine:
     """``start`` and ``end`` in seconds of the file; ``language`` empty where nothing tells it."""
 
     start: float
@@ -27,13 +27,13 @@ class Line:
     language: str = ""
 
 
-def clean_lines(lines: Iterable[Line]) -> list[Line]:
+def clean_lines(lines: Iterable[TranscriptLine]) -> list[TranscriptLine]:
     """In order of time, each once, without what no one could read or find.
 
-    >>> clean_lines([Line(2, 1, " so\\n it goes "), Line(1, 3, "")])
-    [Line(start=2.0, end=2.0, text='so it goes', language='')]
+    >>> clean_lines([TranscriptLine(2, 1, " so\\n it goes "), TranscriptLine(1, 3, "")])
+    [TranscriptLine(start=2.0, end=2.0, text='so it goes', language='')]
     """
-    found: dict[Line, None] = {}
+    found: dict[TranscriptLine, None] = {}
     for line in lines:
         if len(found) >= MAX_LINES:
             break
@@ -43,7 +43,7 @@ def clean_lines(lines: Iterable[Line]) -> list[Line]:
             continue
         start = max(start, 0.0)
         end = min(end, MAX_SECONDS) if math.isfinite(end) and end >= start else start
-        found[Line(start, end, text, line.language[:35])] = None
+        found[TranscriptLine(start, end, text, line.language[:35])] = None
     return sorted(found, key=lambda line: (line.start, line.end))
 
 
@@ -134,7 +134,7 @@ def singular(word: str) -> str:
     return word
 
 
-def phrase_places(terms: Sequence[Term], phrase: Sequence[str]) -> list[tuple[int, int]]:
+def phrase_spans(terms: Sequence[Term], phrase: Sequence[str]) -> list[tuple[int, int]]:
     """Characters of a text in which the terms of a phrase follow each other."""
     size = len(phrase)
     return [

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import num_cores
-from eaglenet.transcripts.lines import Line, analyse, clean_lines
-from eaglenet.video.containers import is_picture
-from eaglenet.video.images import still_pixels
+from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
+from eaglenet.video.containers import is_image
+from eaglenet.video.images import image_pixels
 from eaglenet.video.picking import decode_through
 from eaglenet.video.pixels import Pixels
 from eaglenet.video.source import VideoSource, open_video
@@ -47,8 +47,8 @@ class DistinctFrame:
 
 def distinct_frames(path: str | Path, start: float, end: float) -> list[DistinctFrame]:
     """A frame a second from ``start`` on, without those that look like the one before."""
-    if is_picture(path):
-        return [DistinctFrame(0.0, 0.0, still_pixels(path, STILL_SIDE))]
+    if is_image(path):
+        return [DistinctFrame(0.0, 0.0, image_pixels(path, STILL_SIDE))]
     with open_video(path, threads=1) as source:
         return _distinct(source, start, end)
 
@@ -105,14 +105,14 @@ MOST_OPEN = 200
 
 
 @dataclass(frozen=True)
-class ReadText:
+class RecognizedText:
     """A text in a frame; ``score`` from 0 to 1."""
 
     text: str
     score: float
 
 
-class TextReader:
+class OcrModel:
     """Reads frames. Made once: loading the models takes a second."""
 
     def __init__(self) -> None:
@@ -135,14 +135,14 @@ class TextReader:
             ) from error
         return rapidocr
 
-    def read(self, frame: DistinctFrame) -> list[ReadText]:
+    def read(self, frame: DistinctFrame) -> list[RecognizedText]:
         """The texts of a frame, from top to bottom."""
         # [3, height, width] RGB to the [height, width, 3] BGR of OpenCV.
         picture = np.ascontiguousarray(frame.pixels[::-1].transpose(1, 2, 0))
         result = self._read(picture)
         texts, scores = getattr(result, "txts", None), getattr(result, "scores", None)
         return [
-            ReadText(str(text), float(score))
+            RecognizedText(str(text), float(score))
             for text, score in zip(texts or (), scores or (), strict=False)
             if score >= LEAST_SCORE and sum(map(str.isalnum, text)) >= LEAST_SIGNS
         ]
@@ -163,7 +163,7 @@ class TextTracker:
     def __init__(self) -> None:
         self._open: list[_Open] = []
 
-    def feed(self, frame: DistinctFrame, texts: Sequence[ReadText]) -> list[Line]:
+    def feed(self, frame: DistinctFrame, texts: Sequence[RecognizedText]) -> list[TranscriptLine]:
         """Take the texts of the next frame; gives the lines that are over."""
         over = [each for each in self._open if frame.start - each.end > GAP]
         self._open = [each for each in self._open if frame.start - each.end <= GAP]
@@ -182,7 +182,7 @@ class TextTracker:
             over.append(self._open.pop(0))
         return _lines(over)
 
-    def finish(self) -> list[Line]:
+    def finish(self) -> list[TranscriptLine]:
         """The lines that are still on show."""
         over, self._open = self._open, []
         return _lines(over)
@@ -210,5 +210,5 @@ def _are_other_numbers(first: str, second: str) -> bool:
     return digits[0] != digits[1]
 
 
-def _lines(texts: Sequence[_Open]) -> list[Line]:
-    return clean_lines(Line(each.start, each.end, each.text) for each in texts)
+def _lines(texts: Sequence[_Open]) -> list[TranscriptLine]:
+    return clean_lines(TranscriptLine(each.start, each.end, each.text) for each in texts)

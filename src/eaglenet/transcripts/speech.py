@@ -1,4 +1,4 @@
-"""Speech, heard by faster-whisper: the only file that imports it."""
+"""SpeechRecognizer, heard by faster-whisper: the only file that imports it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import ModelNotFoundError, UsageError
-from eaglenet.transcripts.lines import Line, clean_lines
+from eaglenet.transcripts.lines import TranscriptLine, clean_lines
 from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
 
@@ -25,7 +25,7 @@ EARLY = (0.5, 10.0, 60.0)
 Samples = NDArray[np.float32]
 
 
-def decode_sound(path: str | Path, start: float, end: float) -> Samples | None:
+def decode_audio(path: str | Path, start: float, end: float) -> Samples | None:
     """One channel of ``[start, end)`` seconds, silent where the file has none.
 
     None where the file has no sound at all. Shorter than asked where the file ends.
@@ -91,7 +91,7 @@ def _frames(container: Any, stream: Any) -> Iterator[tuple[float, Samples]]:
                 yield begin, values
 
 
-class Listener:
+class SpeechModel:
     """Writes down what is said.
 
     ``model``: a size (tiny, base, small, medium, large-v3, turbo), a folder or a hub id, all in
@@ -125,7 +125,7 @@ class Listener:
             ) from error
         return faster_whisper
 
-    def listen(self, samples: Samples, start: float = 0.0, *, vad: bool = True) -> list[Line]:
+    def listen(self, samples: Samples, start: float = 0.0, *, vad: bool = True) -> list[TranscriptLine]:
         """Lines of what is said, in the language that is heard; ``start``: of the samples.
 
         ``vad``: leave silence out first, in which the model makes up words.
@@ -139,7 +139,7 @@ class Listener:
         )
         length = len(samples) / RATE
         return clean_lines(
-            Line(
+            TranscriptLine(
                 start + min(segment.start, length),
                 start + min(segment.end, length),
                 segment.text,

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from eaglenet.core import untrusted
-from eaglenet.transcripts.lines import Line, clean_lines
+from eaglenet.transcripts.lines import TranscriptLine, clean_lines
 from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
 
@@ -32,7 +32,7 @@ ASS_FORMAT = "Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect,
 """Where a file does not name its columns."""
 
 
-def read_subtitles(path: Path) -> list[Line]:
+def read_subtitles(path: Path) -> list[TranscriptLine]:
     """The lines of a subtitle file; ``ValueError`` or ``OSError`` says why there are none."""
     text = decode(untrusted.read_bytes(path, MAX_BYTES))
     lines = clean_lines(READERS[path.suffix.lower()](text))
@@ -74,7 +74,7 @@ def plain_text(text: str) -> str:
     return html.unescape(_STYLE.sub("", _TAG.sub("", text)))
 
 
-def cues(text: str) -> Iterator[Line]:
+def cues(text: str) -> Iterator[TranscriptLine]:
     """Lines of SubRip and WebVTT: times with an arrow, then text up to an empty line."""
     times: tuple[float, float] | None = None
     words: list[str] = []
@@ -83,7 +83,7 @@ def cues(text: str) -> Iterator[Line]:
         if match is None:
             if not line.strip():
                 if times is not None:
-                    yield Line(*times, plain_text("\n".join(words)))
+                    yield TranscriptLine(*times, plain_text("\n".join(words)))
                 times, words = None, []
             elif times is not None and len(words) < 64:
                 words.append(line)
@@ -91,14 +91,14 @@ def cues(text: str) -> Iterator[Line]:
         if times is not None:
             # No empty line between two cues: the last line was the number of this one.
             kept = words[:-1] if words and words[-1].strip().isdigit() else words
-            yield Line(*times, plain_text("\n".join(kept)))
+            yield TranscriptLine(*times, plain_text("\n".join(kept)))
         groups = match.groups()
         times, words = (_seconds(groups[:4]), _seconds(groups[4:])), []
     if times is not None:
-        yield Line(*times, plain_text("\n".join(words)))
+        yield TranscriptLine(*times, plain_text("\n".join(words)))
 
 
-def events(text: str) -> Iterator[Line]:
+def events(text: str) -> Iterator[TranscriptLine]:
     """Lines of SubStation Alpha: ``Dialogue:`` with the columns that ``Format:`` names."""
     columns = _columns(ASS_FORMAT)
     section = "[events]"
@@ -118,7 +118,7 @@ def events(text: str) -> Iterator[Line]:
             )
             if start is not None and end is not None:
                 words = event_text(values.get("text", ""))
-                yield Line(_seconds(start.groups()), _seconds(end.groups()), words)
+                yield TranscriptLine(_seconds(start.groups()), _seconds(end.groups()), words)
 
 
 def event_text(text: str) -> str:
@@ -128,7 +128,7 @@ def event_text(text: str) -> str:
     return plain_text(text.replace("\\N", "\n").replace("\\n", "\n").replace("\\h", " "))
 
 
-READERS: dict[str, Callable[[str], Iterator[Line]]] = {
+READERS: dict[str, Callable[[str], Iterator[TranscriptLine]]] = {
     ".srt": cues,
     ".vtt": cues,
     ".ass": events,
@@ -337,13 +337,13 @@ ASS_FIELDS = 8
 """Before the text of an event in Matroska: its number, layer, style, name, margins, effect."""
 
 
-def read_inner_subtitles(path: str | Path) -> list[Line]:
+def read_embedded_subtitles(path: str | Path) -> list[TranscriptLine]:
     """Every line of every text stream, with its stream's language."""
     streams, packets = read_text_streams(path)
     return clean_lines(_lines({stream.number: stream for stream in streams}, packets))
 
 
-def _lines(streams: dict[int, TextStream], packets: Iterator[TextPacket]) -> Iterator[Line]:
+def _lines(streams: dict[int, TextStream], packets: Iterator[TextPacket]) -> Iterator[TranscriptLine]:
     for packet in packets:
         stream = streams[packet.stream]
         if stream.codec in ("ass", "ssa"):
@@ -351,4 +351,4 @@ def _lines(streams: dict[int, TextStream], packets: Iterator[TextPacket]) -> Ite
             text = event_text(fields[-1]) if len(fields) > ASS_FIELDS else ""
         else:
             text = plain_text(packet.text)
-        yield Line(packet.start, packet.end, text, short_language(stream.language))
+        yield TranscriptLine(packet.start, packet.end, text, short_language(stream.language))

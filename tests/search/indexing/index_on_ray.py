@@ -9,7 +9,7 @@ from synthetic_store import BagMethod
 
 from eaglenet.cluster import ray_executor
 from eaglenet.indexing import commit, index
-from eaglenet.indexing.executor import Cluster
+from eaglenet.indexing.executor import ClusterOptions
 from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.store.manifest import Splitting
 
@@ -23,7 +23,7 @@ def main(address: str, folder: str, store: str) -> None:
     commit.COMMIT_CLIPS = ray_executor.CALL_CLIPS = ray_executor.FIRST_CALL = 4
     commit.PAUSE = 0.0
     options = index.IndexOptions(
-        splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=Cluster(address)
+        splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=ClusterOptions(address)
     )
     index.index_videos(
         [folder], store, "bag", method=BagMethod(), options=options, on_progress=say_what_is_done

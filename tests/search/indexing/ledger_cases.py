@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eaglenet.indexing.files import FoundFile
-from eaglenet.indexing.inspection import Inspected
+from eaglenet.indexing.files import CandidateFile
+from eaglenet.indexing.inspection import Inspection
 from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
 
 WINDOWS = ((0.0, 6.0), (5.0, 11.0), (10.0, 14.0))
@@ -28,15 +28,15 @@ class FakeTables:
         return [key for key in self.keys if contents is None or key[0] in contents]
 
 
-def found(path: str, modified_ns: int = 5, size: int = 100) -> FoundFile:
+def found(path: str, modified_ns: int = 5, size: int = 100) -> CandidateFile:
     """A file on disk."""
-    return FoundFile(path, size, modified_ns)
+    return CandidateFile(path, size, modified_ns)
 
 
-def inspected(path: str, content: str, **changes: object) -> Inspected:
+def inspected(path: str, content: str, **changes: object) -> Inspection:
     """A file of three clips that was looked at."""
     values = {"duration": 14.0, "width": 40, "height": 24, "windows": WINDOWS, **changes}
-    return Inspected(found(path), content, **values)
+    return Inspection(found(path), content, **values)
 
 
 def rows_of(*keys: ClipKey) -> ClipRows:

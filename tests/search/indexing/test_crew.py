@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from eaglenet.cluster import workers
-from eaglenet.cluster.workers import Crew, LostWorkerError
+from eaglenet.cluster.workers import WorkerPool, LostWorkerError
 from eaglenet.core.errors import EagleNetError
-from eaglenet.video.pool import Done, Failed
+from eaglenet.video.pool import Success, Failure
 
 
 class FragileHands:
@@ -59,10 +59,10 @@ class FragileHands:
 @pytest.mark.parametrize("seed", range(20))
 def test_every_item_gets_one_outcome_although_workers_are_lost(seed: int) -> None:
     hands = FragileHands(loss=0.3, seed=seed, bad_starts=seed % 3)
-    outcomes = list(Crew(hands, size=1 + seed % 4).map(iter(range(57))))
+    outcomes = list(WorkerPool(hands, size=1 + seed % 4).map(iter(range(57))))
     assert sorted(outcome.request for outcome in outcomes) == list(range(57))
     for outcome in outcomes:
-        if isinstance(outcome, Done):
+        if isinstance(outcome, Success):
             assert outcome.result == outcome.request**2
     assert hands.most_alive <= 1 + seed % 4
     assert not hands.alive
@@ -75,8 +75,8 @@ def test_an_item_that_ends_every_worker_is_given_up_and_the_others_are_not() -> 
                 self.alive.discard(self.calls[call][0])
             return super().result(call)
 
-    outcomes = list(Crew(Poisoned(0.0, seed=1), size=1).map(iter(range(40))))
-    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    outcomes = list(WorkerPool(Poisoned(0.0, seed=1), size=1).map(iter(range(40))))
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     assert [outcome.request for outcome in failed if outcome.request == 5] == [5]
     assert len(outcomes) == 40
     assert "workers were lost over it" in failed[0].reason
@@ -85,7 +85,7 @@ def test_an_item_that_ends_every_worker_is_given_up_and_the_others_are_not() -> 
 def test_a_cluster_on_which_nothing_starts_is_told() -> None:
     hands = FragileHands(0.0, seed=0, bad_starts=1000)
     with pytest.raises(EagleNetError, match=r"no worker of the cluster can start \(killed\)"):
-        list(Crew(hands, size=2).map(iter(range(3))))
+        list(WorkerPool(hands, size=2).map(iter(range(3))))
 
 
 def test_an_error_of_the_items_ends_the_work() -> None:
@@ -95,7 +95,7 @@ def test_an_error_of_the_items_ends_the_work() -> None:
 
     hands = FragileHands(0.0, seed=0)
     with pytest.raises(EagleNetError, match="the list ends early"):
-        list(Crew(hands, size=2).map(items()))
+        list(WorkerPool(hands, size=2).map(items()))
     assert not hands.alive
 
 
@@ -107,7 +107,7 @@ def test_items_are_read_only_a_little_ahead() -> None:
             taken.append(number)
             yield number
 
-    outcomes = Crew(FragileHands(0.0, seed=0), size=2).map(items())
+    outcomes = WorkerPool(FragileHands(0.0, seed=0), size=2).map(items())
     next(outcomes)
     outcomes.close()
     assert len(taken) <= 2 * 2 + workers.DEPTH * 2 + 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eaglenet.core.errors import UsageError
-from eaglenet.indexing.files import IGNORE_FILE, Excluding, find_videos
+from eaglenet.indexing.files import IGNORE_FILE, Exclusions, find_videos
 
 NAMES = ("a.mp4", "draft/b.mp4", "keep/c.mp4", "keep/draft/d.mp4", "keep/e.mov", "raw/f.mov")
 
@@ -44,7 +44,7 @@ def test_patterns_mean_what_they_mean_to_git(
     assert set(found(films, *patterns)) == left
     (films / IGNORE_FILE).write_text("# not these\n" + "\n".join(patterns))
     assert set(found(films)) == left
-    covers = Excluding(films).covers
+    covers = Exclusions(films).covers
     assert {name for name in NAMES if not covers(str(films / name))} == left
     assert not covers("/elsewhere/draft/b.mp4")
 

@@ -16,22 +16,22 @@ from synthetic_store import BagMethod
 from eaglenet.core.errors import UnknownNameError
 from eaglenet.indexing import encoding, executor
 from eaglenet.indexing.decoding import ClipRequest
-from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, LocalExecutor, Setting, num_workers
-from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, LocalExecutor, ExecutorSettings, num_workers
+from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.indexing.inspection import Inspected
+from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 
 
-class Cluster:
+class ClusterOptions:
     """Gives outcomes late, in a random order, and some of them twice, as a cluster may."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: ExecutorSettings) -> None:
         self.local = LocalExecutor(setting)
 
-    def inspect(self, files: Sequence[FoundFile], known: frozenset[str]) -> Iterator[Inspected]:
+    def inspect(self, files: Sequence[CandidateFile], known: frozenset[str]) -> Iterator[Inspection]:
         outcomes = list(self.local.inspect(files, known))
         random.Random(3).shuffle(outcomes)
         yield from outcomes
@@ -64,7 +64,7 @@ def test_late_shuffled_and_repeated_outcomes_give_the_same_rows(
     videos: Path, bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoding, "BATCH_FRAMES", 1)
-    monkeypatch.setitem(EXECUTORS._entries, "cluster", Cluster)
+    monkeypatch.setitem(EXECUTORS._entries, "cluster", ClusterOptions)
     reports = {name: run(videos, tmp_path / name, bag, name) for name in ("local", "cluster")}
     for name in ("indexed", "aliases", "unchanged", "clips"):
         assert getattr(reports["cluster"], name) == getattr(reports["local"], name), name

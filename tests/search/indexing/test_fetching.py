@@ -14,7 +14,7 @@ from synthetic_store import BagMethod
 from eaglenet.core.errors import UsageError
 from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.indexing import fetching
-from eaglenet.indexing.fetching import find_listed, find_objects, read_list
+from eaglenet.indexing.fetching import find_listed_files, find_objects, read_list
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
@@ -41,7 +41,7 @@ def test_a_list_names_the_files_and_one_that_is_gone_is_told(videos: Path, tmp_p
     listing.write_text("\n".join([*names, str(videos / "two.mp4"), names[0]]) + "\n")
     lines = read_list(listing)
     assert len(lines) == 4
-    found = list(find_listed(lines))
+    found = list(find_listed_files(lines))
     assert [Path(file.path).name for file in found] == ["one.mp4", "gone.mp4", "two.mp4"]
     assert [bool(file.problem) for file in found] == [False, True, False]
     store = tmp_path / "store"

@@ -8,7 +8,7 @@ import pytest
 from ledger_cases import WINDOWS, FakeTables, done_row, found, inspected, rows_of
 
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
-from eaglenet.indexing.ledger import Ledger, Settled
+from eaglenet.indexing.ledger import Ledger, FileResult
 from eaglenet.search.store.tables import FileRow
 
 
@@ -18,12 +18,12 @@ def ledger(*rows: FileRow, clips: int = 3, **tags: tuple[str, ...]) -> Ledger:
     return Ledger(FakeTables(list(rows), keys), tags)
 
 
-def told(settled: list[Settled]) -> list[tuple[str, str, bool]]:
+def told(settled: list[FileResult]) -> list[tuple[str, str, bool]]:
     """Path, outcome, and whether a row is to be stored."""
     return [(each.row.path, each.outcome, each.is_new) for each in settled]
 
 
-def fail_all(book: Ledger, content: str) -> list[Settled]:
+def fail_all(book: Ledger, content: str) -> list[FileResult]:
     """No clip of a content decodes."""
     settled = []
     for number in range(len(WINDOWS)):
@@ -91,24 +91,24 @@ def test_files_that_are_as_they_were_are_settled_before_any_work() -> None:
     good, bad = done_row("/a.mp4", "A", tags=("home",)), done_row("/b.mp4", "B")
     bad = dataclasses.replace(bad, status="failed", reason="torn", num_clips=0)
     book = ledger(good, bad)
-    assert book.settled_before(found("/a.mp4"), retry=False) == Settled(good, "unchanged", False)
-    assert book.settled_before(found("/b.mp4"), retry=False) == Settled(bad, "failed", False)
-    assert book.settled_before(found("/b.mp4"), retry=True) is None
-    assert book.settled_before(found("/a.mp4", modified_ns=6), retry=False) is None
-    assert book.settled_before(found("/a.mp4", size=101), retry=False) is None
-    assert book.settled_before(found("/new.mp4"), retry=False) is None
+    assert book.check_unchanged(found("/a.mp4"), retry=False) == FileResult(good, "unchanged", False)
+    assert book.check_unchanged(found("/b.mp4"), retry=False) == FileResult(bad, "failed", False)
+    assert book.check_unchanged(found("/b.mp4"), retry=True) is None
+    assert book.check_unchanged(found("/a.mp4", modified_ns=6), retry=False) is None
+    assert book.check_unchanged(found("/a.mp4", size=101), retry=False) is None
+    assert book.check_unchanged(found("/new.mp4"), retry=False) is None
 
 
 def test_new_tags_of_an_unchanged_file_are_stored() -> None:
     book = ledger(done_row("/a.mp4", "A", tags=("home",)), **{"a.mp4": ("garden",)})
-    settled = book.settled_before(found("/a.mp4"), retry=False)
+    settled = book.check_unchanged(found("/a.mp4"), retry=False)
     assert settled is not None
     assert (settled.row.tags, settled.is_new) == (("garden",), True)
 
 
 def test_a_file_whose_clips_got_lost_is_worked_on_again() -> None:
     book = ledger(done_row("/a.mp4", "A"), clips=2)
-    assert book.settled_before(found("/a.mp4"), retry=False) is None
+    assert book.check_unchanged(found("/a.mp4"), retry=False) is None
     assert list(book.requests([inspected("/a.mp4", "A")]))[1:] == [
         ClipRequest("A", "/a.mp4", (2,), (WINDOWS[2],), duration=14.0)
     ]
@@ -117,8 +117,8 @@ def test_a_file_whose_clips_got_lost_is_worked_on_again() -> None:
 def test_clips_that_were_given_up_are_tried_again_when_asked_to() -> None:
     row = done_row("/a.mp4", "A", num_clips=2, reason="1 of 3 clips: the decoder process died")
     book = ledger(row, clips=2)
-    assert book.settled_before(found("/a.mp4"), retry=False) is not None
-    assert book.settled_before(found("/a.mp4"), retry=True) is None
+    assert book.check_unchanged(found("/a.mp4"), retry=False) is not None
+    assert book.check_unchanged(found("/a.mp4"), retry=True) is None
     requests = list(book.requests([inspected("/a.mp4", "A")]))[1:]
     assert [request.numbers for request in requests] == [(2,)]
     book.begin(inspected("/a.mp4", "A"))
@@ -128,7 +128,7 @@ def test_clips_that_were_given_up_are_tried_again_when_asked_to() -> None:
 
 def test_what_could_not_be_read_for_the_moment_is_not_remembered() -> None:
     book = Ledger(FakeTables(), {})
-    passing = inspected("/a.mp4", "", problem="Permission denied", is_passing=True)
+    passing = inspected("/a.mp4", "", problem="Permission denied", is_temporary=True)
     assert told(book.begin(passing)) == [("/a.mp4", "failed", False)]
     lasting = inspected("/b.mp4", "B", problem="no video stream in it")
     assert told(book.begin(lasting)) == [("/b.mp4", "failed", True)]

@@ -13,7 +13,7 @@ CODE = """
 import os, sys
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.indexing.decoding import decode_clips, split_request
-from eaglenet.indexing.files import FoundFile
+from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
 from eaglenet.search.store.splitting import Splitting
 from eaglenet.video.pool import map_ahead
@@ -21,7 +21,7 @@ from eaglenet.video.worker import pack
 
 for path in sys.argv[1:]:
     status = os.stat(path)
-    file = FoundFile(path, status.st_size, status.st_mtime_ns)
+    file = CandidateFile(path, status.st_size, status.st_mtime_ns)
     found = inspect(file, Splitting(2.0, 0.5), frozenset())
     assert not found.problem, found.problem
     windows = dict(enumerate(found.windows))

@@ -9,8 +9,8 @@ from eaglenet.cluster.ray_executor import (
     CALL_SECONDS,
     FIRST_CALL,
     LEAST_CALL,
-    Pace,
-    calls_of,
+    CallSizer,
+    group_requests,
 )
 from eaglenet.indexing.decoding import ClipRequest
 
@@ -31,7 +31,7 @@ def request(name: str, clips: int) -> ClipRequest:
 @pytest.mark.parametrize("size", [1, 3, 8, 32])
 def test_every_clip_is_in_one_call_in_order(size: int) -> None:
     given = [request("a", 20), request("b", 1), request("c", 16), request("d", 2)]
-    calls = list(calls_of(given, lambda: size))
+    calls = list(group_requests(given, lambda: size))
     found = [
         (part.content, number, window)
         for call in calls
@@ -51,13 +51,13 @@ def test_every_clip_is_in_one_call_in_order(size: int) -> None:
 
 def test_a_size_that_falls_in_between_leaves_nothing_out() -> None:
     sizes = iter([8, 8, 8, 2, 2, 2, 2, 8, 8] + [3] * 100)
-    calls = list(calls_of([request("a", 5), request("b", 9), request("c", 7)], lambda: next(sizes)))
+    calls = list(group_requests([request("a", 5), request("b", 9), request("c", 7)], lambda: next(sizes)))
     assert sum(len(part.numbers) for call in calls for part in call) == 21
 
 
 def test_slow_workers_get_calls_that_are_soon_over() -> None:
     clock = Clock()
-    pace = Pace(2, clock)
+    pace = CallSizer(2, clock)
     assert pace.size() == FIRST_CALL
     pace.done(8)
     assert pace.size() == FIRST_CALL  # Of the first, most was the start.
@@ -73,7 +73,7 @@ def test_slow_workers_get_calls_that_are_soon_over() -> None:
 
 def test_fast_workers_get_as_much_as_a_call_takes() -> None:
     clock = Clock()
-    pace = Pace(4, clock)
+    pace = CallSizer(4, clock)
     for _ in range(4):
         pace.done(8)
     assert pace.size() == CALL_CLIPS  # All at one moment.

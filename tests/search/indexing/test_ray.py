@@ -29,7 +29,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.encoders import int8
 from eaglenet.indexing import commit, index
-from eaglenet.indexing.executor import Cluster, Setting
+from eaglenet.indexing.executor import ClusterOptions, ExecutorSettings
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import verify
 from eaglenet.indexing.report import IndexProgress, IndexReport
@@ -52,7 +52,7 @@ class TwoNodes:
     """A head and a second node, which can be lost and comes back."""
 
     def __init__(self) -> None:
-        from ray.cluster_utils import Cluster as RayCluster
+        from ray.cluster_utils import ClusterOptions as RayCluster
 
         self.cluster = RayCluster(
             initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
@@ -162,7 +162,7 @@ def require_same(store: Path, expected: dict[Any, Any]) -> None:
 def index_here(
     nodes: TwoNodes, videos: str | Path, store: Path, on_progress: Any = None, workers: int = 2
 ) -> IndexReport:
-    cluster = Cluster(nodes.address)
+    cluster = ClusterOptions(nodes.address)
     options = IndexOptions(
         splitting=Splitting(3.0, 1.0), workers=workers, executor="ray", cluster=cluster
     )
@@ -249,7 +249,7 @@ def test_an_address_without_a_cluster_is_told(
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked"))
     monkeypatch.setenv("RAY_ADDRESS", address)
     where = form and form.format(address)
-    options = IndexOptions(executor="ray", cluster=Cluster(where))
+    options = IndexOptions(executor="ray", cluster=ClusterOptions(where))
     told = rf"no Ray cluster at (ray://)?{address} \(Connection refused\); start one with"
     with pytest.raises(UsageError, match=told):
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
@@ -260,7 +260,7 @@ def test_an_address_that_does_not_answer_is_told_after_seconds(
 ) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray was asked"))
-    options = IndexOptions(executor="ray", cluster=Cluster(silent))
+    options = IndexOptions(executor="ray", cluster=ClusterOptions(silent))
     with pytest.raises(UsageError, match=rf"no Ray cluster at {silent} \(timed out\)"):
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 
@@ -280,7 +280,7 @@ def test_a_web_server_is_not_taken_for_a_cluster(nodes: TwoNodes) -> None:
 @pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:ray", "head:66000", "ray://"])
 def test_what_is_no_address_is_told(address: str, videos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    options = IndexOptions(executor="ray", cluster=Cluster(address))
+    options = IndexOptions(executor="ray", cluster=ClusterOptions(address))
     told = f"no Ray cluster at {address} .this is not HOST:PORT.*--ray-address HOST:PORT"
     with pytest.raises(UsageError, match=told):
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
@@ -298,7 +298,7 @@ def test_workers_encode_in_int8_where_this_machine_would(
     model, film = str(save_small_model(tmp_path / "model")), videos / "0.mp4"
     found = {}
     for name, changes in {
-        "ray": {"executor": "ray", "workers": 1, "cluster": Cluster(nodes.address)},
+        "ray": {"executor": "ray", "workers": 1, "cluster": ClusterOptions(nodes.address)},
         "here": {"workers": 0},
         "fp32": {"workers": 0, "precision": "fp32"},
     }.items():
@@ -321,10 +321,10 @@ def test_one_machine_that_is_not_fast_in_int8_decides_for_all(
 
     monkeypatch.setattr(ray_executor, "_takes_int8", lambda: True)
     try:
-        assert RayExecutor.takes_int8(Cluster(nodes.address))
+        assert RayExecutor.supports_int8(ClusterOptions(nodes.address))
         monkeypatch.setattr(ray_executor, "_takes_int8", is_first)
-        assert not RayExecutor.takes_int8(Cluster(nodes.address))
-        assert not RayExecutor.takes_int8(Cluster(nodes.address, gpus_per_worker=1))
+        assert not RayExecutor.supports_int8(ClusterOptions(nodes.address))
+        assert not RayExecutor.supports_int8(ClusterOptions(nodes.address, gpus_per_worker=1))
     finally:
         ray.shutdown()
         RayExecutor._started = False
@@ -332,14 +332,14 @@ def test_one_machine_that_is_not_fast_in_int8_decides_for_all(
 
 def test_gpus_do_not_take_int8() -> None:
     pytest.importorskip("ray")
-    setting = Setting(BagMethod(), None, (), precision="int8", cluster=Cluster(gpus_per_worker=1))  # type: ignore[arg-type]
+    setting = ExecutorSettings(BagMethod(), None, (), precision="int8", cluster=ClusterOptions(gpus_per_worker=1))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="int8 products are for CPUs"):
         RayExecutor(setting)
 
 
 def test_less_than_no_gpu_is_told(videos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    options = IndexOptions(executor="ray", cluster=Cluster(gpus_per_worker=-1))
+    options = IndexOptions(executor="ray", cluster=ClusterOptions(gpus_per_worker=-1))
     with pytest.raises(UsageError, match="--gpus-per-worker must be 0 or more, not -1"):
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 

@@ -15,7 +15,7 @@ from eaglenet.core.errors import StoreError
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing import index as indexing
 from eaglenet.indexing.decoding import with_shared_frames
-from eaglenet.indexing.rebuilding import settings_like
+from eaglenet.indexing.rebuilding import options_like
 from eaglenet.indexing.run import IndexOptions
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.base import open_store
@@ -93,7 +93,7 @@ def test_a_store_like_one_of_before_is_a_new_one(
 ) -> None:
     run(folder, bag, splitting=HALF)
     as_before.undo()
-    _, options = settings_like(folder.parent / "store", IndexOptions(workers=0))
+    _, options = options_like(folder.parent / "store", IndexOptions(workers=0))
     assert dataclasses.replace(options.splitting, frame_step=0.0) == HALF
     run(folder, bag, folder.parent / "other", splitting=options.splitting)
     assert open_store(folder.parent / "other").manifest.splitting.frame_step == 1.0

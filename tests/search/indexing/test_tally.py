@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from ledger_cases import done_row, found
 
-from eaglenet.indexing.commit import Committed
-from eaglenet.indexing.ledger import Begun, Settled
+from eaglenet.indexing.commit import CommitResult
+from eaglenet.indexing.ledger import FileProgress, FileResult
 from eaglenet.indexing.run import Tally
 from eaglenet.search.store.tables import FileRow
 
@@ -22,15 +22,15 @@ def failed_row(path: str) -> FileRow:
 def test_progress_counts_files_of_this_run_that_are_stored_and_nothing_else() -> None:
     tally = Tally()
     tally.begin([found("/a.mp4", size=300), found("/b.mp4", size=100), found("/c.mp4", size=600)])
-    first = tally.commit(Committed([done_row("/a.mp4", "A", size=300)], clips=3))
+    first = tally.commit(CommitResult([done_row("/a.mp4", "A", size=300)], clips=3))
     assert (first.done, first.skipped, first.total, first.clips) == (1, 0, 3, 3)
     assert (first.bytes_done, first.bytes_total) == (300, 1000)
     assert first.path == "/a.mp4"
     # A file that only got other tags was no work; a part of a film is clips without a file.
-    second = tally.commit(Committed([done_row("/retagged.mp4", "R")], clips=0))
-    third = tally.commit(Committed([], clips=5))
+    second = tally.commit(CommitResult([done_row("/retagged.mp4", "R")], clips=0))
+    third = tally.commit(CommitResult([], clips=5))
     assert (second.done, third.done, third.clips, third.path) == (1, 1, 8, "")
-    last = tally.commit(Committed([failed_row("/b.mp4")], clips=0))
+    last = tally.commit(CommitResult([failed_row("/b.mp4")], clips=0))
     assert (last.done, last.skipped) == (1, 1)
     assert last.hours == pytest.approx(14 / 3600)
 
@@ -38,13 +38,13 @@ def test_progress_counts_files_of_this_run_that_are_stored_and_nothing_else() ->
 def test_parts_of_unfinished_files_and_files_that_wait_for_their_commit_count() -> None:
     tally = Tally()
     tally.begin([found("/film.mp4", size=900), found("/b.mp4", size=100)])
-    first = tally.progress([Begun(size=300, seconds=36.0)])
+    first = tally.progress([FileProgress(size=300, seconds=36.0)])
     assert (first.bytes_done, first.done, first.hours) == (300, 0, pytest.approx(0.01))
     row = done_row("/b.mp4", "B", size=100)
-    tally.settle(Settled(row, "encoded"))
-    second = tally.progress([Begun(size=450, seconds=54.0)])
+    tally.settle(FileResult(row, "encoded"))
+    second = tally.progress([FileProgress(size=450, seconds=54.0)])
     assert (second.bytes_done, second.done) == (550, 0)
-    third = tally.commit(Committed([row], clips=3), [Begun(size=450, seconds=54.0)])
+    third = tally.commit(CommitResult([row], clips=3), [FileProgress(size=450, seconds=54.0)])
     assert (third.bytes_done, third.done) == (550, 1)
     assert third.hours == pytest.approx(68 / 3600)
 
@@ -60,7 +60,7 @@ def test_the_report_counts_each_outcome_and_lists_what_is_wrong() -> None:
         (done_row("/d.mp4", "D"), "unchanged"),
         (failed_row("/bad.mp4"), "failed"),
     ):
-        tally.settle(Settled(row, outcome))
+        tally.settle(FileResult(row, outcome))
     report = tally.report(dropped=1, missing=2, clips=11, index="exact scan", unused_tags=("x",))
     assert (report.indexed, report.aliases, report.unchanged) == (2, 1, 1)
     assert (report.dropped, report.missing, report.clips) == (1, 2, 11)

@@ -1,4 +1,4 @@
-"""Speech and text in frames are read in parts, once, and taken up where a run ended.
+"""SpeechRecognizer and text in frames are read in parts, once, and taken up where a run ended.
 
 The models are stand-ins here; `tests/words` has the real reader and a listener of random weights.
 """
@@ -13,14 +13,14 @@ from PIL import Image
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.core.progress import Work
+from eaglenet.core.progress import ProgressUpdate
 from eaglenet.indexing import index as indexing
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.indexing.rebuilding import settings_like
+from eaglenet.indexing.rebuilding import options_like
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
-from eaglenet.transcripts.lines import Line
-from eaglenet.transcripts.ocr import DistinctFrame, ReadText
+from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.ocr import DistinctFrame, RecognizedText
 from eaglenet.transcripts.speech import RATE, Samples
 
 COLOURS = ("red", "green", "blue")
@@ -40,13 +40,13 @@ class ColourReader:
     def require() -> None:
         """Nothing has to be installed."""
 
-    def read(self, frame: DistinctFrame) -> list[ReadText]:
+    def read(self, frame: DistinctFrame) -> list[RecognizedText]:
         if type(self).left == 0:
             raise KeyboardInterrupt
         type(self).left -= 1
         self.read_at.append(frame.start)
         colour = COLOURS[int(frame.pixels.mean(axis=(1, 2)).argmax())]
-        return [ReadText(f"all is {colour}", 0.9), ReadText("CITY NEWS", 0.9)]
+        return [RecognizedText(f"all is {colour}", 0.9), RecognizedText("CITY NEWS", 0.9)]
 
 
 class LengthListener:
@@ -59,8 +59,8 @@ class LengthListener:
     def require() -> None:
         """Nothing has to be installed."""
 
-    def listen(self, samples: Samples, start: float) -> list[Line]:
-        return [Line(start, start + 1, f"heard {len(samples) / RATE:.0f} seconds", "en")]
+    def listen(self, samples: Samples, start: float) -> list[TranscriptLine]:
+        return [TranscriptLine(start, start + 1, f"heard {len(samples) / RATE:.0f} seconds", "en")]
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A film of 50 seconds without sound: three parts of text."""
     (tmp_path / "v").mkdir()
     colour_video(tmp_path / "v" / "film.mp4", ["red", "green", "blue", "red", "green"], 10)
-    monkeypatch.setattr(indexing, "TextReader", ColourReader)
-    monkeypatch.setattr(indexing, "Listener", LengthListener)
+    monkeypatch.setattr(indexing, "OcrModel", ColourReader)
+    monkeypatch.setattr(indexing, "SpeechModel", LengthListener)
     monkeypatch.setattr(ColourReader, "read_at", [], raising=False)
     monkeypatch.setattr(ColourReader, "left", 1000)
     return tmp_path
@@ -98,10 +98,10 @@ def test_text_is_read_once_and_lasts_as_long_as_it_is_shown(folder: Path, bag: B
 def test_reading_and_hearing_tell_how_far_they_are(folder: Path, bag: BagMethod) -> None:
     """A part of twenty seconds takes half a minute to read: no silent wait. A photograph is one."""
     Image.new("RGB", (40, 30), (0, 200, 0)).save(folder / "v" / "page.png")
-    told: list[Work] = []
+    told: list[ProgressUpdate] = []
     options = IndexOptions(workers=0, read_text=True, listen="tiny")
     index_videos(
-        [folder / "v"], folder / "store", "bag", method=bag, options=options, on_words=told.append
+        [folder / "v"], folder / "store", "bag", method=bag, options=options, on_transcripts=told.append
     )
     texts = [work for work in told if work.title == "reading text in frames"]
     assert [(work.done, work.total) for work in texts] == [
@@ -109,7 +109,7 @@ def test_reading_and_hearing_tell_how_far_they_are(folder: Path, bag: BagMethod)
         (4, 4),
     ]
     assert [work.detail for work in texts] == ["", *["film.mp4"] * 3, "page.png", ""]
-    assert told[-1] == Work("listening to speech", 2, 2)
+    assert told[-1] == ProgressUpdate("listening to speech", 2, 2)
     hits = Engine.open(folder / "store", bag).search("green", k=9, parts="text")
     assert "page.png" in {Path(hit.path).name for hit in hits}
 
@@ -120,7 +120,7 @@ def test_a_run_that_was_interrupted_goes_on_with_the_text_it_had_not_read(
     """What was not over is read again from its beginning; no line is there twice."""
     plain = ColourReader.read
 
-    def without_news(self: ColourReader, frame: DistinctFrame) -> list[ReadText]:
+    def without_news(self: ColourReader, frame: DistinctFrame) -> list[RecognizedText]:
         return plain(self, frame)[:1]
 
     monkeypatch.setattr(ColourReader, "read", without_news)
@@ -169,7 +169,7 @@ def test_another_store_of_the_same_files_takes_what_was_read(folder: Path, bag: 
     index(folder, bag, read_text=True, listen="tiny")
     expected = lines_of(folder, bag, '"is green"')
     (folder / "store").rename(folder / "old")
-    _, options = settings_like(folder / "old", IndexOptions(workers=0))
+    _, options = options_like(folder / "old", IndexOptions(workers=0))
     made = index_videos([folder / "v"], folder / "store", "bag", method=bag, options=options)
     assert made.lines == 6
     assert lines_of(folder, bag, '"is green"') == expected
