@@ -11,7 +11,7 @@ import pytest
 
 CODE = """
 import os, sys
-from eaglenet import freed_memory
+from eaglenet.core import platform as freed_memory
 from eaglenet.cli import index
 real = freed_memory.keep_freed_memory
 def note():

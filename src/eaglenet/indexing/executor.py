@@ -30,7 +30,9 @@ ClipOutcome = ClipRows | ClipFailure | Damage
 class Executor(Protocol):
     """Does the work of one run with one model."""
 
-    def inspect(self, files: Sequence[CandidateFile], known: frozenset[str]) -> Iterator[Inspection]:
+    def inspect(
+        self, files: Sequence[CandidateFile], known: frozenset[str]
+    ) -> Iterator[Inspection]:
         """Hash, probe and split every file; contents in ``known`` are only hashed."""
         ...
 
@@ -75,7 +77,9 @@ class ExecutorFactory(Protocol):
 
 
 EXECUTORS: Registry[ExecutorFactory] = Registry(
-    "executor", is_open=True, modules={"ray": "eaglenet.cluster.ray_executor"}
+    "executor",
+    is_open=True,
+    modules={"local": "eaglenet.indexing.executor", "ray": "eaglenet.cluster.ray_executor"},
 )
 
 
@@ -116,7 +120,9 @@ class LocalExecutor:
             setting.method, setting.manifest, workers, setting.limits, setting.precision
         )
 
-    def inspect(self, files: Sequence[CandidateFile], known: frozenset[str]) -> Iterator[Inspection]:
+    def inspect(
+        self, files: Sequence[CandidateFile], known: frozenset[str]
+    ) -> Iterator[Inspection]:
         splitting = self.manifest.splitting
         return inspect_ahead(files, splitting, known, self.workers, self.limits)
 

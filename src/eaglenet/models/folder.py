@@ -69,7 +69,7 @@ Storage = Literal["full", "int8"]
 MARGIN = 2**24
 """Weights that a method's builder may take away from the towers."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-PACKAGED = Path(__file__).parent.parent / "models"
+PACKAGED = Path(__file__).parent
 """Models that come with the package, by name."""
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import ConfigError, DatasetError
-from eaglenet.core.files import read_json, write_json, write_text, written_whole
+from eaglenet.core.files import read_json, write_json, write_text, atomic_write
 from eaglenet.core.platform import num_cores
-from eaglenet.core.progress import Progress, tell
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import Clips, FrameSpec
 from eaglenet.research.data.demo.rendering import FRAME_SIZE, nearest_colour, render, render_batch
 from eaglenet.research.data.demo.world import (
@@ -144,7 +144,7 @@ def render_world(
         # Encoding runs outside Python's lock, so threads are enough.
         written = pool.map(lambda scene: _write_scene(folder, scene, size), missing)
         for there, _ in enumerate(written, len(scenes) - len(missing) + 1):
-            tell(progress, "rendering clips", there, len(scenes))
+            report_progress(progress, "rendering clips", there, len(scenes))
     _write_captions(folder, split, scenes)
     logger.info("%s: %d clips written, %d were there", folder, len(missing), len(scenes))
     return _demo_records(scenes, split, folder)
@@ -167,7 +167,7 @@ def demo_tokenizer_folder() -> Path:
 
     It lies with the model that ships, which was trained with it.
     """
-    return Path(__file__).parents[2] / "models" / "demo"
+    return Path(__file__).parents[3] / "models" / "demo"
 
 
 def _demo_records(scenes: list[Scene], split: str, folder: Path | None) -> DemoSplit:
@@ -188,7 +188,7 @@ def _write_scene(folder: Path, scene: Scene, size: int) -> None:
 
     path = _video_path(folder, scene)
     # A half-written file must never carry the final name: the next call would keep it.
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         write_video(partial, render(scene, size), FRAMES_PER_SECOND)
 
 
