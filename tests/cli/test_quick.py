@@ -101,7 +101,7 @@ def test_it_ends_with_its_code_and_all_that_it_printed() -> None:
     code = """
 import atexit, sys
 from unittest import mock
-from eaglenet.cli import main, quick
+from eaglenet.cli import main, terminal
 terminal.ShortCommand.runs = True
 atexit.register(print, "taken apart")
 def command():

@@ -169,6 +169,21 @@ def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_pa
     run_apart(scenario())
 
 
+def test_simultaneous_requests_share_the_limit(tmp_path: Path) -> None:
+    path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=4)
+
+    async def scenario() -> None:
+        streams = Streams(most=2, timeout=30)
+        requests = (streams.begin(opened(path), 0.0) for _ in range(24))
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        refusals = [result for result in results if isinstance(result, Problem)]
+        assert {problem.status_code for problem in refusals} == {503}
+        assert len(results) - len(refusals) == 2
+        await streams.close()
+
+    run_apart(scenario())
+
+
 def test_one_that_never_begins_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=1)
     monkeypatch.setattr("eaglenet.serve.streams.MODULE", "asyncio")  # waits for a line for ever

@@ -49,31 +49,40 @@ class Streams:
         self.most = most
         self.timeout = timeout
         self._running: set[asyncio.subprocess.Process] = set()
+        self._starting = 0
 
     async def begin(self, video: OpenVideo, start: float) -> Converted:
-        """Hand the open file, and nothing else, to a process; its descriptor is closed here."""
+        """Start converting an open file; the process gets its descriptor, which is closed here."""
         try:
-            if len(self._running) >= self.most:
-                message = f"{self.most} videos are being converted, which is the most at once"
+            if len(self._running) + self._starting >= self.most:
+                message = f"{self.most} videos are being converted, the most at once"
                 raise Problem(503, message, headers=LATER)
-            arguments = (str(video.descriptor), str(start), str(os.getpid()))
-            process = await asyncio.create_subprocess_exec(
-                *child_command(MODULE, *arguments),
-                env=child_environment(),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                pass_fds=(video.descriptor,),
-                limit=CHUNK,
-            )
+            # Counted before the first await: requests that arrive meanwhile see it.
+            self._starting += 1
+            try:
+                process = await self._start(video.descriptor, start)
+                self._running.add(process)
+            finally:
+                self._starting -= 1
         finally:
             os.close(video.descriptor)
-        self._running.add(process)
         try:
             return _described(process, await self._line(process))
         except BaseException:
             await self.end(process)
             raise
+
+    async def _start(self, descriptor: int, start: float) -> asyncio.subprocess.Process:
+        arguments = (str(descriptor), str(start), str(os.getpid()))
+        return await asyncio.create_subprocess_exec(
+            *child_command(MODULE, *arguments),
+            env=child_environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            pass_fds=(descriptor,),
+            limit=CHUNK,
+        )
 
     async def _line(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
         if process.stdout is None:
