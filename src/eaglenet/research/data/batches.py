@@ -146,6 +146,8 @@ class PairSampler:
             of each caption once, when two captions of a video may meet in a batch.
         neighbours: videos 2k and 2k + 1 always come next to each other, with an even batch size in
             one batch: for data whose hard negatives are neighbours. Needs ``one_caption``.
+        epoch_pairs: pairs that an epoch draws, in several passes over the data or a part of one;
+            0: one pass.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class PairSampler:
         *,
         one_caption: bool = False,
         neighbours: bool = False,
+        epoch_pairs: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> None:
@@ -164,6 +167,7 @@ class PairSampler:
         self.seed = seed
         self.one_caption = one_caption
         self.neighbours = neighbours
+        self.epoch_pairs = epoch_pairs
         self.rank = rank
         self.world = world
         self._num_videos = int(torch.bincount(self.video_of_text).count_nonzero())
@@ -195,6 +199,10 @@ class PairSampler:
     @property
     def num_drawn(self) -> int:
         """Pairs that an epoch draws; those of a short last batch are dropped."""
+        return self.epoch_pairs or self._pairs_per_pass
+
+    @property
+    def _pairs_per_pass(self) -> int:
         return self._num_videos if self.one_caption else len(self.video_of_text)
 
     def __len__(self) -> int:
@@ -203,7 +211,8 @@ class PairSampler:
 
     def epoch_batches(self, epoch: int) -> list[Tensor]:
         """This rank's share of every batch of an epoch, as int64 index tensors."""
-        order = self._order(epoch)
+        passes = -(-self.num_drawn // self._pairs_per_pass)
+        order = torch.cat([self._order(epoch, number) for number in range(passes)])
         batches = torch.split(order, self.batch_size)[: len(self)]
         share = self.batch_size // self.world
         return [batch[self.rank * share :][:share] for batch in batches]
@@ -220,7 +229,9 @@ class PairSampler:
     def identity(self) -> dict[str, Any]:
         """All that the order of an epoch depends on."""
         owners = self.video_of_text.to(torch.int64).numpy().tobytes()
+        length = {"epoch_pairs": self.epoch_pairs} if self.epoch_pairs else {}
         return {
+            **length,
             "seed": self.seed,
             "batch_size": self.batch_size,
             "one_caption": self.one_caption,
@@ -229,8 +240,10 @@ class PairSampler:
             "pairs": hashlib.sha256(owners).hexdigest()[:16],
         }
 
-    def _order(self, epoch: int) -> Int[Tensor, "drawn"]:
-        digest = hashlib.sha256(f"pairs:{self.seed}:{epoch}".encode()).digest()
+    def _order(self, epoch: int, number: int) -> Int[Tensor, "drawn"]:
+        """The pairs of one pass over the data, which is the ``number``-th of the epoch."""
+        repeat = f":{number}" if number else ""
+        digest = hashlib.sha256(f"pairs:{self.seed}:{epoch}{repeat}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
         order = torch.randperm(len(self.video_of_text), generator=generator)
         if self.one_caption:

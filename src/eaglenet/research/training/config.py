@@ -25,6 +25,7 @@ class TrainingConfig:
 
     epochs: one epoch shows every caption once (``captions="all"``) or every video once with a
         random caption (``captions="one"``).
+    epoch_pairs: pairs per epoch, in as many passes over the data as that takes; 0: one pass.
     coarse_epochs: so many epochs before those train the towers alone, with the softmax loss of the
         coarse vectors (`training.step.coarse_losses`): for towers that do not start from CLIP.
     coarse_batch_size: pairs in a batch of those epochs; 0 for ``batch_size``. That loss needs
@@ -55,6 +56,7 @@ class TrainingConfig:
     """
 
     epochs: int = 5
+    epoch_pairs: int = 0
     coarse_epochs: int = 0
     coarse_batch_size: int = 0
     batch_size: int = 64
@@ -108,7 +110,8 @@ class TrainingConfig:
             "patience",
             "checkpoint_every",
         )
-        for name in (*amounts, "checkpointed_blocks", "coarse_epochs", "coarse_batch_size"):
+        coarse = ("coarse_epochs", "coarse_batch_size")
+        for name in (*amounts, "checkpointed_blocks", "epoch_pairs", *coarse):
             if getattr(self, name) < 0:
                 raise ConfigError(f"training.{name} is {getattr(self, name)}; expected 0 or more")
         if not 0.0 < self.rate_decay <= 1.0:

@@ -99,7 +99,7 @@ def step_size(count: int, betas: tuple[float, float], threshold: float) -> tuple
     return math.sqrt((1.0 - power) * ratio) / correction, True
 
 
-OptimizerName = Literal["adamw", "bert_adam", "ranger"]
+OptimizerName = Literal["adamw", "bert_adam", "radam", "ranger"]
 Freeze = Literal["none", "embeddings", "towers"]
 Decay = Literal["matrices", "all"]
 
@@ -219,6 +219,8 @@ def build_optimizer(
         return BertAdam(groups, betas=(0.9, beta))
     if name == "ranger":
         return Ranger(groups)
+    if name == "radam":
+        return torch.optim.RAdam(groups, betas=(0.9, beta), decoupled_weight_decay=True)
     on_gpu = all(parameter.is_cuda for group in groups for parameter in group["params"])
     return torch.optim.AdamW(groups, betas=(0.9, beta), eps=1e-6, fused=on_gpu or None)
 
@@ -298,7 +300,7 @@ class BertAdam(torch.optim.Optimizer):
 
 # Learning rate against progress: linear warm-up, then half a cosine, or steps.
 
-ScheduleName = Literal["cosine", "released", "epochs"]
+ScheduleName = Literal["cosine", "linear", "released", "epochs"]
 
 
 def rate_factor(
@@ -316,7 +318,8 @@ def rate_factor(
     running from 0 at the end of the warm-up to 1 at the end. ``released`` starts at 0 and measures
     the cosine from the very beginning, so that the rate jumps from 1 to 0.976 after a warm-up of
     10%: what the authors' code does. ``epochs`` multiplies with ``decay`` after each of ``epochs``
-    equal parts, as the methods over experts do.
+    equal parts, as the methods over experts do. ``linear`` falls on a straight line after the
+    warm-up (ClipBERT).
     """
     progress = step / max(num_steps, 1)
     if schedule == "released":
@@ -329,4 +332,6 @@ def rate_factor(
     if schedule == "epochs":
         return decay ** math.floor(progress * epochs)
     remaining = max(num_steps - warmup_steps, 1)
+    if schedule == "linear":
+        return 1.0 - (step - warmup_steps) / remaining
     return 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / remaining))
