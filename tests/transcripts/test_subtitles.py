@@ -1,7 +1,9 @@
-"""Subtitle files as people have them: three formats, several encodings, and broken ones."""
+"""Subtitle files: three formats, several encodings, broken and hostile ones."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ SRT = (
     "1\n00:00:01,500 --> 00:00:03,250\n<i>Gr\u00fc\u00dfe</i> &amp; K\u00fcsse\n\n"
     "2\n01:00:04,000 --> 01:00:05,000\nzwei\nZeilen\n"
 )
-GERMAN = [TranscriptLine(1.5, 3.25, "Gr\u00fc\u00dfe & K\u00fcsse"), TranscriptLine(3604.0, 3605.0, "zwei Zeilen")]
+GERMAN = [
+    TranscriptLine(1.5, 3.25, "Gr\u00fc\u00dfe & K\u00fcsse"),
+    TranscriptLine(3604.0, 3605.0, "zwei Zeilen"),
+]
 
 
 def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -25,20 +30,22 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
     "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "cp1252"]
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_file_reads_the_same_in_any_encoding(tmp_path: Path, encoding: str, end: str) -> None:
+def test_encodings_and_line_endings_read_alike(tmp_path: Path, encoding: str, end: str) -> None:
     path = write(tmp_path / "film.srt", SRT.replace("\n", end), encoding)
     assert read_subtitles(path) == GERMAN
 
 
-def test_webvtt_has_times_without_hours_notes_and_settings(tmp_path: Path) -> None:
+def test_reads_webvtt_without_hours_notes_and_settings(tmp_path: Path) -> None:
     text = (
-        "WEBVTT\n\nNOTE this is not said\n\nSTYLE\n::cue { color: red }\n\n"
+        "WEBVTT\n\nNOTE this is a comment\n\nSTYLE\n::cue { color: red }\n\n"
         "first\n00:01.000 --> 00:02.500 align:start position:10%\n<v Ann>Hello <c.loud>you</c>\n"
     )
-    assert read_subtitles(write(tmp_path / "a.vtt", text)) == [TranscriptLine(1.0, 2.5, "Hello you")]
+    assert read_subtitles(write(tmp_path / "a.vtt", text)) == [
+        TranscriptLine(1.0, 2.5, "Hello you")
+    ]
 
 
-def test_substation_alpha_has_columns_styles_and_drawings(tmp_path: Path) -> None:
+def test_reads_substation_columns_styles_and_drawings(tmp_path: Path) -> None:
     text = (
         "[Script Info]\nDialogue: 0,0:00:00.00,0:00:09.00,not an event\n[Events]\n"
         "Format: Start, End, Style, Text\n"
@@ -46,10 +53,12 @@ def test_substation_alpha_has_columns_styles_and_drawings(tmp_path: Path) -> Non
         "Comment: 0:00:02.00,0:00:03.00,Top,not shown\n"
         "Dialogue: 0:00:04.00,0:00:05.00,Top,{\\p1}m 0 0 l 100 100{\\p0}\n"
     )
-    assert read_subtitles(write(tmp_path / "a.ass", text)) == [TranscriptLine(1.5, 2.0, "Hello, all of you")]
+    assert read_subtitles(write(tmp_path / "a.ass", text)) == [
+        TranscriptLine(1.5, 2.0, "Hello, all of you")
+    ]
 
 
-def test_a_file_without_empty_lines_and_with_wrong_ends_is_read(tmp_path: Path) -> None:
+def test_reads_cues_without_blank_lines_and_with_wrong_ends(tmp_path: Path) -> None:
     text = "1\n00:00:05,000 --> 00:00:01,000\nbackwards\n2\n00:00:06,00 --> 00:00:07,0\nlast"
     lines = read_subtitles(write(tmp_path / "a.srt", text))
     assert lines == [TranscriptLine(5.0, 5.0, "backwards"), TranscriptLine(6.0, 7.0, "last")]
@@ -58,17 +67,17 @@ def test_a_file_without_empty_lines_and_with_wrong_ends_is_read(tmp_path: Path) 
 @pytest.mark.parametrize(
     "content", [b"nonsense", b"\x00" * 5000, b"\x80\x81 --> \xff\n", b"99:99:99,9 -> 1\n\nx"]
 )
-def test_a_file_without_a_readable_line_says_so(tmp_path: Path, content: bytes) -> None:
+def test_reports_a_file_without_a_readable_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.srt").write_bytes(content)
-    with pytest.raises(ValueError, match="no line with its times"):
+    with pytest.raises(ValueError, match="no line with start and end times"):
         read_subtitles(tmp_path / "a.srt")
 
 
-def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
+def test_empty_file_has_no_lines(tmp_path: Path) -> None:
     assert read_subtitles(write(tmp_path / "a.srt", " \n")) == []
 
 
-def test_sizes_are_bounded(tmp_path: Path) -> None:
+def test_bounds_file_size_and_line_length(tmp_path: Path) -> None:
     with (tmp_path / "huge.srt").open("wb") as stream:
         stream.truncate(MAX_BYTES + 1)
     with pytest.raises(ValueError, match="at most"):
@@ -78,6 +87,52 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
     assert len(line.text) <= MAX_CHARACTERS
     signs = write(tmp_path / "signs.srt", "00:00:01,0 --> 00:00:02,0\n" + "<" * 200_000)
     assert len(read_subtitles(signs)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tags.srt", "00:00:01,0 --> 00:00:02,0\n" + "<a" * 500_000),
+        ("spaces.srt", "00:00:01,0 --> 00:00:02,0\n" + "< " * 500_000),
+        ("blank.srt", "00:00:01,0 --> 00:00:02,0\nx" + "\n" * 1_000_000 + "y"),
+        ("digits.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\n" + "1" * 1_000_000 + "x"),
+        ("styles.ass", "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,," + "{\\" * 500_000),
+        ("drawings.ass", "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,," + "{}" * 500_000),
+        ("section.ass", "[" + "a" * 1_000_000 + "\n[Events]\nStyle: x,y,z\nDialogue: 0,a,b,c"),
+    ],
+)
+def test_hostile_files_take_linear_time(tmp_path: Path, name: str, text: str) -> None:
+    path = write(tmp_path / name, text)
+    start = time.perf_counter()
+    with contextlib.suppress(ValueError):
+        read_subtitles(path)
+    assert time.perf_counter() - start < 20
+
+
+def test_bounds_the_number_of_cues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglenet.transcripts.subtitles.MAX_LINES", 10)
+    cues = "".join(f"0:0:{second},0-->0:0:{second},5\nx\n\n" for second in range(50))
+    assert len(read_subtitles(write(tmp_path / "a.srt", cues))) == 10
+    event = "Dialogue: 0,0:00:{:02}.00,0:00:59.00,,,0,0,0,,x\n"
+    events = "[Events]\n" + "".join(map(event.format, range(50)))
+    assert len(read_subtitles(write(tmp_path / "a.ass", events))) == 10
+
+
+def test_keeps_numbers_and_drops_notes_after_a_blank_line(tmp_path: Path) -> None:
+    srt = "1\n00:00:01,0 --> 00:00:02,0\nHow many?\n42\n\n2\n00:00:03,0 --> 00:00:04,0\n7\n"
+    lines = read_subtitles(write(tmp_path / "a.srt", srt))
+    assert [line.text for line in lines] == ["How many? 42", "7"]
+    vtt = "WEBVTT\n\n00:01.000 --> 00:02.000\nfirst\n\nNOTE not shown\n\n00:03.000 --> 00:04.000\n"
+    assert [line.text for line in read_subtitles(write(tmp_path / "a.vtt", vtt))] == ["first"]
+
+
+def test_one_invalid_event_does_not_hide_the_others(tmp_path: Path) -> None:
+    text = (
+        "[V4+ Styles]\nStyle: Default,Arial,big,&HXYZ\n[Events]\n"
+        "Dialogue: 0,never,0:00:02.00,,,0,0,0,,invalid\n"
+        "Dialogue: 0,0:00:03.00,0:00:04.00,,,0,0,0,,valid\n"
+    )
+    assert read_subtitles(write(tmp_path / "a.ass", text)) == [TranscriptLine(3.0, 4.0, "valid")]
 
 
 @pytest.mark.parametrize(
@@ -93,16 +148,16 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
         ("other.srt", None),
     ],
 )
-def test_a_name_tells_its_video_and_language(name: str, language: str | None) -> None:
+def test_file_name_gives_video_and_language(name: str, language: str | None) -> None:
     assert language_of(name, "film") == language
 
 
-def test_files_beside_a_video_are_found_whatever_the_case_of_their_ending(tmp_path: Path) -> None:
+def test_finds_files_beside_a_video_by_suffix_in_any_case(tmp_path: Path) -> None:
     for name in ("a.mp4", "a.en.SRT", "a.de.ass", "a.txt", "b.srt"):
         write(tmp_path / name, "x")
     (tmp_path / "a.fr.srt").mkdir()
-    found = SubtitleFinder().beside(str(tmp_path / "a.mp4"))
-    assert [(Path(file.path).name, file.language) for file in found] == [
+    files = SubtitleFinder().beside(str(tmp_path / "a.mp4"))
+    assert [(Path(file.path).name, file.language) for file in files] == [
         ("a.de.ass", "de"),
         ("a.en.SRT", "en"),
     ]

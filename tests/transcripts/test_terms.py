@@ -28,7 +28,7 @@ def test_case_accents_and_widths_do_not_matter(stored: str, asked: str) -> None:
 
 
 def test_chinese_is_found_by_any_two_characters_and_by_one() -> None:
-    stored = analyse("\u4ed6\u5f00\u7ea2\u8272\u6c7d\u8f66\u3002").stored().split()
+    stored = analyse("\u4ed6\u5f00\u7ea2\u8272\u6c7d\u8f66\u3002").index_text().split()
     assert {"\u6c7d\u8f66", "\u7ea2\u8272", "\u8272\u6c7d", "\u8f66"} <= set(stored)
     assert "\u4ed6\u8f66" not in stored
 
@@ -46,7 +46,7 @@ def test_terms_know_their_characters() -> None:
     text = "A  b\u00fcg\u00e9l, dogs"
     for term in analyse(text).terms:
         assert texts(text[term.start : term.end]) == [term.text]
-    assert [term.text for term in analyse(text).others] == ["dog"]
+    assert [term.text for term in analyse(text).alternatives] == ["dog"]
 
 
 def test_a_phrase_is_found_where_its_terms_follow_each_other() -> None:

@@ -1,7 +1,7 @@
-"""SpeechRecognizer: where sound is cut, and faster-whisper with a model of random weights.
+"""Speech: where audio is cut, and faster-whisper with random weights.
 
-No trained model can be had offline, so what is heard is not tested, only that a folder in
-CTranslate2's form is loaded, asked and answers with lines in time.
+Trained models need a download, so the recognised text is not tested, only that a folder in the
+format of CTranslate2 loads and returns timed lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from eaglenet.core.errors import ModelNotFoundError
 from eaglenet.indexing.transcripts import ChunkRequest, decode_audio_chunk, quietest
-from eaglenet.transcripts.speech import RATE, SpeechModel, Samples, decode_audio
+from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
 
 
 def tone(seconds: float, pauses: list[float]) -> Samples:
@@ -27,7 +27,7 @@ def tone(seconds: float, pauses: list[float]) -> Samples:
     return samples.astype(np.float32)
 
 
-def write_sound(path: Path, samples: Samples) -> Path:
+def write_audio(path: Path, samples: Samples) -> Path:
     """FLAC in Matroska, with a stream of frames."""
     with av.open(str(path), "w") as container:
         video = container.add_stream("libx264", rate=2)
@@ -48,19 +48,19 @@ def write_sound(path: Path, samples: Samples) -> Path:
     return path
 
 
-def test_sound_is_decoded_from_the_second_that_is_asked_for(tmp_path: Path) -> None:
+def test_decodes_audio_from_the_requested_second(tmp_path: Path) -> None:
     samples = tone(6.0, [2.0])
-    path = write_sound(tmp_path / "film.mkv", samples)
+    path = write_audio(tmp_path / "film.mkv", samples)
     for start, end in ((0.0, 6.0), (1.5, 2.5), (4.0, 60.0)):
-        found = decode_audio(path, start, end)
-        assert found is not None
-        wanted = samples[round(start * RATE) : round(end * RATE)]
-        assert abs(len(found) - len(wanted)) <= 32
-        assert np.abs(found[: len(wanted) - 32] - wanted[: len(found)][:-32]).max() < 0.02
+        audio = decode_audio(path, start, end)
+        assert audio is not None
+        expected = samples[round(start * RATE) : round(end * RATE)]
+        assert abs(len(audio) - len(expected)) <= 32
+        assert np.abs(audio[: len(expected) - 32] - expected[: len(audio)][:-32]).max() < 0.02
 
 
-def test_neighbouring_parts_meet_in_a_pause(tmp_path: Path) -> None:
-    path = write_sound(tmp_path / "film.mkv", tone(20.0, [9.0]))
+def test_neighbouring_chunks_meet_in_a_pause(tmp_path: Path) -> None:
+    path = write_audio(tmp_path / "film.mkv", tone(20.0, [9.0]))
     first = decode_audio_chunk(ChunkRequest("c", str(path), 0.0, 10.0, False, 20.0))
     second = decode_audio_chunk(ChunkRequest("c", str(path), 10.0, 20.0, True, 20.0))
     assert first is not None
@@ -71,7 +71,7 @@ def test_neighbouring_parts_meet_in_a_pause(tmp_path: Path) -> None:
     assert abs(len(first.samples) + len(second.samples) - 20 * RATE) < 0.2 * RATE
 
 
-def test_a_video_without_sound_has_none(tmp_path: Path) -> None:
+def test_video_without_audio_has_no_samples(tmp_path: Path) -> None:
     path = tmp_path / "silent.mp4"
     with av.open(str(path), "w") as container:
         video = container.add_stream("libx264", rate=2)
@@ -82,7 +82,7 @@ def test_a_video_without_sound_has_none(tmp_path: Path) -> None:
     assert decode_audio(path, 0.0, 5.0) is None
 
 
-def test_the_quietest_moment_is_looked_for_at_the_beginning_only() -> None:
+def test_quietest_searches_only_the_beginning() -> None:
     samples = tone(5.0, [1.0, 4.0])
     assert abs(quietest(samples, 3.0) / RATE - 1.0) < 0.3
     assert quietest(samples[:10], 3.0) == 0
@@ -132,14 +132,14 @@ def save_random_whisper(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_folder_in_the_form_of_ctranslate2_is_loaded_and_answers_in_time(tmp_path: Path) -> None:
+def test_loads_a_ctranslate2_folder_and_returns_timed_lines(tmp_path: Path) -> None:
     folder = save_random_whisper(tmp_path)
     assert json.loads((folder / "config.json").read_text())
-    listener = SpeechModel(str(folder), "cpu")
-    assert listener.name == f"whisper {folder}"
+    model = SpeechModel(str(folder), "cpu")
+    assert model.name == f"whisper {folder}"
     noise = np.random.default_rng(0).standard_normal(8 * RATE).astype(np.float32) * 0.1
-    assert listener.listen(np.zeros(RATE, np.float32)) == []
-    lines = listener.listen(noise, 100.0, vad=False)
+    assert model.transcribe(np.zeros(RATE, np.float32)) == []
+    lines = model.transcribe(noise, 100.0, vad=False)
     assert lines
     assert all(100.0 <= line.start <= line.end <= 108.0 for line in lines)
     assert {line.language for line in lines} <= {"en", "de", "zh"}
@@ -147,6 +147,6 @@ def test_a_folder_in_the_form_of_ctranslate2_is_loaded_and_answers_in_time(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["no-such-folder/model", "tiny"])
-def test_a_model_that_cannot_be_had_is_told_with_the_ways_out(model: str) -> None:
+def test_missing_model_error_lists_the_alternatives(model: str) -> None:
     with pytest.raises(ModelNotFoundError, match=r"--listen.*ct2-transformers-converter"):
         SpeechModel(model, "cpu")
