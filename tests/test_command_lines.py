@@ -12,12 +12,12 @@ import pytest
 import typer.main
 
 from eaglenet.cli.main import app
-from eaglenet.core.errors import quoted, store_argument, this_program
+from eaglenet.core.errors import program_command, shell_quote, store_option
 from eaglenet.core.platform import STORE_VARIABLE
 
 SOURCE = Path(__file__).parents[1] / "src" / "eaglenet"
 
-QUOTING = ("quoted", "store_argument")
+QUOTING = ("shell_quote", "store_option")
 NUMBER = re.compile(r"[.\d]*[dfg]")
 """A format that only a number takes."""
 SAFE, UNSAFE = "\x01", "\x02"
@@ -93,7 +93,7 @@ def test_every_value_in_a_told_command_is_quoted() -> None:
         'f"the frames are {frames}: --set encoder.config.frames={frames}"',
         '"made; next: eaglenet evaluate " + output',
         '"  eaglenet search \\"{sentence}\\" --store store"',
-        'f"train with `eaglenet train {quoted(name)} --output {output}`"',
+        'f"train with `eaglenet train {shell_quote(name)} --output {output}`"',
     ],
 )
 def test_an_unquoted_value_is_seen(source: str) -> None:
@@ -103,12 +103,12 @@ def test_an_unquoted_value_is_seen(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        'f"no store at {folder}; make one with: eaglenet index PATH{store_argument(folder)}"',
-        'f"{place} is damaged: eaglenet store repair --store {quoted(place)}, {count} clips"',
+        'f"no store at {folder}; make one with: eaglenet index PATH{store_option(folder)}"',
+        'f"{place} is damaged: eaglenet store repair --store {shell_quote(place)}, {count} clips"',
         'f"--root {root}: no such folder"',
         'f"see `eaglenet models`, {name} is not one of them"',
         'f"the model takes {most}: --set method_config.num_frames={frames:d}"',
-        '"the frames: --set " + quoted(f"encoder.config.frames={frames}")',
+        '"the frames: --set " + shell_quote(f"encoder.config.frames={frames}")',
         'f"eaglenet {version}"',
     ],
 )
@@ -120,13 +120,13 @@ def test_what_is_quoted_or_no_command_is_let_be(source: str) -> None:
     "value", ["/My Videos/store", "it's", 'a "red" car', "$HOME", "a;b", "", "\u00e9t\u00e9", "~/x"]
 )
 def test_a_shell_reads_a_quoted_value_as_it_was(value: str) -> None:
-    assert shlex.split(f"eaglenet index {quoted(value)}") == ["eaglenet", "index", value]
+    assert shlex.split(f"eaglenet index {shell_quote(value)}") == ["eaglenet", "index", value]
 
 
 def test_a_plain_value_stays_as_it_is() -> None:
     for plain in ("/films/store-2", "s3://films/store", "openai/clip-vit-base-patch32"):
-        assert quoted(plain) == plain
-    assert quoted(Path("films") / "a b") == "'films/a b'"
+        assert shell_quote(plain) == plain
+    assert shell_quote(Path("films") / "a b") == "'films/a b'"
 
 
 def test_the_program_is_named_so_that_a_shell_finds_it(
@@ -140,14 +140,14 @@ def test_the_program_is_named_so_that_a_shell_finds_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [str(program)])
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert this_program() == ".venv/bin/eaglenet"
+    assert program_command() == ".venv/bin/eaglenet"
     monkeypatch.setenv("PATH", str(program.parent))
-    assert this_program() == "eaglenet"
+    assert program_command() == "eaglenet"
 
 
 def test_the_store_that_is_meant_anyhow_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hint that repeats the default would be noise; any other store has to be in it."""
     monkeypatch.setenv(STORE_VARIABLE, "my store")
-    assert store_argument("my store") == ""
-    assert store_argument("/other/store") == " --store /other/store"
-    assert store_argument("/an other/store") == " --store '/an other/store'"
+    assert store_option("my store") == ""
+    assert store_option("/other/store") == " --store /other/store"
+    assert store_option("/an other/store") == " --store '/an other/store'"

@@ -1,4 +1,4 @@
-"""Processors that were not given to a process are not counted."""
+"""Number of processors available to this process: affinity and container quotas."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from eaglenet.indexing.files import CandidateFile
 
 @pytest.fixture
 def one_core() -> Iterator[None]:
-    """This thread on one processor, as `taskset` does it for a process."""
+    """Pins this thread to one processor, as `taskset` does."""
     if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system cannot give a process some of its processors")
+        pytest.skip("no processor affinity on this system")
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     yield
@@ -26,13 +26,13 @@ def one_core() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_core")
-def test_only_the_cores_given_to_a_process_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_only_processors_in_the_affinity_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     assert num_cores() == 1
 
 
 @pytest.mark.usefixtures("one_core")
-def test_an_index_run_starts_no_process_for_cores_it_has_not(
+def test_index_run_starts_no_more_workers_than_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
@@ -42,7 +42,7 @@ def test_an_index_run_starts_no_process_for_cores_it_has_not(
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(6, 6), (None, 1)])
-def test_a_system_that_does_not_tell_has_all_of_them(
+def test_counts_all_processors_without_affinity(
     counted: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
@@ -52,10 +52,10 @@ def test_a_system_that_does_not_tell_has_all_of_them(
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine of sixteen processors with control groups of our own."""
+    """A machine with sixteen processors and control groups in a temporary folder."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     monkeypatch.setattr(platform, "CONTROL_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(platform, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(platform, "PROC", tmp_path / "proc")
     return tmp_path
 
 
@@ -77,26 +77,24 @@ def write(path: Path, text: str) -> None:
         ("0 0", 16),
     ],
 )
-def test_a_container_has_as_many_as_it_was_granted_time_for(
-    groups: Path, limit: str, expected: int
-) -> None:
-    write(groups / "own", "0::/\n")
+def test_container_quota_limits_the_count(groups: Path, limit: str, expected: int) -> None:
+    write(groups / "proc/self/cgroup", "0::/\n")
     write(groups / "groups/cpu.max", limit + "\n")
     assert num_cores() == expected
 
 
-def test_the_narrowest_of_nested_groups_counts(groups: Path) -> None:
-    write(groups / "own", "0::/user.slice/a.scope\n")
+def test_smallest_quota_of_nested_groups_counts(groups: Path) -> None:
+    write(groups / "proc/self/cgroup", "0::/user.slice/a.scope\n")
     write(groups / "groups/user.slice/cpu.max", "300000 100000")
     write(groups / "groups/user.slice/a.scope/cpu.max", "max 100000")
-    write(groups / "cpu.max", "100000 100000")  # Above the root of the groups: none of ours.
+    write(groups / "cpu.max", "100000 100000")  # Outside the control groups: ignored.
     assert num_cores() == 3
 
 
 @pytest.mark.parametrize("folder", ["cpu", "cpu,cpuacct"])
-def test_groups_of_the_first_version(groups: Path, folder: str) -> None:
-    # The name is that of the machine's tree, which a container does not see.
-    write(groups / "own", "5:memory:/x\n4:cpu,cpuacct:/docker/1234\n0::/\n")
+def test_reads_quota_of_cgroup_v1(groups: Path, folder: str) -> None:
+    # The name belongs to the host's tree, which a container does not see.
+    write(groups / "proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/1234\n0::/\n")
     write(groups / f"groups/{folder}/cpu.cfs_quota_us", "400000")
     write(groups / f"groups/{folder}/cpu.cfs_period_us", "100000")
     assert num_cores() == 4
@@ -104,22 +102,22 @@ def test_groups_of_the_first_version(groups: Path, folder: str) -> None:
     assert num_cores() == 16
 
 
-def test_a_system_without_groups_has_no_limit(groups: Path) -> None:
+def test_no_control_groups_means_no_limit(groups: Path) -> None:
     assert num_cores() == 16
 
 
-def test_torch_is_told_of_a_limit_unless_someone_told_it_more(
+def test_quota_sets_torch_threads_unless_the_user_did(
     groups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(platform.THREADS, "7")
-    monkeypatch.delenv(platform.THREADS)
-    write(groups / "own", "0::/\n")
+    monkeypatch.setenv(platform.THREADS_VARIABLE, "7")
+    monkeypatch.delenv(platform.THREADS_VARIABLE)
+    write(groups / "proc/self/cgroup", "0::/\n")
     write(groups / "groups/cpu.max", "max 100000")
     platform.limit_threads()
-    assert platform.THREADS not in os.environ
+    assert platform.THREADS_VARIABLE not in os.environ
     write(groups / "groups/cpu.max", "200000 100000")
     platform.limit_threads()
-    assert os.environ[platform.THREADS] == "2"
-    monkeypatch.setenv(platform.THREADS, "5")
+    assert os.environ[platform.THREADS_VARIABLE] == "2"
+    monkeypatch.setenv(platform.THREADS_VARIABLE, "5")
     platform.limit_threads()
-    assert os.environ[platform.THREADS] == "5"
+    assert os.environ[platform.THREADS_VARIABLE] == "5"

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from eaglenet.core.files import (
-    folder_written_whole,
+    atomic_folder,
+    atomic_write,
     read_json,
     write_bytes,
     write_json,
     write_tensors,
-    written_whole,
 )
 
 
@@ -23,7 +23,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path
     write_bytes(path, b"old")
 
     def fail() -> None:
-        with written_whole(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_bytes(b"ne")
             raise RuntimeError
 
@@ -36,7 +36,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path
 def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     write_bytes(path, b"old")
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(b"new")
         assert path.read_bytes() == b"old"
         # Writers of videos choose the container by the ending.
@@ -71,7 +71,7 @@ def test_file_and_folder_are_brought_to_the_disk_in_that_order(
 def test_a_folder_takes_the_place_of_the_old_one_whole(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for content in ("first", "second"):
-        with folder_written_whole(folder) as fresh:
+        with atomic_folder(folder) as fresh:
             (fresh / "inner").mkdir()
             (fresh / "inner" / content).write_text(content)
     assert [path.name for path in (folder / "inner").iterdir()] == ["second"]
@@ -80,9 +80,9 @@ def test_a_folder_takes_the_place_of_the_old_one_whole(tmp_path: Path) -> None:
 
 def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    with folder_written_whole(folder) as fresh:
+    with atomic_folder(folder) as fresh:
         (fresh / "old").touch()
-    with pytest.raises(RuntimeError), folder_written_whole(folder):
+    with pytest.raises(RuntimeError), atomic_folder(folder):
         raise RuntimeError
     assert [path.name for path in folder.iterdir()] == ["old"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -92,7 +92,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     """The old folder is then found under its other name, and stands until there is a new one."""
     (tmp_path / ".model.old").mkdir()
     (tmp_path / ".model.old" / "weights").touch()
-    with pytest.raises(RuntimeError), folder_written_whole(tmp_path / "model"):
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "model"):
         raise RuntimeError
     assert (tmp_path / "model" / "weights").exists()
 

@@ -1,7 +1,8 @@
-"""One holder of a lock at a time: others are told who, or wait."""
+"""Lock files: one holder at a time; others fail with its name, or wait."""
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -12,7 +13,11 @@ from eaglenet.core import files
 from eaglenet.core.files import LockHeldError, hold_lock, try_lock
 
 
-def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+def _no_locks(*_: object, **__: object) -> bool:
+    raise OSError(errno.ENOSYS, "no locks here")
+
+
+def test_second_holder_fails_with_the_name_of_the_first(tmp_path: Path) -> None:
     with (
         hold_lock(tmp_path / "lock"),
         pytest.raises(LockHeldError, match=r"process \d+ on"),
@@ -23,7 +28,7 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
         pass
 
 
-def test_deleting_the_file_lets_no_second_holder_in_where_the_folder_is_locked_too(
+def test_folder_lock_survives_deleting_the_lock_file(
     tmp_path: Path,
 ) -> None:
     with hold_lock(tmp_path / "lock", with_folder=True):
@@ -37,7 +42,7 @@ def test_deleting_the_file_lets_no_second_holder_in_where_the_folder_is_locked_t
         pass
 
 
-def test_one_that_waits_comes_after_the_first(tmp_path: Path) -> None:
+def test_waits_until_the_first_holder_is_done(tmp_path: Path) -> None:
     order: list[str] = []
     entered = threading.Event()
 
@@ -56,15 +61,36 @@ def test_one_that_waits_comes_after_the_first(tmp_path: Path) -> None:
     assert order == ["first", "second"]
 
 
-def test_a_system_without_locks_is_worked_on_all_the_same(
+def test_works_unlocked_where_the_disk_has_no_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "fcntl", None)
+    monkeypatch.setattr("filelock.lock_descriptor", _no_locks)
     with hold_lock(tmp_path / "lock"), hold_lock(tmp_path / "lock"):
         pass
 
 
-def test_an_open_file_is_locked_by_one_until_it_is_closed(tmp_path: Path) -> None:
+def test_new_lock_file_is_locked_when_the_old_one_was_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    deleted: list[Path] = []
+    original = files.try_lock
+
+    def delete_then_lock(descriptor: int) -> bool | None:
+        if not deleted:
+            path.unlink()
+            deleted.append(path)
+        return original(descriptor)
+
+    monkeypatch.setattr(files, "try_lock", delete_then_lock)
+    with hold_lock(path):
+        assert path.exists()
+        descriptor = os.open(path, os.O_RDWR)
+        assert original(descriptor) is False
+        os.close(descriptor)
+
+
+def test_open_file_stays_locked_until_closed(tmp_path: Path) -> None:
     first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
     assert try_lock(first)
     assert not try_lock(second)
@@ -73,10 +99,8 @@ def test_an_open_file_is_locked_by_one_until_it_is_closed(tmp_path: Path) -> Non
     os.close(second)
 
 
-def test_without_file_locks_nothing_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "fcntl", None)
+def test_reports_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("filelock.lock_descriptor", _no_locks)
     descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-    assert not try_lock(descriptor)
+    assert try_lock(descriptor) is None
     os.close(descriptor)

@@ -135,7 +135,7 @@ def test_imports_are_taken_from_anywhere_on_the_line_but_not_from_after_a_double
 
 def test_a_module_that_cannot_be_imported_is_named() -> None:
     with pytest.raises(UsageError, match="--import no_such_module: ModuleNotFoundError"):
-        plugins.import_named("no_such_module")
+        plugins.import_plugin("no_such_module")
 
 
 def test_an_installed_plug_in_that_fails_is_left_out_with_a_warning(

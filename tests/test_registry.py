@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eaglenet.core.errors import UnknownNameError
-from eaglenet.core.registry import MOST_LISTED, Registry
+from eaglenet.core.registry import MAX_LISTED, Registry
 from eaglenet.encoders import ENCODERS
 from eaglenet.methods import METHODS
 from eaglenet.research.recipes import RECIPES
@@ -33,8 +33,8 @@ def test_an_unknown_name_gets_the_known_ones_and_the_closest() -> None:
 
 def test_of_very_many_names_only_some_are_listed() -> None:
     with pytest.raises(UnknownNameError, match="and 5 more") as caught:
-        table(MOST_LISTED + 5)["circle"]
-    assert f"shape{MOST_LISTED}" not in str(caught.value)
+        table(MAX_LISTED + 5)["circle"]
+    assert f"shape{MAX_LISTED}" not in str(caught.value)
 
 
 def test_of_very_many_names_the_command_that_lists_them_is_told() -> None:

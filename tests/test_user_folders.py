@@ -1,29 +1,33 @@
-"""Where the store is when nobody says where."""
+"""Default locations of the store and the cache."""
 
 from pathlib import Path
 
 import pytest
+from platformdirs.macos import MacOS
+from platformdirs.windows import Windows
 
 from eaglenet.core import platform
 
 
-def test_the_data_folder_follows_the_rules_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDG on Linux, and what other systems have."""
+def test_data_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
-    monkeypatch.setattr(platform.sys, "platform", "linux")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert platform.data_folder() == Path("/data/eaglenet")
-    for ignored in ("", "not/absolute"):
-        monkeypatch.setenv("XDG_DATA_HOME", ignored)
+    for invalid in ("", "not/absolute"):
+        monkeypatch.setenv("XDG_DATA_HOME", invalid)
         assert platform.data_folder() == Path("/home/someone/.local/share/eaglenet")
-    monkeypatch.setattr(platform.sys, "platform", "darwin")
-    assert platform.data_folder() == Path("/home/someone/Library/Application Support/eaglenet")
-    monkeypatch.setattr(platform.sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", "/local")
-    assert platform.data_folder() == Path("/local/eaglenet")
 
 
-def test_a_variable_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_folder_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/Users/someone")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    macos = MacOS("eaglenet", appauthor=False).user_data_dir
+    assert macos == "/Users/someone/Library/Application Support/eaglenet"
+    monkeypatch.setattr("platformdirs.windows.get_win_folder", lambda _: "C:\\Local")
+    assert Windows("eaglenet", appauthor=False).user_data_dir.startswith("C:\\Local")
+
+
+def test_variable_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     monkeypatch.delenv(platform.STORE_VARIABLE, raising=False)
     assert platform.default_store() == "/data/eaglenet/store"

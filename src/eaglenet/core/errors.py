@@ -1,46 +1,52 @@
-"""Errors a user may meet. Each message says what was given, what was expected and what to do."""
+"""Errors a user may meet, and the commands their messages recommend.
+
+Each message says what is wrong, with the value, and what to do about it.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 from eaglenet.core.platform import default_store
 
-LONGEST = 2000
-"""Characters of a message."""
+MAX_MESSAGE_LENGTH = 2000
+PROGRAM = "eaglenet"
 
 
 class EagleNetError(Exception):
-    """Base of every error that is the input's fault. The command line prints it on one line.
+    """Base class of errors caused by input. The command line prints them on one line.
 
-    ``exit_code`` is what the command line exits with: 1 failed, 2 wrong usage, 3 finished but some
-    files were left out, 4 a model could not be loaded, 5 a store cannot be used as asked.
+    ``exit_code`` is the exit code of the command line: 1 failed, 2 wrong usage, 3 finished with
+    some files left out, 4 a model could not be loaded, 5 a store cannot be used.
     """
 
     exit_code: int = 1
 
     def __str__(self) -> str:
-        """What foreign files put into a message may be of any length; both ends tell enough."""
+        """Untrusted files can put any amount of text into a message, so the middle is cut out."""
         text = super().__str__()
-        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-200:]}"
+        if len(text) <= MAX_MESSAGE_LENGTH:
+            return text
+        return f"{text[: MAX_MESSAGE_LENGTH // 2]} ... {text[-200:]}"
 
 
 class UsageError(EagleNetError):
-    """An argument or option makes no sense as given."""
+    """An argument or option makes no sense."""
 
     exit_code = 2
 
 
 class UnknownNameError(UsageError):
-    """A name is not in a registry; the message lists the known ones."""
+    """A name is not in a registry; the message lists the names that are."""
 
 
 class ConfigError(UsageError):
-    """A configuration value is impossible or does not fit another."""
+    """A configuration value is impossible or conflicts with another."""
 
 
 class VideoDecodeError(EagleNetError):
@@ -58,13 +64,13 @@ class VideoDecodeError(EagleNetError):
 
 
 class DatasetError(EagleNetError):
-    """Annotations are missing, broken or contradict each other."""
+    """Annotations are missing, broken or contradictory."""
 
 
 class ModelNotFoundError(EagleNetError):
-    """Weights are not where they were looked for; lists the places and the ways out.
+    """Weights were not found; the message lists the locations searched and what to do.
 
-    ``fact`` is what is missing without ``advice``, which is another for searching and for training.
+    ``fact`` says what is missing, without ``advice``, which differs between search and training.
     """
 
     exit_code = 4
@@ -76,29 +82,29 @@ class ModelNotFoundError(EagleNetError):
 
 
 class CheckpointError(EagleNetError):
-    """A checkpoint is not of a form that is understood; names what was not."""
+    """A checkpoint has an unknown form; the message names what was not understood."""
 
 
 class StoreError(EagleNetError):
-    """A search store cannot be used as asked."""
+    """A search store cannot be used."""
 
     exit_code = 5
 
 
 class UnreachableError(StoreError):
-    """Storage or another machine does not answer; what is stored is as it was."""
+    """Storage or another machine does not answer. Stored data is unchanged."""
 
 
 class NonFiniteError(EagleNetError):
-    """A loss, score or feature is NaN or infinite; names which."""
+    """A loss, score or feature is NaN or infinite; the message names it."""
 
 
 class DistributedError(EagleNetError):
-    """Processes of one run could not meet or lost each other; says which rank waited for what."""
+    """Processes of one run could not connect, or lost each other; names the rank and its wait."""
 
 
 class StoppedError(EagleNetError):
-    """A signal asked for an end; what was done is kept. Exits as a shell counts: 128 + signal."""
+    """A signal ended the command; finished work is saved. Exit code: 128 + signal number."""
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
@@ -106,7 +112,7 @@ class StoppedError(EagleNetError):
 
 
 def cause_of(error: Exception) -> str:
-    """Why a file could not be read, without its number and the name that the message has already.
+    """Return why a file could not be read, without error number and file name.
 
     >>> cause_of(FileNotFoundError(2, "No such file or directory", "a.csv"))
     'no such file'
@@ -118,43 +124,38 @@ def cause_of(error: Exception) -> str:
     return str(error)
 
 
-def too_many_frames(given: int, most: int, setting: str = "num_frames") -> ConfigError:
-    """Videos longer than a model with a place for each frame; ``setting`` makes more places."""
+def too_many_frames(num_frames: int, limit: int, setting: str = "num_frames") -> ConfigError:
+    """Return the error for videos with more frames than a model has position embeddings."""
     return ConfigError(
-        f"videos of {given} frames, the model was built for {most}; sample fewer frames or build "
-        f"it with a larger {setting}"
+        f"videos have {num_frames} frames, but the model was built for {limit}; sample fewer "
+        f"frames or build it with a larger {setting}"
     )
 
 
-# Commands that messages tell a user to run: a shell takes every value in them as it was given.
+def shell_quote(value: object, *, is_windows: bool = os.name == "nt") -> str:
+    """Return a path, name or text as one argument of a shell command; plain ones stay unquoted.
 
-PROGRAM = "eaglenet"
-
-
-def quoted(value: object) -> str:
-    """A path, a name or a sentence as one word of a shell; plain ones stay as they are.
-
-    >>> quoted("/films/store"), quoted("/My Videos/store")
+    >>> shell_quote("/films/store"), shell_quote("/My Videos/store")
     ('/films/store', "'/My Videos/store'")
     """
-    return shlex.quote(str(value))
+    return subprocess.list2cmdline([str(value)]) if is_windows else shlex.quote(str(value))
 
 
-def this_program() -> str:
-    """How a shell starts the command that runs: its file where the shell would not find it.
+def program_command() -> str:
+    """Return how a shell starts this program: its path where the shell does not find the name.
 
     After `make demo` that is `.venv/bin/eaglenet`, until the environment is activated.
     """
     file = Path(sys.argv[0])
     if file.name != PROGRAM or not file.is_file() or shutil.which(PROGRAM):
         return PROGRAM
-    return quoted(os.path.relpath(file))
+    return shell_quote(os.path.relpath(file))
 
 
-def store_argument(location: object) -> str:
-    """What to add to a command so that it works on this store; nothing where it would anyhow.
+def store_option(location: object) -> str:
+    """Return the `--store` option that selects this store; empty for the default store.
 
-    >>> store_argument("holidays")
+    >>> store_option("holidays")
     ' --store holidays'
     """
-    return "" if str(location) == default_store() else f" --store {quoted(location)}"
+    return "" if str(location) == default_store() else f" --store {shell_quote(location)}"

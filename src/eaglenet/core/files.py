@@ -1,11 +1,12 @@
-"""Files and folders that are written whole: a reader sees the old one or the new one.
+"""Atomic writes and lock files.
 
-Each is written beside its place, brought to the disk, renamed, and the rename brought to the disk:
-after a kill or a power cut at any moment there is no half of one.
+Files and folders are written under a temporary name beside the target, synced to the disk, renamed,
+and the rename is synced. A reader sees the old content or the new one, also after a power cut.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -15,40 +16,45 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from eaglenet.core import untrusted
+from eaglenet.core.platform import open_for_locking, replace, sync
+
+logger = logging.getLogger(__name__)
+
+_HOLDER_OFFSET = 1
+"""Where the holder of a lock is written: byte 0 is locked, which on Windows nobody can read."""
 
 
 def partial_path(path: Path) -> Path:
-    """Where ``path`` is written first; of another process, another one. The ending stays."""
+    """Return the temporary name for writing ``path``: unique per process, with its suffix."""
     return path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A path to write a file to, which takes the place of ``path`` at the end of the block.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces ``path`` at the end of the block.
 
-    Where the block fails, ``path`` is left as it was.
+    If the block fails, ``path`` stays as it was.
     """
     partial = partial_path(path)
     try:
         yield partial
         sync(partial)
-        partial.replace(path)
+        replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
     sync(path.parent)
 
 
 @contextmanager
-def folder_written_whole(folder: Path) -> Iterator[Path]:
-    """A new folder to fill, which takes the place of ``folder`` at the end of the block."""
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder that replaces ``folder`` at the end of the block."""
     partial = partial_path(folder)
     old = folder.with_name(f".{folder.name}.old")
     if old.exists() and not folder.exists():  # killed between the two renames below
-        old.replace(folder)
+        replace(old, folder)
     for leftover in (partial, old):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -58,8 +64,8 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
             sync(path)
         sync(partial)
         if folder.exists():
-            folder.replace(old)
-        partial.replace(folder)
+            replace(folder, old)
+        replace(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     sync(folder.parent)
@@ -67,71 +73,39 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
 
 
 def write_tensors(path: Path, weights: dict[str, Any]) -> None:
-    """Write a safetensors file whole, readable to whom other new files are.
+    """Write a safetensors file atomically, with the permissions of other new files.
 
-    The library gives its files to their owner alone: a service of another user could not load the
-    model that an administrator saved.
+    The library makes its files readable by their owner only, so a service that runs as another user
+    could not load them.
     """
     import safetensors.torch
 
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.touch()
-        usual = stat.S_IMODE(partial.stat().st_mode)
+        mode = stat.S_IMODE(partial.stat().st_mode)
         safetensors.torch.save_file(weights, partial, metadata={"format": "pt"})
-        partial.chmod(usual)
+        partial.chmod(mode)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file of these bytes whole."""
-    with written_whole(path) as partial:
+    """Write a file atomically."""
+    with atomic_write(path) as partial:
         partial.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file whole."""
+    """Write a UTF-8 file atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write JSON whole, with an end of line."""
+    """Write JSON with a final newline, atomically."""
     write_text(path, json.dumps(value, indent=indent) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. Raises ``OSError`` or ``ValueError``; callers say what to do."""
+    """Return the value of a JSON file. Raises ``OSError`` or ``ValueError``."""
     return untrusted.read_json(path, untrusted.MAX_ANNOTATIONS)
-
-
-def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def start_writing(path: Path) -> None:
-    """Have the system begin to write a file out, so that many are not waited for one by one."""
-    if not hasattr(os, "posix_fadvise"):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        # Pages that are not on the disk yet are not dropped, but their writing begins (Linux).
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
-# One writer a folder. A lock goes away with its process, however that ends.
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
-logger = logging.getLogger(__name__)
 
 
 class LockHeldError(Exception):
@@ -140,80 +114,68 @@ class LockHeldError(Exception):
 
 @contextmanager
 def hold_lock(path: Path, *, wait: bool = False, with_folder: bool = False) -> Iterator[None]:
-    """Hold the lock file ``path``; where another does, wait, or raise :class:`LockHeldError`.
+    """Hold the lock file ``path``; the system releases it when the process ends.
 
-    ``with_folder`` locks its folder as well: who deletes the file lets no second holder in.
+    If another process holds it, wait, or raise :class:`LockHeldError`. ``with_folder`` also locks
+    the folder, so that deleting the lock file lets no second process in.
     """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC) if with_folder else None
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        while True:
-            _lock(descriptor, path, wait)
-            if _is_the_file(descriptor, path):
-                break
-            # It was deleted meanwhile: who comes next would lock another one.
-            os.close(descriptor)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if folder is not None:
-            _lock_folder(folder)
+    with contextlib.ExitStack() as stack:
+        descriptor = _open_and_lock(path, wait)
+        stack.callback(os.close, descriptor)
+        if with_folder and os.name != "nt":  # Windows refuses to delete an open file.
+            folder = os.open(path.parent, os.O_RDONLY)
+            stack.callback(os.close, folder)
+            if try_lock(folder) is False:
+                raise LockHeldError("another eaglenet, whose lock file was deleted")
         os.ftruncate(descriptor, 0)
-        content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
-        os.pwrite(descriptor, content.encode(), 0)
+        holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, b" " * _HOLDER_OFFSET + holder.encode())
         yield
-    finally:
+
+
+def try_lock(descriptor: int) -> bool | None:
+    """Lock an open file until it is closed.
+
+    Returns False if another process holds the lock, and None where the disk has no locks.
+    """
+    from filelock import lock_descriptor
+
+    try:
+        return lock_descriptor(descriptor, blocking=False)
+    except OSError:
+        return None
+
+
+def _open_and_lock(path: Path, wait: bool) -> int:
+    from filelock import lock_descriptor
+
+    while True:
+        descriptor = open_for_locking(path)
+        try:
+            is_locked = try_lock(descriptor)
+            if is_locked is None:
+                logger.info("%s cannot be locked: use %s once at a time", path, path.parent)
+                return descriptor
+            if not is_locked:
+                if not wait:
+                    raise LockHeldError(_describe_holder(descriptor))
+                logger.warning("%s is held by %s; waiting", path, _describe_holder(descriptor))
+                lock_descriptor(descriptor)
+            # Another process may have deleted the file meanwhile; the next one would lock another.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        if folder is not None:
-            os.close(folder)
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; False where another holds it or none can be locked."""
-    if fcntl is None:
-        return False
+def _describe_holder(descriptor: int) -> str:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _lock(descriptor: int, path: Path, wait: bool) -> None:
-    if fcntl is None:
-        logger.info("no file locks on this system: use %s once at a time", path.parent)
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if not wait:
-            raise LockHeldError(_holder(descriptor)) from None
-        logger.warning("%s is held by %s; waiting for it", path, _holder(descriptor))
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        # Some network disks know no locks: work there was possible before there were any.
-        logger.warning("%s cannot be locked (%s): use it once at a time", path, error.strerror)
-
-
-def _lock_folder(descriptor: int) -> None:
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise LockHeldError("another eaglenet, whose lock file was deleted") from None
-    except OSError:
-        pass  # network disks do not lock folders; the file is locked
-
-
-def _is_the_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.fstat(descriptor).st_ino == os.stat(path).st_ino
-    except FileNotFoundError:
-        return False
-
-
-def _holder(descriptor: int) -> str:
-    try:
-        content = json.loads(os.pread(descriptor, 4096, 0))
-        return f"another eaglenet (process {content['pid']} on {content['host']})"
-    except (ValueError, KeyError, TypeError):
+        os.lseek(descriptor, _HOLDER_OFFSET, os.SEEK_SET)
+        holder = json.loads(os.read(descriptor, 4096))
+        return f"another eaglenet (process {holder['pid']} on {holder['host']})"
+    except (OSError, ValueError, KeyError, TypeError):
         return "another eaglenet"

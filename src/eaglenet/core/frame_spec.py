@@ -1,4 +1,4 @@
-"""How frames are taken from a video. Without torch: processes that only decode start without it."""
+"""How frames are sampled from a video. Does not import torch, so decoder processes start fast."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from eaglenet.core.errors import ConfigError
 Sampling = Literal["uniform", "per_second", "whole_rate"]
 Resize = Literal["crop", "stretch"]
 ShortVideo = Literal["repeat", "mask", "zeros"]
-MOST_FRAMES, MOST_PIXELS = 4096, 4096
-"""Of one clip, and along the side of a frame."""
+MAX_FRAMES = 4096
+"""Frames per clip."""
+MAX_SIDE = 4096
+"""Pixels along one side of a frame."""
 
 
 @dataclass(frozen=True)
 class FrameSpec:
-    """How frames are taken from a video. Saved with a model and with every store of features.
+    """How frames are sampled from a video. Saved with every model and every feature store.
 
-    sampling: ``uniform`` takes the middle of equal segments (the paper); ``per_second`` the first
-        frame of each second, then an evenly spaced subset (the field's habit); ``whole_rate`` the
-        same as the field's code counts seconds: every n-th frame, n the whole part of the rate.
-    resize: ``crop`` scales the short side and crops the centre; ``stretch`` ignores the aspect.
-    short: what a video with fewer frames than asked gives: ``repeat`` frames, ``mask`` them out,
-        or ``zeros`` (frames of CLIP's mean colour, 0 once normalised, that count as real: the
-        released code's behaviour).
-    fast: nearest keyframes instead of exact frames.
-    square_pixels: take stored pixels as square, as OpenCV does, whatever aspect a file gives them.
+    sampling: ``uniform`` takes the middle of equal segments (the paper); ``per_second`` takes the
+        first frame of each second, then an evenly spaced subset (common practice); ``whole_rate``
+        does so with seconds counted as in common code: every n-th frame, where n is the integer
+        part of the frame rate.
+    resize: ``crop`` scales the short side and crops the centre; ``stretch`` ignores the aspect
+        ratio.
+    short: what a video with too few frames gives: ``repeat`` repeats frames, ``mask`` masks the
+        missing ones, ``zeros`` appends frames of CLIP's mean colour (0 once normalised) that count
+        as real, as in the released code.
+    fast: use the nearest keyframes instead of exact frames.
+    square_pixels: ignore the file's pixel aspect ratio, as OpenCV does.
     """
 
     num_frames: int = 12
@@ -38,7 +42,7 @@ class FrameSpec:
     square_pixels: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in (("num_frames", MOST_FRAMES), ("size", MOST_PIXELS)):
+        for name, limit in (("num_frames", MAX_FRAMES), ("size", MAX_SIDE)):
             value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= most:
-                raise ConfigError(f"{name} is {value!r:.60}; expected a whole number, 1 to {most}")
+            if not isinstance(value, int) or not 1 <= value <= limit:
+                raise ConfigError(f"{name} is {value!r:.60}; expected a whole number, 1 to {limit}")

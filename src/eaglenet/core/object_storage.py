@@ -1,14 +1,15 @@
-"""Object storage: s3://, gs:// and az:// by one library. The only file that imports obstore.
+"""Object storage: s3://, gs:// and az:// URLs. The only module that imports obstore.
 
-Credentials and regions come from the usual variables of each provider (``AWS_ACCESS_KEY_ID``,
-``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, ...), an endpoint of another
-maker from ``AWS_ENDPOINT_URL``. Answers of overload and connections that are cut are tried again
-below here, with pauses. Every error names the object.
+Credentials and regions come from each provider's usual environment variables
+(``AWS_ACCESS_KEY_ID``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, ...);
+``AWS_ENDPOINT_URL`` selects an S3-compatible service. The library retries overloaded servers and
+broken connections with pauses. Every error names the object.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.platform import is_below
 
 SCHEMES = ("s3", "gs", "az")
 ENDPOINT = "AWS_ENDPOINT_URL"
@@ -25,9 +27,14 @@ CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-"""Variables that say who asks; a machine of the provider may know it without them."""
-UNKNOWN_ASKER = ("169.254.169.254", "metadata.google", "Account must be specified", "credential")
-"""In errors of an asker who is not known: his machine was asked who he is, in vain."""
+"""Environment variables with credentials; a provider's own machines may need none."""
+MISSING_CREDENTIALS = (
+    "169.254.169.254",
+    "metadata.google",
+    "Account must be specified",
+    "credential",
+)
+"""Error texts that mean no credentials were found."""
 RETRY_SECONDS = 60.0
 REQUEST_SECONDS = 60.0
 
@@ -41,12 +48,12 @@ class MissingObjectError(ObjectError, FileNotFoundError):
 
 
 class ChangedObjectError(ObjectError):
-    """The object is not what the condition of a write said: another was faster."""
+    """A conditional write failed because another writer changed the object first."""
 
 
 @dataclass(frozen=True)
-class FoundObject:
-    """An entry of a listing."""
+class ObjectEntry:
+    """An object in a listing."""
 
     url: str
     size: int
@@ -54,42 +61,50 @@ class FoundObject:
     etag: str
 
 
-def is_object(location: object) -> bool:
-    """Whether a location is one of object storage.
+def is_object_url(location: object) -> bool:
+    """Return whether a location is an object storage URL.
 
-    >>> is_object("s3://bucket/videos"), is_object("/videos")
+    >>> is_object_url("s3://bucket/videos"), is_object_url("/videos")
     (True, False)
     """
     return re.match(rf"({'|'.join(SCHEMES)})://", str(location)) is not None
 
 
-def absolute(location: object) -> str:
-    """A path from the root on; an address of object storage as it is.
+def absolute_location(location: object) -> str:
+    """Return a path as an absolute path; object storage URLs stay as they are.
 
-    >>> absolute("s3://bucket/videos/")
+    >>> absolute_location("s3://bucket/videos/")
     's3://bucket/videos'
     """
     name = str(location)
-    return name.rstrip("/") if is_object(name) else os.path.abspath(os.path.expanduser(name))
+    return name.rstrip("/") if is_object_url(name) else os.path.abspath(os.path.expanduser(name))
+
+
+def is_inside(location: str, root: str) -> bool:
+    """Return whether a path or URL is ``root`` or lies below it.
+
+    >>> is_inside("s3://bucket/videos/a.mp4", "s3://bucket/videos")
+    True
+    """
+    flavour = posixpath if is_object_url(root) else os.path
+    return location == root or is_below(location, root, flavour)
 
 
 def storage_options(url: str) -> dict[str, str]:
-    """For libraries that reach the same storage by themselves."""
+    """Return the options with which other libraries reach the same storage."""
     endpoint = os.environ.get(ENDPOINT, "")
     if not endpoint or not url.startswith("s3://"):
-        return {}  # The variable is S3's.
+        return {}  # The variable is for S3 only.
     return {"endpoint": endpoint, "allow_http": str(endpoint.startswith("http://")).lower()}
 
 
 class ObjectFolder:
-    """What lies under one address; names are relative to it. Safe in several threads."""
+    """The objects below one URL; names are relative to it. Safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
         match = re.fullmatch(rf"({'|'.join(SCHEMES)})://([^/]+)(?:/(.*))?", url)
         if match is None:
-            raise UsageError(
-                f"{url!r:.200} is not an address of object storage; write s3://BUCKET/NAME"
-            )
+            raise UsageError(f"{url!r:.200} is not an object storage URL; write s3://BUCKET/NAME")
         try:
             from obstore.store import from_url
         except ImportError as error:
@@ -120,50 +135,52 @@ class ObjectFolder:
         try:
             yield
         except FileNotFoundError as error:
-            raise MissingObjectError(f"{where}: there is no such object") from error
+            raise MissingObjectError(f"{where}: no such object") from error
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
             raise ChangedObjectError(f"{where}: another writer was faster") from error
         except (exceptions.BaseError, OSError, ValueError) as error:
             text = str(error).split("Debug source")[0]
             hint = ""
-            if any(sign in text for sign in UNKNOWN_ASKER):
+            if any(sign in text for sign in MISSING_CREDENTIALS):
                 hint = f"; no credentials were found: set {CREDENTIALS[self._scheme]}"
             raise ObjectError(f"{where}: {' '.join(text.split())[:400]}{hint}") from error
 
     def read(self, name: str) -> tuple[bytes, str]:
-        """Content and tag of an object."""
+        """Return the content and tag of an object."""
         with self._errors(name):
             answer = self._store.get(name)
             return bytes(answer.bytes()), _tag(answer.meta)
 
     def read_ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Stretches of one object: first byte, and the one after the last."""
+        """Return byte ranges of an object; a span is its first byte and the byte after its last."""
         with self._errors(name):
             starts, ends = [first for first, _ in spans], [end for _, end in spans]
-            return [bytes(part) for part in self._store.get_ranges(name, starts=starts, ends=ends)]
+            return [
+                bytes(chunk) for chunk in self._store.get_ranges(name, starts=starts, ends=ends)
+            ]
 
-    def look(self, name: str) -> FoundObject:
-        """What a listing would say of one object."""
+    def entry(self, name: str) -> ObjectEntry:
+        """Return the listing entry of one object."""
         with self._errors(name):
             entry = self._store.head(name)
             url = f"{self.url}/{name}"
-            return FoundObject(url, int(entry["size"]), entry["last_modified"], entry["e_tag"])
+            return ObjectEntry(url, int(entry["size"]), entry["last_modified"], entry["e_tag"])
 
     def tag(self, name: str) -> str:
-        """Changes with the content of an object."""
+        """Return a text that changes with the content of an object."""
         with self._errors(name):
             return _tag(self._store.head(name))
 
     def write(self, name: str, content: bytes) -> str:
-        """Write or replace an object; returns its tag."""
+        """Write or replace an object and return its tag."""
         with self._errors(name):
             return _tag(self._store.put(name, content))
 
     def write_if(self, name: str, content: bytes, tag: str | None) -> str:
-        """Write an object that is not there (``tag`` None), or still has this tag; its new tag.
+        """Write an object that does not exist (``tag`` None) or still has ``tag``; return its tag.
 
-        Raises :class:`ChangedObjectError`. An answer may get lost after the write was done, and the
-        next attempt then fails on our own: so ``content`` must be unlike any other's.
+        Raises :class:`ChangedObjectError`. If the reply to a successful write is lost, the retry
+        fails on our own write; ``content`` must be unique so that this can be recognised.
         """
         try:
             with self._errors(name):
@@ -173,17 +190,17 @@ class ObjectFolder:
                     mode = {"e_tag": e_tag, "version": version} if version else {"e_tag": e_tag}
                 return _tag(self._store.put(name, content, mode=mode))
         except ChangedObjectError:
-            found, now = self.read(name)
-            if found == content:
-                return now
+            stored, current_tag = self.read(name)
+            if stored == content:
+                return current_tag
             raise
 
-    def list(self, prefix: str = "") -> Iterator[FoundObject]:
-        """Objects under this address whose names begin so, in order of their names."""
+    def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
+        """Yield the objects whose names begin with ``prefix``, in order of their names."""
         with self._errors(prefix):
             for batch in self._store.list(prefix or None):
                 for entry in batch:
-                    yield FoundObject(
+                    yield ObjectEntry(
                         f"{self.url}/{entry['path']}",
                         int(entry["size"]),
                         entry["last_modified"],
@@ -191,7 +208,7 @@ class ObjectFolder:
                     )
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove objects; those that are gone already too."""
+        """Remove objects; missing ones are ignored."""
         for name in names:
             with self._errors(name):
                 try:
@@ -200,7 +217,7 @@ class ObjectFolder:
                     continue
 
 
-def _tag(found: Any) -> str:
-    """Changes with an object. S3 and Azure compare the first word of it, Google the second."""
-    version = found.get("version")
-    return f"{found['e_tag']} {version}" if version else str(found["e_tag"])
+def _tag(meta: Any) -> str:
+    """Return ETag and version: S3 and Azure compare the first, Google the second."""
+    version = meta.get("version")
+    return f"{meta['e_tag']} {version}" if version else str(meta["e_tag"])

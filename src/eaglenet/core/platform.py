@@ -1,134 +1,468 @@
-"""How many processors there are for this process, which may be fewer than the machine has."""
+"""Everything that differs between Linux, macOS and Windows.
+
+No other module imports ``fcntl``, ``resource``, ``ctypes`` or ``msvcrt``, reads ``/proc``, or uses
+a name of ``os`` that some systems lack. Each function works on every system; its docstring says
+what happens where a feature is missing. Importing this module loads only the standard library.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import math
 import os
+import signal
 import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+PROC = Path("/proc")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-OWN_GROUPS = Path("/proc/self/cgroup")
-THREADS = "OMP_NUM_THREADS"
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+STORE_VARIABLE = "EAGLENET_STORE"
+"""Names the store of every command that is not given one."""
+CACHE_VARIABLE = "EAGLENET_CACHE"
+PURGE_DELAY_MS = 1000
+WATCHDOG_SECONDS = 0.2
+WATCHDOG_EXIT_CODE = 120
+"""Exit code of a process that a watchdog ended."""
+REPLACE_SECONDS = 2.0
+"""How long a replacement waits for programs that have the target open (Windows)."""
+
+
+def read_proc(name: str) -> str | None:
+    """Return the text of ``/proc/NAME``; None on systems without it."""
+    try:
+        return (PROC / name).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def _import_resource() -> ModuleType | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource
+
+
+def _libc_function(name: str) -> Any | None:
+    """Return a function of the C library; None where the system does not have it."""
+    try:
+        return getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    except (OSError, TypeError):  # Windows
+        return None
+
+
+# Processors
 
 
 def num_cores() -> int:
-    """Processors that this process may keep busy.
+    """Return the number of processors that this process may keep busy, at least 1.
 
-    A container or `taskset` gives a process some of a machine's, or a share of its time
-    (`docker run --cpus 2`, a limit of Kubernetes); as many workers and threads as the machine has
-    would only wait for each other there. A part of a processor counts as one.
+    Counts the processors granted by ``taskset`` and the CPU time granted by a container
+    (``docker run --cpus 2``). Elsewhere all processors of the machine count.
     """
-    if hasattr(os, "sched_getaffinity"):  # Linux has it.
+    if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count() or 1
-    return max(1, math.ceil(min(count, time_limit())))
+    return max(1, math.ceil(min(count, cpu_quota())))
 
 
-def time_limit() -> float:
-    """Processors' worth of time that the control groups of this process grant it."""
-    try:
-        own = OWN_GROUPS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return math.inf  # No Linux.
-    return min(
-        (_granted(*line.split(":", 2)) for line in own if line.count(":") > 1), default=math.inf
-    )
+def cpu_quota() -> float:
+    """Return the CPU seconds per second that the control groups grant; infinite without them."""
+    groups = (read_proc("self/cgroup") or "").splitlines()
+    quotas = (_group_quota(*line.split(":", 2)) for line in groups if line.count(":") > 1)
+    return min(quotas, default=math.inf)
 
 
-def limit_threads() -> None:
-    """Have torch take as many threads as there is time for, unless it was told a number.
-
-    It finds out by itself which processors it may run on, but not how much of their time.
-    To be called before torch is imported.
-    """
-    if time_limit() < math.inf:
-        os.environ.setdefault(THREADS, str(num_cores()))
-
-
-def _granted(_: str, controllers: str, group: str) -> float:
-    """The smallest limit of a group and of those around it."""
+def _group_quota(_: str, controllers: str, group: str) -> float:
+    """Return the smallest quota of a group and the groups around it."""
     if not controllers:
-        root, read = CONTROL_GROUPS, _second_version
+        root, files = CONTROL_GROUPS, ["cpu.max"]
     elif "cpu" in controllers.split(","):
-        root, read = CONTROL_GROUPS / controllers, _first_version
+        root, files = CONTROL_GROUPS / controllers, ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
         if not root.is_dir():
             root = CONTROL_GROUPS / "cpu"
     else:
         return math.inf
-    # In a container the name may be that of the machine's tree, of which the container sees its
-    # own part as the root: what is not there has no limit.
+    # In a container the name may belong to the host's tree, of which the container sees its own
+    # subtree as the root. Folders that do not exist set no limit.
     inner = root / group.strip("/")
     folders = [inner, *inner.parents][: len(inner.parts) - len(root.parts) + 1]
-    return min(read(folder) for folder in folders)
+    return min(_read_quota(folder, files) for folder in folders)
 
 
-def _second_version(folder: Path) -> float:
-    return _share(_words(folder / "cpu.max"))
-
-
-def _first_version(folder: Path) -> float:
-    return _share(_words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us"))
-
-
-def _words(path: Path) -> list[str]:
+def _read_quota(folder: Path, names: Sequence[str]) -> float:
+    """Return quota / period of one group; "max" and -1 mean no limit."""
     try:
-        return path.read_text(encoding="ascii").split()
+        values = [v for name in names for v in (folder / name).read_text(encoding="ascii").split()]
     except (OSError, ValueError):
-        return []
-
-
-def _share(words: list[str]) -> float:
-    """Microseconds of processors' time in a period of so many; "max" and -1 are no limit."""
-    if len(words) != 2 or not all(word.isdecimal() for word in words):
         return math.inf
-    granted, period = (int(word) for word in words)
-    return granted / period if granted and period else math.inf
+    if len(values) != 2 or not all(value.isdecimal() for value in values):
+        return math.inf
+    quota, period = (int(value) for value in values)
+    return quota / period if quota and period else math.inf
 
 
-# What becomes of memory that a computation has freed, to be said before torch is imported.
+# Settings that torch reads when it is imported
 
-KEPT_MILLISECONDS = 1000
+
+def limit_threads() -> None:
+    """Limit torch's threads to the CPU quota, unless ``OMP_NUM_THREADS`` is set.
+
+    Torch respects ``taskset`` but not quotas. Call before importing torch.
+    """
+    if cpu_quota() < math.inf:
+        os.environ.setdefault(THREADS_VARIABLE, str(num_cores()))
 
 
 def keep_freed_memory() -> None:
-    """Have torch use freed memory again for a second before the system gets it back.
+    """Let torch's allocator reuse freed memory for a second before returning it to the system.
 
-    Its allocator (mimalloc, on ARM at least) gives memory back after 10 ms. A tower frees and asks
-    for the same megabytes at every step, and each time the system clears them page by page: a
-    tenth of what encoding `small` in int8 takes (``benchmarks/film.py``). Processes that are
-    started from here have it too; what the user has set stays.
+    By default mimalloc returns memory after 10 ms. An encoder frees and requests the same megabytes
+    in every step, and the system clears them page by page: 10% of the time for encoding with
+    `small` in int8 (``benchmarks/film.py``). Child processes inherit the setting; a value set by
+    the user stays. Call before importing torch.
     """
-    os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(KEPT_MILLISECONDS))
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(PURGE_DELAY_MS))
 
 
-# Where things of a user are kept unless they say where: the store, the history of questions.
+def enable_mps_fallback(system: str = sys.platform) -> None:
+    """Let torch run operators that Apple GPUs lack on the CPU. Call before importing torch."""
+    if system == "darwin":
+        os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
-STORE_VARIABLE = "EAGLENET_STORE"
-"""Names the store of every command that is not given one."""
-CACHE_VARIABLE = "EAGLENET_CACHE"
+
+# Limits of this process
+
+
+def limit_memory(extra: int) -> bool:
+    """Limit this process to ``extra`` bytes more than it uses now; False where it is not limited.
+
+    Linux: allocations beyond the limit fail. macOS and other Unix systems: a watchdog ends the
+    process. Windows: no limit.
+    """
+    resource = _import_resource()
+    if resource is None:
+        return False
+    statm = read_proc("self/statm")
+    if statm is not None:
+        limit = int(statm.split()[5]) * resource.getpagesize() + extra
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        return True
+    limit = _peak_resident_bytes(resource) + extra
+    _exit_when(lambda: _peak_resident_bytes(resource) > limit)
+    return True
+
+
+def _peak_resident_bytes(resource: ModuleType) -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
+
+
+def limit_cpu_time(seconds: int) -> None:
+    """End this process after ``seconds`` of CPU time. Windows: by a watchdog."""
+    resource = _import_resource()
+    if resource is None:
+        _exit_when(lambda: time.process_time() > seconds)
+    else:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the limit on open descriptors as far as allowed and return it."""
+    resource = _import_resource()
+    if resource is None:
+        return 65_536
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = 65_536 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        return int(target)
+    return 65_536 if soft == resource.RLIM_INFINITY else int(soft)
+
+
+def lower_priority() -> None:
+    """Let other processes run first. Windows: no effect."""
+    if hasattr(os, "nice"):
+        os.nice(5)
+
+
+def exit_with_parent(parent: int) -> None:
+    """End this process when the process ``parent`` ends, however that happens.
+
+    Linux: the kernel kills this process when the *thread* that started it ends. Elsewhere a
+    watchdog notices within a fraction of a second.
+    """
+    prctl = _libc_function("prctl") if sys.platform == "linux" else None
+    if prctl is None or prctl(1, _KILL) != 0:  # 1: PR_SET_PDEATHSIG
+        _exit_when(_parent_check(parent))
+    elif os.getppid() != parent:  # It ended before it could be watched.
+        os._exit(1)
+
+
+def _parent_check(parent: int) -> Callable[[], bool]:
+    if sys.platform == "win32":
+        # Windows reports the number of a parent that has ended, so its handle is watched.
+        kernel = ctypes.WinDLL("kernel32")
+        kernel.OpenProcess.restype = ctypes.c_void_p
+        handle = kernel.OpenProcess(0x0010_0000, False, parent)  # SYNCHRONIZE
+        if not handle:
+            return lambda: True
+        return lambda: kernel.WaitForSingleObject(ctypes.c_void_p(handle), 0) == 0
+    return lambda: os.getppid() != parent
+
+
+def _exit_when(is_over: Callable[[], bool]) -> None:
+    """Start a watchdog that ends this process as soon as ``is_over``."""
+
+    def watch() -> None:
+        while not is_over():
+            time.sleep(WATCHDOG_SECONDS)
+        os._exit(WATCHDOG_EXIT_CODE)
+
+    threading.Thread(target=watch, name="watchdog", daemon=True).start()
+
+
+# Other processes
+
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""On Windows SIGTERM ends a process at once, too."""
+
+
+def kill_process(pid: int) -> None:
+    """End a process at once; nothing happens if it has ended already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, _KILL)
+
+
+def inheriting(handles: Sequence[int]) -> dict[str, Any]:
+    """Return the options of ``subprocess.Popen`` that let a child inherit ``handles``.
+
+    Handles are file descriptors, and on Windows handles of the system.
+    """
+    if sys.platform == "win32":
+        import subprocess
+
+        for handle in handles:
+            os.set_handle_inheritable(handle, True)
+        startup = subprocess.STARTUPINFO()
+        startup.lpAttributeList = {"handle_list": list(handles)}
+        return {"startupinfo": startup}
+    return {"pass_fds": tuple(handles)}
+
+
+def descriptor_to_handle(descriptor: int) -> int:
+    """Return the number by which a child process that inherits an open file knows it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        return msvcrt.get_osfhandle(descriptor)
+    return descriptor
+
+
+def handle_to_descriptor(handle: int) -> int:
+    """Return the descriptor of an inherited file; the reverse of :func:`descriptor_to_handle`."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        return msvcrt.open_osfhandle(handle, os.O_RDONLY)
+    return handle
+
+
+# Files
+
+_OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+# Without it, opening a fifo would wait for a writer.
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _OPEN_FLAGS
+
+
+def open_for_reading(path: str | Path) -> int:
+    """Open a file and return its descriptor; a fifo does not block."""
+    return os.open(path, _READ_FLAGS)
+
+
+def open_for_locking(path: Path, *, mode: int = 0o644, create: bool = True) -> int:
+    """Open a lock file for reading and writing; a symbolic link is refused where possible."""
+    return os.open(path, os.O_RDWR | (os.O_CREAT if create else 0) | _NO_FOLLOW | _OPEN_FLAGS, mode)
+
+
+def open_beneath(root: str, parts: Sequence[str]) -> int:
+    """Open ``root/part/part/...`` for reading without following a symbolic link.
+
+    Linux and macOS open part by part, so that a part that becomes a link meanwhile is an error.
+    Elsewhere the path is checked again after opening.
+    """
+    folder_flag = getattr(os, "O_DIRECTORY", 0)
+    if not (folder_flag and _NO_FOLLOW and os.open in os.supports_dir_fd):
+        return _open_and_check(root, parts)
+    flags = _READ_FLAGS | _NO_FOLLOW
+    descriptor = os.open(root, flags | (folder_flag if parts else 0))
+    for number, part in enumerate(parts, 1):
+        above = descriptor
+        try:
+            is_folder = number < len(parts)
+            descriptor = os.open(part, flags | (folder_flag if is_folder else 0), dir_fd=above)
+        finally:
+            os.close(above)
+    return descriptor
+
+
+def _open_and_check(root: str, parts: Sequence[str]) -> int:
+    path = os.path.join(root, *parts)
+    descriptor = os.open(path, _READ_FLAGS)
+    try:
+        steps = (os.path.join(root, *parts[:count]) for count in range(1, len(parts) + 1))
+        if any(os.path.islink(step) for step in steps):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            raise OSError(errno.ESTALE, "changed while it was opened", path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_at(descriptor: int, size: int, offset: int) -> bytes:
+    """Return up to ``size`` bytes from ``offset`` on; safe to call from several threads."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, offset)
+    with _POSITION_LOCK:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, size)
+
+
+def read_into(descriptor: int, buffer: memoryview, offset: int) -> int:
+    """Fill ``buffer`` from ``offset`` on and return the number of bytes read."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [buffer], offset)
+    content = read_at(descriptor, len(buffer), offset)
+    buffer[: len(content)] = content
+    return len(content)
+
+
+_POSITION_LOCK = threading.Lock()
+
+
+def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
+    """Return values that tell a file from all others and from its own earlier content."""
+    status = os.stat(path)
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, *times)
+
+
+def disk_bytes(status: os.stat_result) -> int:
+    """Return the bytes a file takes on disk; its length where the system does not say."""
+    blocks = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else blocks * 512
+
+
+def is_own_file(status: os.stat_result) -> bool:
+    """Return whether the current user owns a file. Windows: always, in a temporary folder."""
+    return not hasattr(os, "getuid") or status.st_uid == os.getuid()
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk. Windows: folders need no sync."""
+    if sys.platform == "win32":
+        if path.is_dir():
+            return
+        descriptor = os.open(path, os.O_RDWR | _OPEN_FLAGS)
+    else:
+        descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def start_writeback(path: Path) -> None:
+    """Let Linux begin to write a file to the disk, so that a later :func:`sync` waits less."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Dirty pages are not dropped, but their writing begins.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename ``source`` to ``target``, atomically replacing a file of that name.
+
+    Windows refuses while a program, such as a virus scanner, has the target open: the rename is
+    tried again for a while.
+    """
+    deadline = time.monotonic() + REPLACE_SECONDS
+    while True:
+        try:
+            source.replace(target)
+            return
+        except PermissionError:
+            if os.name != "nt" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def swap_folders(first: Path, second: Path) -> None:
+    """Exchange two folders: in one step on Linux, with three renames elsewhere."""
+    exchange = _libc_function("renameat2")
+    here = -100  # AT_FDCWD
+    names = (here, os.fsencode(first), here, os.fsencode(second))
+    if exchange is not None:
+        if exchange(*names, 2) == 0:  # RENAME_EXCHANGE
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise OSError(code, os.strerror(code), str(first))
+    aside = second.with_name(f".{second.name}.{os.getpid()}.aside")
+    replace(second, aside)
+    replace(first, second)
+    replace(aside, first)
+
+
+# Paths
+
+
+def is_below(path: str, root: str, flavour: Any = os.path) -> bool:
+    r"""Return whether ``path`` lies inside the folder ``root``; both absolute.
+
+    ``flavour`` is ``posixpath`` or ``ntpath``. Windows compares names without case.
+
+    >>> is_below("/videos/a.mp4", "/videos"), is_below("/videos2/a.mp4", "/videos")
+    (True, False)
+    """
+    path, root = flavour.normcase(path), flavour.normcase(root)
+    return bool(path.startswith(root.rstrip(flavour.sep) + flavour.sep))
+
+
+def split_below(path: str, root: str, flavour: Any = os.path) -> list[str]:
+    """Return the parts of ``path`` that follow ``root``; see :func:`is_below`."""
+    return [part for part in path[len(root) :].split(flavour.sep) if part]
 
 
 def data_folder() -> Path:
-    """The user's folder for data of this program, as each system has it; not made here."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
-    else:
-        # The XDG rules: a path that is not absolute is to be ignored.
-        given = Path(os.environ.get("XDG_DATA_HOME", ""))
-        base = given if given.is_absolute() else Path.home() / ".local" / "share"
-    return base / "eaglenet"
+    """Return the user's data folder for this program; it may not exist yet."""
+    from platformdirs import user_data_path
+
+    return user_data_path("eaglenet", appauthor=False)
 
 
 def cache_folder() -> Path:
-    """Copies of what lies elsewhere; all of it may be removed at any time."""
-    given = os.environ.get(CACHE_VARIABLE)
-    return Path(given).expanduser() if given else data_folder() / "cache"
+    """Return the folder for copies of remote files; all of it may be removed at any time."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    return Path(folder).expanduser() if folder else data_folder() / "cache"
 
 
 def default_store() -> str:
-    """The store where none is named: that of ``EAGLENET_STORE``, or one in the data folder."""
+    """Return the store used when none is named: ``EAGLENET_STORE``, or one in the data folder."""
     return os.environ.get(STORE_VARIABLE) or str(data_folder() / "store")

@@ -1,12 +1,12 @@
-"""Doors for other packages: they register methods, datasets, towers and stores when imported.
+"""Plug-ins: packages that register methods, datasets, encoders and stores when imported.
 
-A package announces a module under the entry point ``eaglenet.core.plugins``::
+A package declares a module under the entry point group ``eaglenet.plugins``::
 
-    [project.entry-points."eaglenet.core.plugins"]
+    [project.entry-points."eaglenet.plugins"]
     anything = "my_package.my_module"
 
-It is imported when a command starts, and from Python when a name is not known. A module that is not
-installed is imported with ``eaglenet --import MODULE ...``. See docs/extending.md.
+The module is imported when a command starts, and in Python when a name is unknown. Other modules
+are imported with ``eaglenet --import MODULE ...``. See docs/extending.md.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from importlib.metadata import entry_points
 from eaglenet.core.errors import UsageError
 
 logger = logging.getLogger(__name__)
-GROUP = "eaglenet.core.plugins"
-_done: set[str] = set()
-_named: list[str] = []
+GROUP = "eaglenet.plugins"
+_loaded_groups: set[str] = set()
+_imported_modules: list[str] = []
 
 
 def load_installed() -> None:
-    """Import what installed packages announce, once. One that fails is warned of and left out."""
-    if GROUP in _done:
+    """Import the plug-ins of installed packages, once. A failing one is skipped with a warning."""
+    if GROUP in _loaded_groups:
         return
-    _done.add(GROUP)
+    _loaded_groups.add(GROUP)
     for entry in entry_points(group=GROUP):
         try:
             entry.load()
-        except Exception as error:  # the package of others may fail in any way
+        except Exception as error:  # third-party code may fail in any way
             logger.warning(
-                "plug-in %s (%s) was left out: %s: %s",
+                "skipped plug-in %s (%s): %s: %s",
                 entry.name,
                 entry.value,
                 type(error).__name__,
@@ -43,15 +43,15 @@ def load_installed() -> None:
             )
 
 
-def named() -> tuple[str, ...]:
-    """Modules that were imported by their names: processes that are started need them too."""
-    return tuple(_named)
+def imported_modules() -> tuple[str, ...]:
+    """Return the modules imported by :func:`import_plugin`; child processes need them, too."""
+    return tuple(_imported_modules)
 
 
-def import_named(module: str) -> None:
-    """Import a module that registers something: installed, or in the current folder.
+def import_plugin(module: str) -> None:
+    """Import a plug-in module that is installed, on ``PYTHONPATH`` or in the current folder.
 
-    The current folder is on the module path only meanwhile: it may be a folder of videos.
+    The current folder, which may hold untrusted videos, is on the module path only meanwhile.
     """
     here = os.getcwd()
     is_added = here not in sys.path
@@ -59,11 +59,11 @@ def import_named(module: str) -> None:
         sys.path.append(here)
     try:
         importlib.import_module(module)
-        _named.append(module)
+        _imported_modules.append(module)
     except Exception as error:
         raise UsageError(
-            f"--import {module}: {type(error).__name__}: {error}; give a module as Python names it "
-            "(package.module), installed, in the working folder or on PYTHONPATH"
+            f"--import {module}: {type(error).__name__}: {error}; give the name of a module "
+            "(package.module) that is installed, in the current folder or on PYTHONPATH"
         ) from error
     finally:
         if is_added:

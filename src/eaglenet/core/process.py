@@ -1,9 +1,9 @@
 """Child processes that import nothing from the current folder.
 
 Python puts the current folder first on the module path of ``python -c`` and ``python -m``, and
-``multiprocessing`` starts its children that way. A file ``pickle.py`` among the videos would run in
-every decoder. Children are therefore started isolated (``-I``: no current folder, no ``PYTHON*``
-variables, no user site) and are given the module path of their parent without the current folder.
+``multiprocessing`` starts its children that way, so a file ``pickle.py`` among the videos would run
+in every decoder. Children therefore start isolated (``-I``: no current folder, no ``PYTHON*``
+variables, no user site) and receive the module path of their parent without the current folder.
 
     child = start_child(target, 1, 2)   # runs target(connection, 1, 2) in a fresh interpreter
     child.connection.recv()
@@ -13,18 +13,23 @@ The target is pickled by name, so it must be importable. The parent's main modul
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing.connection
 import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from eaglenet.core.platform import inheriting
+
+CONNECTION_TYPE: Any = getattr(multiprocessing.connection, "PipeConnection", Connection)
+"""What ``Pipe`` returns; ``PipeConnection`` exists on Windows only."""
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -36,7 +41,7 @@ def module_path() -> list[str]:
 
     The folder that holds this package stays, wherever it is.
     """
-    package_root = str(Path(__file__).resolve().parent.parent)
+    package_root = str(Path(__file__).resolve().parents[2])
     current = os.path.realpath(os.getcwd())
     trusted = [
         entry for entry in sys.path if os.path.isabs(entry) and os.path.realpath(entry) != current
@@ -45,7 +50,7 @@ def module_path() -> list[str]:
 
 
 def forget_current_folder() -> None:
-    """Take the current folder off the module path of this process and of its children.
+    """Remove the current folder from the module path of this process and its children.
 
     ``python -m eaglenet`` and an empty entry in ``PYTHONPATH`` put it there.
     """
@@ -59,7 +64,7 @@ def child_command(module: str, *arguments: str) -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment of children: as here, and safe for what they start in turn."""
+    """Return this process's environment, made safe for children and what they start in turn."""
     return {**os.environ, "PYTHONSAFEPATH": "1"}
 
 
@@ -69,23 +74,14 @@ class ChildProcess:
     def __init__(
         self,
         command: Sequence[str],
-        descriptors: Sequence[int] = (),
+        handles: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        options: dict[str, Any] = {}
-        if os.name == "nt":
-            startup = subprocess.STARTUPINFO()  # type: ignore[attr-defined]
-            startup.lpAttributeList = {"handle_list": list(descriptors)}
-            for handle in descriptors:
-                os.set_handle_inheritable(handle, True)  # type: ignore[attr-defined]
-            options["startupinfo"] = startup
-        else:
-            options["pass_fds"] = tuple(descriptors)
         self._process = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
             env=dict(environment) if environment is not None else child_environment(),
-            **options,
+            **inheriting(handles),
         )
 
     @property
@@ -94,7 +90,7 @@ class ChildProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, minus the signal that ended it, or None while it runs."""
+        """Exit code, negative signal number, or None while it runs."""
         return self._process.poll()
 
     def is_alive(self) -> bool:
@@ -108,10 +104,8 @@ class ChildProcess:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has ended, at most ``timeout`` seconds."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return
 
 
 @dataclass(frozen=True)
@@ -138,16 +132,14 @@ def start_child(target: Callable[..., None], *arguments: Any) -> Child:
     finally:
         # With this copy closed, the end of the child ends the connection.
         theirs.close()
-    try:
+    with contextlib.suppress(OSError):  # It ended at once; reading from the connection says so.
         ours.send_bytes(task)
-    except OSError:  # It ended at once; whoever reads from the connection learns of it.
-        time.sleep(0)
     return Child(process, ours)
 
 
 def main() -> None:
     """Run the function that the parent sends."""
-    connection = Connection(int(sys.argv[1]))
+    connection: Any = CONNECTION_TYPE(int(sys.argv[1]))
     try:
         target, arguments = pickle.loads(connection.recv_bytes())
     except EOFError:  # The parent ended meanwhile.

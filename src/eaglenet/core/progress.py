@@ -1,4 +1,4 @@
-"""How far some long work is: what the work says of itself, and who listens."""
+"""Progress of long-running work: the updates it reports, and the callback that receives them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Work:
-    """``done`` of ``total`` of what ``title`` names, and what else there is to say of it."""
+class ProgressUpdate:
+    """``done`` of ``total`` units of the work called ``title``, with a detail to show beside it."""
 
     title: str
     done: int
     total: int
     detail: str = ""
     is_notable: bool = False
-    """Worth a line in a log as such: a beginning, an evaluation."""
+    """Whether it deserves its own line in a log: a start, an evaluation."""
     is_counted: bool = True
-    """Otherwise ``done`` and ``total`` (bytes, say) are for a bar, and ``detail`` says it all."""
+    """Whether to show the numbers; False for units such as bytes, where ``detail`` says it all."""
 
 
-Progress = Callable[[Work], None]
-"""Called now and then while work goes on. `eaglenet.cli.terminal` has two that show it."""
+Progress = Callable[[ProgressUpdate], None]
+"""Called now and then during work. `eaglenet.cli.terminal` has two that display it."""
 
 
-def tell(
+def report_progress(
     progress: Progress | None,
     title: str,
     done: int,
@@ -33,6 +33,6 @@ def tell(
     *,
     is_notable: bool = False,
 ) -> None:
-    """Say how far some long work is, where anyone listens."""
+    """Call ``progress`` with an update, unless it is None."""
     if progress is not None:
-        progress(Work(title, done, total, detail, is_notable))
+        progress(ProgressUpdate(title, done, total, detail, is_notable))

@@ -1,4 +1,4 @@
-"""Name -> entry tables with an error that helps when a name is wrong."""
+"""Tables of named entries, with helpful errors for unknown names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from eaglenet.core.errors import UnknownNameError
 
 Entry = TypeVar("Entry")
 
-MOST_LISTED = 20
-"""Names an error lists; an error has to fit on a few lines."""
+MAX_LISTED = 20
+"""Names listed in an error message."""
 
 
 class Registry(Generic[Entry]):
@@ -32,18 +32,18 @@ class Registry(Generic[Entry]):
         *,
         is_open: bool = False,
         modules: Mapping[str, str] | None = None,
-        listed_by: str = "",
+        list_command: str = "",
     ) -> None:
         """
-        is_open: other packages add entries; they are imported when a name is not known.
-        listed_by: the command that lists the names, told where there are very many.
-        modules: the module that adds a name, imported when that name is asked for, since a search
-            should not wait for thirty methods; all of them where the names are listed.
+        is_open: plug-ins may add entries; they are imported when a name is unknown.
+        list_command: command that lists the names, mentioned when there are too many to list.
+        modules: the module that adds each name, imported when the name is looked up, so that a
+            search does not wait for thirty methods. Iterating imports all of them.
         """
         self.kind = kind
         self.is_open = is_open
         self.modules = dict(modules or {})
-        self.listed_by = listed_by
+        self.list_command = list_command
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> Entry:
@@ -58,21 +58,21 @@ class Registry(Generic[Entry]):
         if name not in self:
             close = difflib.get_close_matches(name, list(self), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            others = "; a package may bring it: install it, or give --import MODULE"
+            plugin_hint = "; a plug-in may provide it: install it, or pass --import MODULE"
             raise UnknownNameError(
-                f"unknown {self.kind} {name!r}{hint} ({self._listed()})"
-                + (others if self.is_open and not close else "")
+                f"unknown {self.kind} {name!r}{hint} ({self._list_names()})"
+                + (plugin_hint if self.is_open and not close else "")
             )
         return self._entries[name]
 
-    def _listed(self) -> str:
-        """The names, or of very many the command that lists them, or the first."""
+    def _list_names(self) -> str:
+        """Return the names; for very many, the command that lists them or the first ones."""
         names = list(self)
-        more = len(names) - MOST_LISTED
-        if more > 0 and self.listed_by:
-            return f"`{self.listed_by}` lists all {len(names)}"
-        shown = ", ".join(names[:MOST_LISTED]) or "none"
-        return f"known: {shown} and {more} more" if more > 0 else f"known: {shown}"
+        more = len(names) - MAX_LISTED
+        if more > 0 and self.list_command:
+            return f"`{self.list_command}` lists all {len(names)}"
+        first_names = ", ".join(names[:MAX_LISTED]) or "none"
+        return f"known: {first_names}" + (f" and {more} more" if more > 0 else "")
 
     def __contains__(self, name: object) -> bool:
         if isinstance(name, str) and name not in self._entries and name in self.modules:
@@ -80,23 +80,23 @@ class Registry(Generic[Entry]):
         return name in self._entries
 
     def _import(self, name: str) -> None:
-        """Import the module that adds a name; nothing happens while that module does so.
+        """Import the module that adds a name; no effect while that import is running.
 
-        No lock is held meanwhile: a module that someone imports by itself holds its own.
+        Holds no lock: Python's import system has its own.
         """
         try:
             import_module(self.modules[name])
         except BaseException:
-            self._entries.pop(name, None)  # of a module that failed after adding it
+            self._entries.pop(name, None)  # the module failed after adding it
             raise
 
     def __iter__(self) -> Iterator[str]:
-        """The names with modules in their order, then the others as they were added.
+        """Yield the names with modules in their order, then the others as they were added.
 
-        Who asked for what before has no say in it.
+        Earlier lookups do not change the order.
         """
-        ours = [name for name in self.modules if name in self]
-        return iter(ours + [name for name in self._entries if name not in self.modules])
+        own = [name for name in self.modules if name in self]
+        return iter(own + [name for name in self._entries if name not in self.modules])
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)  # list() would ask for the length first
+        return sum(1 for _ in self)  # list() would call len() first

@@ -1,4 +1,4 @@
-"""What lies in a run folder, and the lines of its log: written by training, read by reports."""
+"""File names in a run folder, and the lines of its log. Training writes them, reports read."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MANIFEST = "manifest.json"
 RESULT = "result.json"
 LOG = "log.jsonl"
 MODEL = "model"
-"""A folder: the model of the epoch that was chosen."""
-NAMED = ("step", "event")
+"""Folder with the model of the best epoch."""
+_FIXED_KEYS = ("step", "event")
 
 
 @dataclass(frozen=True)
 class LogEvent:
     """One line of a log.
 
-    event: `start`, `step`, `evaluation` or `end`. step: optimizer steps done so far. values: what
-    else the line holds, by name: losses, recalls, seconds.
+    event: `start`, `step`, `evaluation` or `end`. step: optimizer steps so far. values: losses,
+    recalls, seconds and other values by name.
     """
 
     event: str
@@ -30,14 +30,13 @@ class LogEvent:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written."""
         return {"step": self.step, "event": self.event, **self.values}
 
     @classmethod
     def parse(cls, line: str) -> LogEvent:
-        """One line; ValueError for what is none."""
+        """Parse one line; raise ``ValueError`` if it is not a log line."""
         record = untrusted.parse_json(line)
         if not isinstance(record, dict):
             raise ValueError(f"{line[:40]!r} is not a JSON object")
-        values = {name: value for name, value in record.items() if name not in NAMED}
+        values = {name: value for name, value in record.items() if name not in _FIXED_KEYS}
         return cls(str(record.get("event", "")), int(record.get("step", 0)), values)

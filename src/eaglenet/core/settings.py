@@ -1,5 +1,7 @@
-"""Settings by their types: dataclasses from plain JSON values, `a.b=c` overrides, options of a
-function. Whatever reads a setting reads it here, so that wrong ones are refused in one way."""
+"""Typed settings: dataclasses from JSON values, `a.b=c` overrides, keyword options of functions.
+
+All settings are read here, so that wrong values give the same errors everywhere.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.untrusted import parse_json
 
 Settings = TypeVar("Settings")
-_WORDS = {
+_TYPE_NAMES = {
     type(None): "none",
     int: "a whole number",
     float: "a number",
@@ -27,7 +29,7 @@ _CHOICES: dict[Any, dict[str, list[Any]]] = {}
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses to dictionaries, tuples to lists; what `json.dumps` takes."""
+    """Convert dataclasses to dictionaries and tuples to lists, as `json.dumps` needs them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             spec.name: to_plain(getattr(value, spec.name)) for spec in dataclasses.fields(value)
@@ -40,7 +42,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings:
-    """The dataclass ``kind`` from what :func:`to_plain` gave; unknown names are errors."""
+    """Build the dataclass ``kind`` from the result of :func:`to_plain`; refuse unknown names."""
     if not isinstance(plain, Mapping):
         where = where or kind.__name__
         raise ConfigError(f"{where}: expected a table of settings, got {plain!r:.200}")
@@ -60,7 +62,7 @@ def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings
 
 
 def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
-    """``settings`` with the field at dotted ``path`` read from ``text`` as that field's type."""
+    """Return ``settings`` with the field at the dotted ``path`` parsed from ``text``."""
     name, _, rest = path.partition(".")
     full = f"{where}.{name}".lstrip(".")
     if isinstance(settings, Mapping):
@@ -84,7 +86,7 @@ def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
 
 
 def split_assignment(assignment: str, example: str) -> tuple[str, str]:
-    """The two sides of `name=value`; ``example`` shows how one looks."""
+    """Split `name=value`; ``example`` is a valid assignment for the error message."""
     name, equals, text = assignment.partition("=")
     if not equals or not name:
         raise ConfigError(
@@ -94,27 +96,27 @@ def split_assignment(assignment: str, example: str) -> tuple[str, str]:
 
 
 def read_assignments(assignments: Iterable[str] | None, example: str) -> dict[str, Any]:
-    """`name=value` settings of names without types; numbers and lists are read as JSON."""
+    """Parse `name=value` settings without declared types; values are JSON or text."""
     pairs = (split_assignment(assignment, example) for assignment in assignments or ())
     return {name: _guess(text) for name, text in pairs}
 
 
 def read_options(
-    function: Callable[..., Any], options: Mapping[str, Any], where: str, known: Iterable[str]
+    function: Callable[..., Any], options: Mapping[str, Any], where: str, allowed: Iterable[str]
 ) -> dict[str, Any]:
-    """``options`` of ``function`` as the types of its arguments; only ``known`` ones are taken."""
+    """Convert ``options`` to the types of the ``allowed`` arguments of ``function``."""
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters
-    names = [name for name in known if name in parameters]
-    read = {}
+    names = [name for name in allowed if name in parameters]
+    values = {}
     for name, value in options.items():
         if name not in names:
             raise _unknown(f"{where}.{name}", name, names)
         hint = hints.get(name, Any)
         # Text may come from a command line, where numbers are text too.
         reader = _parse if isinstance(value, str) else _coerce
-        read[name] = reader(hint, value, f"{where}.{name}")
-    return read
+        values[name] = reader(hint, value, f"{where}.{name}")
+    return values
 
 
 def check_choices(settings: Any) -> None:
@@ -127,14 +129,14 @@ def check_choices(settings: Any) -> None:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields; Python would compile each of them anew when asked."""
+    """Return the types of a dataclass's fields; cached, since Python compiles them every time."""
     if kind not in _HINTS:
         _HINTS[kind] = typing.get_type_hints(kind)
     return _HINTS[kind]
 
 
 def _choices(kind: Any) -> dict[str, list[Any]]:
-    """What may stand in the fields that list their values."""
+    """Return the allowed values of the fields whose types list them."""
     if kind not in _CHOICES:
         _CHOICES[kind] = {
             name: [entry for option in _options(hint) for entry in _listed(option)]
@@ -151,7 +153,7 @@ def _listed(option: Any) -> tuple[Any, ...]:
 
 
 def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
-    """Lines `path: first -> second` for every value that differs between two plain trees."""
+    """Return a line `path: first -> second` per value that differs between two plain trees."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         lines: list[str] = []
         for name in dict.fromkeys([*first, *second]):
@@ -182,7 +184,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _parse(hint: Any, text: str, where: str) -> Any:
-    """``text`` from a command line as a value of type ``hint``."""
+    """Parse ``text`` from a command line as a value of type ``hint``."""
     options = _options(hint)
     if type(None) in options and text.lower() in ("none", "null"):
         return None
@@ -206,7 +208,7 @@ def _parse(hint: Any, text: str, where: str) -> Any:
 
 
 def _coerce(hint: Any, plain: Any, where: str) -> Any:
-    """A JSON value as a value of type ``hint``, or an error that says what was expected."""
+    """Convert a JSON value to type ``hint``, or raise an error that says what was expected."""
     for option in _options(hint):
         matched, value = _match(option, plain, where)
         if matched:
@@ -221,7 +223,7 @@ def _match(option: Any, plain: Any, where: str) -> tuple[bool, Any]:
     if option is type(None):
         return plain is None, None
     if origin is Literal:
-        return any(plain == known and type(plain) is type(known) for known in arguments), plain
+        return any(plain == value and type(plain) is type(value) for value in arguments), plain
     if option is float:
         is_number = isinstance(plain, (int, float)) and not isinstance(plain, bool)
         if isinstance(plain, int) and abs(plain) >= 2**1000:
@@ -262,12 +264,12 @@ def _match_tuple(arguments: tuple[Any, ...], plain: Any, where: str) -> tuple[bo
 
 
 def _describe(hint: Any) -> str:
-    words = []
+    names = []
     for option in _options(hint):
         if get_origin(option) is Literal:
-            words += [repr(entry) for entry in get_args(option)]
+            names += [repr(entry) for entry in get_args(option)]
         elif _is_list(get_origin(option)):
-            words.append(f"a list of {_describe(get_args(option)[0]).removeprefix('a ')}s")
+            names.append(f"a list of {_describe(get_args(option)[0]).removeprefix('a ')}s")
         else:
-            words.append(_WORDS.get(option, getattr(option, "__name__", str(option))))
-    return " or ".join(words)
+            names.append(_TYPE_NAMES.get(option, getattr(option, "__name__", str(option))))
+    return " or ".join(names)

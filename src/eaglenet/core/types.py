@@ -1,6 +1,6 @@
-"""Every object that crosses a folder border.
+"""Types shared between packages: tensors that travel together, encoders, hits.
 
-Axis order is texts, videos, frames, dim, everywhere. Scores are always ``[texts, videos]``.
+Axes are always in the order texts, videos, frames, dim. Scores are always ``[texts, videos]``.
 """
 
 from __future__ import annotations
@@ -18,32 +18,30 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
 from eaglenet.core.frame_spec import (
-    MOST_FRAMES,
-    MOST_PIXELS,
+    MAX_FRAMES,
+    MAX_SIDE,
     FrameSpec,
     Resize,
     Sampling,
     ShortVideo,
 )
 
-# Tensors that belong together: moved, cut and joined as one.
-
 # A type variable, not ``Self``: the shape checker decorates methods one by one and refuses Self.
 Record = TypeVar("Record", bound="TensorRecord")
 
 
-def may_be_late(device: torch.device | str) -> bool:
-    """Whether a copy may end after the call: to the host it may not, its reader would see zeros.
+def can_copy_async(device: torch.device | str) -> bool:
+    """Return whether a copy to ``device`` may finish after the call.
 
-    To a GPU whoever reads it waits in the same queue.
+    Readers on the GPU wait in the same queue. A reader on the host would see unfinished data.
     """
-    return torch.device(device).type != "cpu"
+    return torch.device(device).type not in ("cpu", "mps")
 
 
 class TensorRecord:
-    """Dataclass of tensors that share their first axis, and may be moved and cut together.
+    """Dataclass of tensors that share their first axis and are moved and sliced together.
 
-    A field may also be a record itself, or a table of records by name; both go along.
+    A field may also be a record, or a mapping of names to records.
     """
 
     def map_tensors(self: Record, function: Any) -> Record:
@@ -56,49 +54,49 @@ class TensorRecord:
                 changes[spec.name] = value.map_tensors(function)
             elif isinstance(value, Mapping):
                 changes[spec.name] = {
-                    name: part.map_tensors(function) for name, part in value.items()
+                    name: record.map_tensors(function) for name, record in value.items()
                 }
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor of the record, those of inner records among them, in a fixed order."""
-        found: list[Tensor] = []
+        """Return all tensors, including those of inner records, in a fixed order."""
+        tensors: list[Tensor] = []
 
-        def take(value: Tensor) -> Tensor:
-            found.append(value)
+        def collect(value: Tensor) -> Tensor:
+            tensors.append(value)
             return value
 
-        self.map_tensors(take)
-        return found
+        self.map_tensors(collect)
+        return tensors
 
     def to(self: Record, device: torch.device | str, dtype: torch.dtype | None = None) -> Record:
         """Move to a device; ``dtype`` applies to floating-point fields only."""
 
         def move(value: Tensor) -> Tensor:
             target = dtype if dtype is not None and value.is_floating_point() else value.dtype
-            return value.to(device, target, non_blocking=may_be_late(device))
+            return value.to(device, target, non_blocking=can_copy_async(device))
 
         return self.map_tensors(move)
 
     def __getitem__(self: Record, index: Any) -> Record:
-        """Rows ``index`` (a slice, an index tensor or a list) of every field."""
+        """Select rows of every field; ``index`` is an int, slice, index tensor or list."""
         if isinstance(index, int):
             index = slice(index, index + 1)
         return self.map_tensors(lambda value: value[index])
 
     def __len__(self) -> int:
-        found = self.tensors()
-        return found[0].shape[0] if found else 0
+        tensors = self.tensors()
+        return tensors[0].shape[0] if tensors else 0
 
     def detach(self: Record) -> Record:
         return self.map_tensors(lambda value: value.detach())
 
     @classmethod
-    def concatenate(cls: type[Record], parts: Sequence[Record]) -> Record:
-        """Join along the first axis."""
+    def concatenate(cls: type[Record], records: Sequence[Record]) -> Record:
+        """Join records along the first axis."""
         changes: dict[str, Any] = {}
         for spec in dataclasses.fields(cls):  # type: ignore[arg-type]
-            values = [getattr(part, spec.name) for part in parts]
+            values = [getattr(record, spec.name) for record in records]
             first = values[0]
             if isinstance(first, Tensor):
                 changes[spec.name] = torch.cat(values)
@@ -106,21 +104,19 @@ class TensorRecord:
                 changes[spec.name] = type(first).concatenate(values)
             elif isinstance(first, Mapping):
                 changes[spec.name] = {
-                    name: type(part).concatenate([value[name] for value in values])
-                    for name, part in first.items()
+                    name: type(record).concatenate([value[name] for value in values])
+                    for name, record in first.items()
                 }
-        return dataclasses.replace(parts[0], **changes)  # type: ignore[type-var]
+        return dataclasses.replace(records[0], **changes)  # type: ignore[type-var]
 
-
-# What is encoded and what encoders give: tokens, clips, features, pairs to train on, losses.
 
 RightPairs = Bool[Tensor, "texts videos"]
-"""Which videos belong to which text."""
+"""True where a video belongs to a text."""
 
 
 @dataclass(frozen=True)
 class Tokens(TensorRecord):
-    """Token ids, padded after the end token, and which of them are real."""
+    """Token ids, padded after the end token, and a mask of the real ones."""
 
     ids: Int[Tensor, "texts words"]
     mask: Bool[Tensor, "texts words"]
@@ -128,7 +124,7 @@ class Tokens(TensorRecord):
 
 @dataclass(frozen=True)
 class Clips(TensorRecord):
-    """Frames as decoded, which of them are real, and when each was shown."""
+    """Decoded frames, a mask of the real ones, and the second at which each is shown."""
 
     frames: UInt8[Tensor, "videos frames 3 height width"]
     mask: Bool[Tensor, "videos frames"]
@@ -137,10 +133,10 @@ class Clips(TensorRecord):
 
 @dataclass(frozen=True)
 class Expert(TensorRecord):
-    """What one pretrained model saw of each video: a set of tokens, any number of them.
+    """Features of one pretrained model: any number of tokens per video.
 
-    A video that the expert knows nothing of has no real token: its mask is all False and its
-    values are zeros that no method may read. ``seconds`` is when each token was seen; -1: unknown.
+    A video without features has no real token: its mask is all False, and its values are zeros that
+    no method may read. ``seconds`` is the time of each token; -1 means unknown.
     """
 
     values: Float[Tensor, "videos tokens expert_dim"]
@@ -149,17 +145,17 @@ class Expert(TensorRecord):
 
     @property
     def present(self) -> Bool[Tensor, "videos"]:
-        """Which videos have this expert."""
+        """Mask of the videos that have features of this expert."""
         return self.mask.any(dim=1)
 
 
 @dataclass(frozen=True)
 class TextGraph(TensorRecord):
-    """Who does what in each sentence: the sentence, verbs and their arguments as nodes.
+    """Semantic role graph per text: the whole text, its verbs and their arguments as nodes.
 
-    spans: the words of each node; node 0 is the whole sentence, a node without words is not there.
-    roles: what each node is to its verb (`data.role_graphs`).
-    edges: ``edges[:, i, j]``: node i hears from node j.
+    spans: the tokens of each node; node 0 is the whole text, a node without tokens is unused.
+    roles: role of each node for its verb (`research.data.role_graphs`).
+    edges: ``edges[:, i, j]`` is True where node i receives messages from node j.
     """
 
     spans: Bool[Tensor, "texts nodes words"]
@@ -169,14 +165,14 @@ class TextGraph(TensorRecord):
 
 @dataclass(frozen=True)
 class TextFeatures(TensorRecord):
-    """What an encoder knows of texts; a method asks for what it reads, the rest is None.
+    """Encoded texts. A method requests the fields it reads; the others are None.
 
-    words, words_mask: a vector for each word (or, of methods with experts, for each expert).
-    weights: how much each expert counts for each text.
-    tokens: the token ids themselves, for methods that learn to write captions.
-    graph: verbs and nouns of each sentence.
-    teachers: vectors of other, earlier models, from which a student learns.
-    keys: vectors of a slow copy of the encoder, in training only.
+    words, words_mask: one vector per token (for methods with experts: per expert).
+    weights: weight of each expert per text.
+    tokens: token ids, for methods that learn to write captions.
+    graph: semantic roles.
+    teachers: vectors of earlier models that a student learns from.
+    keys: vectors of a momentum copy of the encoder, in training only.
     """
 
     sentence: Float[Tensor, "texts dim"]
@@ -191,13 +187,14 @@ class TextFeatures(TensorRecord):
 
 @dataclass(frozen=True)
 class VideoFeatures(TensorRecord):
-    """What an encoder knows of videos; a method asks for what it reads, the rest is None.
+    """Encoded videos. A method requests the fields it reads; the others are None.
 
-    video: one vector a video. tokens: a free set of vectors a video, for methods whose tower makes
-    them (proxies, expansion tokens, selected patches, one vector an expert).
-    experts: what several pretrained models saw, by their names.
-    teachers, keys: as of texts. ids: which video this is, in training only; equal numbers are the
-    same video.
+    video: one vector per video.
+    tokens: any number of vectors per video, for methods whose encoder makes them (proxies,
+        expansion tokens, selected patches, one vector per expert).
+    experts: features of several pretrained models, by name.
+    teachers, keys: as for texts.
+    ids: video numbers, in training only; equal numbers are the same video.
     """
 
     frames: Float[Tensor, "videos frames dim"]
@@ -221,8 +218,8 @@ class PairBatch:
     video_ids: Int[Tensor, "pairs"]
 
     def to(self, device: torch.device | str) -> PairBatch:
-        # Not waited for: a copy that blocks would make every step wait for the one before.
-        ids = self.video_ids.to(device, non_blocking=may_be_late(device))
+        # A blocking copy would make every step wait for the one before.
+        ids = self.video_ids.to(device, non_blocking=can_copy_async(device))
         return PairBatch(self.texts.to(device), self.videos.to(device), ids)
 
 
@@ -240,20 +237,19 @@ class Losses:
 
 
 __all__ = [
-    "MOST_FRAMES",
-    "MOST_PIXELS",
+    "MAX_FRAMES",
+    "MAX_SIDE",
     "Abilities",
     "BlockLayers",
     "Clips",
     "Encoder",
     "Expert",
-    "FoundWords",
     "FrameSpec",
     "Hit",
     "Losses",
+    "Modality",
     "Moment",
     "PairBatch",
-    "Part",
     "PlainConfig",
     "Resize",
     "RightPairs",
@@ -264,43 +260,44 @@ __all__ = [
     "TextStack",
     "Tokenizer",
     "Tokens",
+    "TranscriptKind",
+    "TranscriptMatch",
     "VideoFeatures",
-    "WordKind",
 ]
 
-Part = Literal["pictures", "speech", "text"]
-"""Of a video, to search in: what is seen, what is said, what is to be read."""
-WordKind = Literal["subtitle", "speech", "text"]
-"""Where words come from: subtitles, a model that listens, a model that reads frames."""
+Modality = Literal["visual", "speech", "screen-text"]
+"""What of a video is searched: frames, subtitles and speech, or on-screen text."""
+TranscriptKind = Literal["subtitle", "speech", "text"]
+"""Origin of a transcript line: subtitles, speech recognition, or on-screen text."""
 
 
 @runtime_checkable
 class PlainConfig(Protocol):
-    """Any dataclass: plain values that are saved beside the weights."""
+    """Any dataclass of plain values; saved beside the weights."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Sentences to token ids. Saved with the model whose text tower it belongs to."""
+    """Converts texts to token ids. Saved with the model whose text encoder it belongs to."""
 
     def __call__(self, texts: Sequence[str], max_length: int = ...) -> Tokens:
-        """Ids of one width; longer texts are cut so that the end token stays."""
+        """Return ids of equal length; longer texts are truncated before the end token."""
         ...
 
     def save(self, folder: str | Path) -> None:
-        """Write ``tokenizer.json`` and what is needed to read it again."""
+        """Write ``tokenizer.json`` and all that is needed to load it."""
         ...
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """What an encoder can give beside one vector a sentence and one a frame.
+    """Optional outputs of an encoder, beside one vector per text and per frame.
 
-    words: a vector for every token of a text.
-    patches: vectors for the patches of a frame; the frame's own vector comes first.
-    token_shift: blocks of its vision tower can exchange tokens between neighbouring frames.
+    words: one vector per token of a text.
+    patches: one vector per patch of a frame, after the frame's own vector.
+    token_shift: blocks of the vision encoder can exchange tokens between neighbouring frames.
     """
 
     words: bool = False
@@ -310,7 +307,7 @@ class Abilities:
 
 @dataclass(frozen=True)
 class BlockLayers:
-    """The weighted layers of one transformer block that normalises first."""
+    """Layers of one pre-norm transformer block."""
 
     ln_1: nn.LayerNorm
     qkv: nn.Linear
@@ -322,7 +319,7 @@ class BlockLayers:
 
 @dataclass(frozen=True)
 class TextStack:
-    """The blocks of a text tower and its positions, from which temporal heads may start."""
+    """Blocks and positions of a text encoder; a temporal head may be initialised from them."""
 
     heads: int
     positions: Float[Tensor, "positions width"]
@@ -335,16 +332,16 @@ class TextStack:
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns inputs into features. Implementations live in ``encoders`` and are ``nn.Module``s.
+    """Turns texts and videos into features. Implementations are ``nn.Module``s in ``encoders``.
 
-    family: the name in ``encoders.ENCODERS``; a model folder is saved with it.
-    image_size: side of the square frames it takes; None where it reads stored features.
-    context_length: most tokens of a text; None where it reads stored features.
-    vocabulary_size: how many tokens it knows; None where it does not say.
-    resize: how a picture becomes a square, as in :class:`FrameSpec`.
-    num_blocks: of its vision tower; 0 where it reads stored features.
-    logit_scale: the logarithm of the factor its cosines were trained with.
-    logit_bias: what was added to them, where it was trained with a sigmoid loss.
+    family: name in ``encoders.ENCODERS``, saved in a model folder.
+    image_size: side of the square frames it takes; None if it reads stored features.
+    context_length: maximum tokens per text; None if it reads stored features.
+    vocabulary_size: number of tokens it knows; None if unknown.
+    resize: how an image becomes a square, as in :class:`FrameSpec`.
+    num_blocks: blocks of the vision encoder; 0 if it reads stored features.
+    logit_scale: logarithm of the factor on cosines in training.
+    logit_bias: term added to them, for encoders trained with a sigmoid loss.
     """
 
     @property
@@ -396,19 +393,19 @@ class Encoder(Protocol):
         *,
         patches: bool = False,
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """All frames in one batch: [.., 1, dim], or with ``patches`` all tokens, frame first."""
+        """Encode frames in one batch: [.., 1, dim], or with ``patches`` all tokens, frame first."""
         ...
 
     def text_stack(self) -> TextStack | None:
-        """The blocks that a temporal head may start from; None where there are none."""
+        """Return the blocks that a temporal head may start from, if any."""
         ...
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
-        """Shift tokens in time inside these visual blocks (from 0), and in no other."""
+        """Shift tokens in time in these vision blocks (from 0) and no others."""
         ...
 
     def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
-        """Recompute blocks backward; a number: so many of the first visual blocks only."""
+        """Recompute activations in the backward pass; a number: of the first vision blocks only."""
         ...
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -434,17 +431,17 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class FoundWords:
-    """A line that was said or is to be read in a video, and what of it was asked for.
+class TranscriptMatch:
+    """A transcript line that matches a query.
 
-    start, end: seconds in the file. language: as its source names it; empty where it does not.
-    highlights: first and last + 1 character of each place in ``text`` that was asked for.
+    start, end: seconds in the file. language: as its source names it; may be empty.
+    highlights: first and last + 1 character of each match in ``text``.
     """
 
     text: str
     start: float
     end: float
-    kind: WordKind
+    kind: TranscriptKind
     language: str = ""
     highlights: tuple[tuple[int, int], ...] = ()
 
@@ -453,8 +450,8 @@ class FoundWords:
 class Hit:
     """One search result. ``rank`` starts at 1; ``coarse_score`` is the shortlist's cosine.
 
-    found_by: the parts of the video that were found, the one that counted most first.
-    words: the lines that were found in it, the best first.
+    matched_in: the modalities that matched, the most important one first.
+    transcript: the matching transcript lines, best first.
     """
 
     rank: int
@@ -465,27 +462,24 @@ class Hit:
     moment: Moment
     duration: float
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    found_by: tuple[Part, ...] = ("pictures",)
-    words: tuple[FoundWords, ...] = ()
+    matched_in: tuple[Modality, ...] = ("visual",)
+    transcript: tuple[TranscriptMatch, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON takes them."""
         return dataclasses.asdict(self)
 
 
-# Numbers and functions that layers, energies and towers share.
-
 MIN_NORM = 1e-6
-"""Shorter vectors count as this long: their direction is rounding, and its gradient explodes."""
+"""Minimum norm for normalising: the direction of shorter vectors is rounding error."""
 SLOPE = 1.702
-"""Of CLIP's quick GELU."""
+"""Slope of CLIP's quick GELU."""
 
 
 def quick_gelu(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """x sigmoid(1.702 x), the approximation OpenAI's models were trained with."""
+    """Return x sigmoid(1.702 x), the approximation of GELU in OpenAI's models."""
     return values * torch.sigmoid(SLOPE * values)
 
 
 def unit_entries(features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-    """The same directions with entries of about 1: unit length times the root of the width."""
+    """Scale vectors to entries of about 1: unit length times the root of the width."""
     return F.normalize(features, dim=-1) * math.sqrt(features.shape[-1])

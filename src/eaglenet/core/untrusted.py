@@ -1,7 +1,7 @@
-"""Files that others made are data: bounded before they are read, and never more than they say.
+"""Readers for untrusted files: sizes are checked before anything is read or allocated.
 
-Everything here raises ``ValueError`` with one line of text (``OSError`` where the system refuses),
-which a reader turns into its own error with the name of the file.
+All functions raise ``ValueError`` with a one-line text, or ``OSError`` where the system refuses.
+Callers turn both into their own error with the name of the file.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.core.platform import open_for_reading
+
 MIB = 2**20
 MAX_CONFIG = 4 * MIB
-"""Bytes of a configuration, manifest or list of settings."""
+"""Bytes of a configuration, manifest or settings file."""
 MAX_VOCABULARY = 64 * MIB
 MAX_ANNOTATIONS = 1024 * MIB
 MAX_DEPTH = 100
-"""Levels of nesting; every format that is read here has fewer than ten."""
+"""Levels of nesting; the formats read here have fewer than ten."""
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """A regular file of at most ``most`` bytes."""
-    # Not blocking: opening a fifo would wait for a writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes."""
+    with os.fdopen(open_for_reading(path), "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a regular file")
-        if status.st_size > most:
-            raise ValueError(f"{status.st_size} bytes; at most {most} are read")
+        if status.st_size > limit:
+            raise ValueError(f"{status.st_size} bytes; at most {limit} are read")
         content = stream.read(status.st_size + 1)
     if len(content) > status.st_size:
         raise ValueError("it grew while it was read")
     return content
 
 
-def read_text(path: Path, most: int = MAX_CONFIG) -> str:
-    """A UTF-8 file, without its byte-order mark."""
-    return read_bytes(path, most).decode("utf-8-sig")
+def read_text(path: Path, limit: int = MAX_CONFIG) -> str:
+    """Return the text of a UTF-8 file, without a byte-order mark."""
+    return read_bytes(path, limit).decode("utf-8-sig")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What :func:`json.loads` gives; nesting without end is an error like any other."""
+    """Parse JSON like :func:`json.loads`; nesting beyond ``MAX_DEPTH`` is a ``ValueError``."""
     try:
         value = json.loads(text)
         _check_depth(value)
@@ -60,48 +60,48 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-    level = [value]
+    nested = [value]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
-        for entry in level:
+        for entry in nested:
             if isinstance(entry, dict):
                 inner += [each for each in entry.values() if isinstance(each, (dict, list))]
             elif isinstance(entry, list):
                 inner += [each for each in entry if isinstance(each, (dict, list))]
         if not inner:
             return
-        level = inner
+        nested = inner
     raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
 
 
-def read_json(path: Path, most: int = MAX_CONFIG) -> Any:
-    return parse_json(read_text(path, most))
+def read_json(path: Path, limit: int = MAX_CONFIG) -> Any:
+    return parse_json(read_text(path, limit))
 
 
-def read_object(path: Path, most: int = MAX_CONFIG) -> dict[str, Any]:
-    """A JSON object."""
-    value = read_json(path, most)
+def read_object(path: Path, limit: int = MAX_CONFIG) -> dict[str, Any]:
+    """Return the JSON object in a file."""
+    value = read_json(path, limit)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
     return value
 
 
-def gunzip(data: bytes, most: int) -> bytes:
-    """The content of a gzip file, if it is at most ``most`` bytes."""
+def gunzip(data: bytes, limit: int) -> bytes:
+    """Return the content of a gzip file of at most ``limit`` unpacked bytes."""
     inflater = zlib.decompressobj(wbits=31)
     try:
-        content = inflater.decompress(data, most + 1)
+        content = inflater.decompress(data, limit + 1)
     except zlib.error as error:
         raise ValueError(f"not a gzip file ({error})") from error
-    if len(content) > most:
-        raise ValueError(f"unpacks to more than {most} bytes")
+    if len(content) > limit:
+        raise ValueError(f"unpacks to more than {limit} bytes")
     if not inflater.eof:
-        raise ValueError("the gzip file ends too early")
+        raise ValueError("the gzip file is truncated")
     return content
 
 
 def check_zip(path: Path) -> None:
-    """Refuse an archive that unpacks to much more than it is; files of weights are not packed."""
+    """Refuse an archive that unpacks to much more than its size; weights are not compressed."""
     size = os.path.getsize(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -113,14 +113,14 @@ def check_zip(path: Path) -> None:
 
 
 def check_tensor_bytes(tensors: Iterable[Any], path: Path) -> None:
-    """Refuse tensors that stand for many more numbers than the file holds (repeated, shared)."""
+    """Refuse tensors with many more values than the file holds (repeated or shared storage)."""
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if total > 2 * os.path.getsize(path) + MIB:
         raise ValueError(f"claims {total} bytes of weights in {os.path.getsize(path)} bytes")
 
 
 def read_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
-    """The array of a ``.npy`` file, whose header must not claim more than the file holds."""
+    """Return the array of a ``.npy`` file; its header must not claim more than the file holds."""
     with path.open("rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise ValueError("not a regular file")
@@ -131,14 +131,14 @@ def read_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
             shape, _, dtype = read_header(stream)
-        except Exception as error:  # the header is a piece of Python, which can be broken anyhow
-            raise ValueError(f"not an array as numpy.save writes it ({error})") from error
+        except Exception as error:  # the header is Python source and can be broken in any way
+            raise ValueError(f"not an array written by numpy.save ({error})") from error
         if dtype.hasobject:
             raise ValueError("holds Python objects, which are not read")
-        left = os.fstat(stream.fileno()).st_size - stream.tell()
+        remaining = os.fstat(stream.fileno()).st_size - stream.tell()
     if any(not isinstance(size, int) or size < 0 for size in shape):
         raise ValueError(f"shape {shape} is impossible")
-    if math.prod(shape) * dtype.itemsize > left:
-        raise ValueError(f"claims shape {shape} of {dtype}, but holds {left} bytes")
+    if math.prod(shape) * dtype.itemsize > remaining:
+        raise ValueError(f"claims shape {shape} of {dtype}, but holds {remaining} bytes")
     array: NDArray[Any] = np.load(path, mmap_mode="c" if mapped else None, allow_pickle=False)
     return array
