@@ -33,10 +33,11 @@ class Weights(Mapping[str, Array]):
         from safetensors import SafetensorError, safe_open
 
         try:
-            self._file: Any = safe_open(str(path), "numpy")
+            open_file: Any = safe_open
+            self._file = open_file(str(path), "numpy")
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
-        self._names = set(self._file.keys())
+        self._names: set[str] = set(self._file.keys())
         self._large: dict[str, tuple[NDArray[Any], Array | None]] = {}
 
     def __getitem__(self, name: str) -> Array:
