@@ -1,38 +1,37 @@
-"""`eaglenet ablate`: a table of the paper, ours beside the paper's numbers."""
+"""`eaglenet ablate`: an ablation table of the paper, our numbers beside the paper's."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eaglenet.cli.compare import print_checks
 from eaglenet.cli.options import (
     AsJson,
+    Data,
     Device,
+    DryRun,
     Output,
+    Protocol,
     Root,
     Seeds,
     Settings,
-    find_experiment,
+    Tower,
     print_table,
     root_setting,
 )
 from eaglenet.cli.terminal import shown_progress
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.campaign import CampaignRow
 
-PAPER_COLUMNS = {
-    "msrvtt-b16": "MSR-VTT",
-    "didemo-b16": "DiDeMo",
-    "msrvtt-b16-released": "MSR-VTT",
-    "didemo-b16-released": "DiDeMo",
-}
-WORLDS = ("demo", "features", "frames", *PAPER_COLUMNS)
+PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
+"""Data -> its name in the columns of the paper's ablation tables."""
 PaperNumbers = dict[str, dict[str, float | None]]
 """Recalls by dataset and name."""
 RECALLS = ("R@1", "R@5", "R@10")
@@ -48,7 +47,9 @@ def ablate(
         str, typer.Argument(help="components, energy, pooling, graph, coefficient or edges.")
     ],
     output: Output,
-    world: Annotated[str, typer.Option(help=f"{', '.join(WORLDS)}.")] = "demo",
+    data: Data = "demo",
+    tower: Tower = "",
+    protocol: Protocol = "",
     root: Root = "",
     seeds: Seeds = 1,
     split: Annotated[
@@ -56,15 +57,17 @@ def ablate(
     ] = None,
     settings: Settings = None,
     device: Device = "auto",
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train every row of one of the paper's tables and print it beside the paper's numbers.
+    """Train every row of an ablation table and print it beside the paper's numbers.
 
-    Numbers of the paper are labelled so; on the demo world and on features they are other data and
-    only the order of the rows can be compared.
+    The paper's numbers are labelled. On other data than MSR-VTT and DiDeMo only the order of the
+    rows can be compared.
     """
     from eaglenet.research.experiments.build import default_split
     from eaglenet.research.experiments.campaign import (
+        check_trials,
         left_out_lines,
         plain_rows,
         reasons,
@@ -72,24 +75,30 @@ def ablate(
         write_report,
     )
     from eaglenet.research.experiments.trials import Trial
+    from eaglenet.research.recipes import TABLES, Recipe
 
-    rows_of_table = find_table(table)
-    if world not in WORLDS:
-        raise UsageError(f"unknown world {world!r}; known: {', '.join(WORLDS)}")
+    if table not in TABLES:
+        raise UnknownNameError(f"unknown table {table!r}; choose one of {', '.join(TABLES)}")
     changes = [*root_setting(root), *(settings or [])]
-    prefix = "" if world == "msrvtt-b16" else f"{world}/"
-    trials = [
-        Trial(row.label, find_experiment(f"{prefix}{table}/{row.slug}", changes))
-        for row in rows_of_table
-    ]
+    recipes = {
+        value: Recipe("eaglenet", data, tower, protocol, (f"{table}={value}",))
+        for value in TABLES[table]
+    }
+    trials = [Trial(value, recipe.build().override(changes)) for value, recipe in recipes.items()]
+    if dry_run:
+        print_checks(check_trials(trials, device), [], seeds, as_json)
+        return
     reported = split or default_split(trials[0].experiment.data)
     with shown_progress(quiet=as_json) as announce:
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce
         )
-    paper = {row.label: paper_numbers(table, row.label, world) for row in rows}
-    title = f"{table}: ours on {world} ({reported} split, {seeds} seeds) beside the paper"
-    write_report(output, "ablate", title, rows, beside_paper(rows, paper), paper=paper)
+    paper = {row.label: paper_numbers(table, row.label, data) for row in rows}
+    where = Recipe("eaglenet", data, tower, protocol).name.partition("/")[2]
+    title = f"{table}: ours on {where} ({reported} split, {seeds} seeds) beside the paper"
+    write_report(
+        output, "ablate", title, rows, beside_paper(rows, paper), split=reported, paper=paper
+    )
     if as_json:
         print(json.dumps({"title": title, "rows": plain_rows(rows, paper)}, indent=2))
         return
@@ -99,27 +108,16 @@ def ablate(
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 
 
-def find_table(name: str) -> Any:
-    from eaglenet.core.registry import Registry
-    from eaglenet.research.recipes import TABLES
-
-    known: Registry[Any] = Registry("table")
-    for table, rows in TABLES.items():
-        known.add(table, rows)
-    return known[name]
-
-
-def paper_numbers(table: str, label: str, world: str) -> PaperNumbers:
-    """The paper's text-to-video recalls of a row, by dataset."""
+def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
+    """The paper's text-to-video recalls of a row: on the same data, or on both of its datasets."""
     from eaglenet.research.evaluation.paper import paper_tables
 
-    known = list(dict.fromkeys(PAPER_COLUMNS.values()))
-    datasets = [PAPER_COLUMNS[world]] if world in PAPER_COLUMNS else known
-    found = paper_tables()[table]
-    if f"average {RECALLS[0]}" in found.columns:
+    datasets = [PAPER_COLUMNS[data]] if data in PAPER_COLUMNS else list(PAPER_COLUMNS.values())
+    published = paper_tables()[table]
+    if f"average {RECALLS[0]}" in published.columns:
         datasets = [*datasets, "average"]
     return {
-        dataset: {name: found.value(label, f"{dataset} {name}") for name in RECALLS}
+        dataset: {name: published.value(label, f"{dataset} {name}") for name in RECALLS}
         for dataset in datasets
     }
 
@@ -127,7 +125,7 @@ def paper_numbers(table: str, label: str, world: str) -> PaperNumbers:
 def beside_paper(
     rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and cells; columns say ours or paper."""
+    """Header and cells; each column is labelled ours or paper."""
     from eaglenet.research.experiments.campaign import TrialRow
 
     datasets = list(paper[rows[0].label])

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglenet.cli.options import (
     AsJson,
+    Data,
     Device,
+    DryRun,
     Output,
+    Protocol,
     Root,
     Seeds,
     Settings,
+    Tower,
     print_table,
     root_setting,
 )
 from eaglenet.cli.terminal import shown_progress
+
+if TYPE_CHECKING:
+    from eaglenet.research.experiments.build import ExperimentCheck
 
 
 def register(app: typer.Typer) -> None:
@@ -29,13 +37,15 @@ def register(app: typer.Typer) -> None:
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(help="Methods, or rows of a table such as components/frl; at least one."),
+        typer.Argument(
+            help="Methods, each with choices of its own after colons: "
+            "clip4clip:head=lstm, xpool:protocol=original."
+        ),
     ],
     output: Output,
-    dataset: Annotated[
-        str,
-        typer.Option(help="demo, features, frames, experts, or a benchmark such as msrvtt-b32."),
-    ] = "demo",
+    data: Data = "demo",
+    tower: Tower = "",
+    protocol: Protocol = "",
     root: Root = "",
     split: Annotated[
         str | None,
@@ -57,34 +67,45 @@ def compare(
     ] = 0,
     settings: Settings = None,
     device: Device = "auto",
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate methods with the same data and seeds, each by its own recipe.
+    """Train and evaluate methods with the same data and seeds.
 
     Writes compare.json and compare.md: mean and spread of the recalls, recall against test time,
-    parameters, memory, budgets (on demo, features and frames they are the same; on the datasets
-    authors differ, and the report says in what), and in report/ which differences are clear. The
-    epoch is chosen on validation; a method that cannot run says why. Started again, it goes on
-    where it stopped.
+    parameters, memory and budgets, and in report/ which differences are clear. Budgets are the same
+    on demo, features, frames and experts; with --protocol original authors differ, and the report
+    says in what. The epoch is chosen on validation. A method that cannot run gets a row with the
+    reason. Run the same command again to continue where it stopped.
     """
     from eaglenet.research.evaluation.run_records import conditions_lines
     from eaglenet.research.experiments.campaign import (
         approximate_lines,
         budget_lines,
         campaign_table,
+        check_trials,
         left_out_lines,
         plain_rows,
         reasons,
         row_conditions,
     )
+    from eaglenet.research.recipes import Recipe
     from eaglenet.research.recipes.comparison import compare as run_comparison
+    from eaglenet.research.recipes.comparison import find_trials
 
-    root_setting(root)  # a wrong folder is told before anything is built
+    root_settings = root_setting(root)
+    if dry_run:
+        base = Recipe("", data, tower, protocol)
+        trials, refused = find_trials(methods, base, [*root_settings, *(settings or ())])
+        print_checks(check_trials(trials, device), reasons(refused), seeds, as_json)
+        return
     with shown_progress(quiet=as_json) as announce:
-        made = run_comparison(
+        comparison = run_comparison(
             methods,
-            dataset,
+            data,
             output,
+            tower=tower,
+            protocol=protocol,
             root=root,
             settings=settings or (),
             split=split,
@@ -96,13 +117,46 @@ def compare(
             announce=announce,
             say=(lambda line: None) if as_json else print,
         )
-    title, rows = made.title, made.rows
+    title, rows = comparison.title, comparison.rows
     if as_json:
         print(json.dumps({"title": title, "rows": plain_rows(rows)}, indent=2))
         return
     print_table(title, *campaign_table(rows))
-    unequal = conditions_lines(row_conditions(rows))
-    told = [*budget_lines(rows), *unequal, *approximate_lines(rows), *reasons(rows)]
-    for line in [*told, *left_out_lines(output, rows)]:
+    for line in [
+        *budget_lines(rows),
+        *conditions_lines(row_conditions(rows)),
+        *approximate_lines(rows),
+        *reasons(rows),
+        *left_out_lines(output, rows),
+    ]:
         print(line)
     print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
+
+
+def print_checks(
+    checks: Mapping[str, ExperimentCheck | str], refused: list[str], seeds: int, as_json: bool
+) -> None:
+    """Print what every row would train, and its estimated cost, for `--dry-run`."""
+    from eaglenet.research.experiments.estimate import Estimate
+
+    if as_json:
+        plain = {
+            label: {"cannot_run": check} if isinstance(check, str) else check.to_dict()
+            for label, check in checks.items()
+        }
+        print(json.dumps(plain, indent=2))
+        return
+    seconds = 0.0
+    for label, check in checks.items():
+        if isinstance(check, str):
+            print(f"{label}: {check}")
+            continue
+        print(f"{label}: {check.parameters['trained']:,} trained parameters; {check.estimate}")
+        if isinstance(check.estimate, Estimate):
+            seconds += check.estimate.seconds
+    for line in refused:
+        print(line)
+    print(
+        f"all rows with {seeds} seeds: about {seeds * seconds / 3600:.1f} h, without evaluation; "
+        "nothing was trained (--dry-run)"
+    )

@@ -1,4 +1,4 @@
-"""`eaglenet evaluate`: the selected model of a run, or any model, on a split or on features."""
+"""`eaglenet evaluate`: score a run, or any model, on a split or on stored features."""
 
 from __future__ import annotations
 
@@ -24,64 +24,68 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     run: Annotated[
-        str, typer.Argument(help="A run folder; a model folder or name with --dataset.")
+        str, typer.Argument(help="Run folder; or model folder or name, with --dataset.")
     ],
     split: Annotated[
-        str | None, typer.Option(help="test or val; test unless the data has none.")
+        str | None,
+        typer.Option(help="test, val or train; default test, val on folders of frames."),
     ] = None,
     features: Annotated[
-        Path | None, typer.Option(help="Evaluate on this features folder instead.")
+        Path | None, typer.Option(help="Score all videos of this features folder instead.")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Evaluate any model on this dataset (demo, msrvtt, ...).")
+        str | None, typer.Option(help="Score any model on this dataset (demo, msrvtt, ...).")
     ] = None,
     root: Annotated[str, typer.Option(help="Folder of --dataset.")] = "",
     videos: VideoFolders = None,
     settings: DatasetSettings = None,
     noise_seeds: Annotated[
-        int, typer.Option(min=0, help="Also score with this many noise seeds: mean and spread.")
+        int, typer.Option(min=0, help="Also report mean and spread over N noise seeds.")
     ] = 0,
     device: Device = "auto",
-    backend: Annotated[str, typer.Option(help="Scoring back end; auto chooses.")] = "auto",
+    backend: Annotated[str, typer.Option(help="Scoring back end; default auto.")] = "auto",
     precision: Annotated[
         str,
-        typer.Option(help="auto (the model's own), fp32, bf16, or fp16 for the towers only."),
+        typer.Option(help="auto (the model's own), fp32, bf16, or fp16 for towers only."),
     ] = "auto",
     frames: Annotated[
         list[str] | None,
         typer.Option(
             "--frames",
             metavar="NAME=VALUE",
-            help="Frames other than the model's: num_frames, size, sampling, resize, short, fast "
-            "or square_pixels. May be given several times; the result says what differs.",
+            help="Change how frames are read: num_frames, size, sampling, resize, short, fast or "
+            "square_pixels; repeatable. The result notes what differs from the model.",
         ),
     ] = None,
     scores: Annotated[
         Path | None,
         typer.Option(
             metavar="SIM.npy",
-            help="Also write the scores, texts x videos, and SIM.videos.npy: for eaglenet metrics.",
+            help="Also write the scores, texts x videos, and SIM.videos.npy for `metrics`.",
         ),
     ] = None,
     hubness: Annotated[
         bool,
-        typer.Option("--hubness", help="Also with a bias against videos that answer everything."),
+        typer.Option("--hubness", help="Also rank with offsets against hubs (256 typical texts)."),
     ] = False,
-    bank: Annotated[
+    hubness_bank: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
-            help="The sentences of that bias, one a line, as `eaglenet index --hubness` takes "
-            "them; --hubness alone has 256 typical ones.",
+            metavar="FILE", help="Compute those offsets from these texts, one per line instead."
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recalls in both directions, with their protocol and the time they took."""
+    """Print recalls in both directions, with their split, protocol and time."""
     from eaglenet.indexing.hubness import read_file
     from eaglenet.research.evaluation.metrics import EvaluationOptions
-    from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
+    from eaglenet.research.experiments.evaluation import (
+        evaluate_model,
+        evaluate_run,
+        evaluated_split,
+    )
+    from eaglenet.research.experiments.runs import load_experiment
 
     if scores is not None and scores.suffix != ".npy":
         raise UsageError(f"--scores {scores}: give a file name that ends in .npy")
@@ -92,7 +96,7 @@ def evaluate(
         raise UsageError("--videos and --set belong to --dataset; a run keeps the data it names")
     if features is not None and (split or dataset or root or frames):
         raise UsageError(
-            "--features evaluates all videos of a folder; leave out --split, --dataset, --root, "
+            "--features scores all videos of a folder; leave out --split, --dataset, --root and "
             "--frames"
         )
     if dataset is None and root:
@@ -102,22 +106,27 @@ def evaluate(
         precision,
         tuple(range(noise_seeds)),
         scores,
-        hubness=hubness or bank is not None,
-        bank=read_file(bank) if bank is not None else (),
+        hubness=hubness or hubness_bank is not None,
+        hubness_bank=read_file(hubness_bank) if hubness_bank is not None else (),
     )
+    if dataset is None and features is None:
+        split = evaluated_split(load_experiment(Path(run).expanduser()), split)
+    if output is not None and split is not None and split != "test" and "test" in output.stem:
+        raise UsageError(
+            f"--output {output} names the test split, but {split} would be scored; add "
+            f"--split test, or write evaluation-{split}.json"
+        )
     with shown_progress(quiet=as_json) as announce:
-        settled: dict[str, Any] = {
+        shared: dict[str, Any] = {
             "options": how,
             "frames": frames or (),
             "device": device,
             "progress": announce("evaluate"),
         }
         if dataset is None:
-            result = evaluate_run(run, split=split, features=features, **settled)
+            result = evaluate_run(run, split=split, features=features, **shared)
         else:
-            result = evaluate_model(
-                run, dataset, root, split=split, data_options=options, **settled
-            )
+            result = evaluate_model(run, dataset, root, split=split, data_options=options, **shared)
     record = result.to_dict()
     if output is not None:
         write_json(output, record)

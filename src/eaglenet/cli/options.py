@@ -1,7 +1,8 @@
-"""Options and displays that the training commands share."""
+"""Options that commands share, and the recipe or table that they stand for."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from eaglenet.core.platform import STORE_VARIABLE, default_store
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.experiment import Experiment
+    from eaglenet.research.recipes import Recipe
 
 
 Settings = Annotated[
@@ -24,28 +26,73 @@ Root = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds (0, 1, ...).")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds (0, 1, ...).")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check settings, data and device; train nothing.")
+]
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data", metavar="NAME", help="demo, folder, frames, features, experts, msrvtt, didemo, "
+        "msvd or vatex; default demo.",
+    ),
+]  # fmt: skip
+Tower = Annotated[
+    str,
+    typer.Option("--tower", metavar="NAME", help="clip-b16, siglip2-b16, small, ...; default: the "
+                 "data's first (`eaglenet recipes`)."),
+]  # fmt: skip
+Protocol = Annotated[
+    str,
+    typer.Option("--protocol", metavar="NAME", help="paper, released, original or equal; default: "
+                 "the first that the data and the tower have."),
+]  # fmt: skip
+Variants = Annotated[
+    list[str] | None,
+    typer.Option("--variant", metavar="NAME=VALUE", help="Variant of the method, such as "
+                 "edges=no-f2f; repeatable."),
+]  # fmt: skip
 
 
-def find_experiment(name: str, settings: list[str] | None) -> Experiment:
-    """A recipe by name, or an experiment saved as JSON, with `--set` applied."""
+def find_recipe(
+    name: str, data: str, tower: str, protocol: str, variants: list[str] | None
+) -> Recipe:
+    """The recipe of a method, or of a row of the paper's tables, with the given axes."""
+    from eaglenet.research.recipes import Recipe, paper_recipe
+    from eaglenet.research.recipes.paper_rows import ROW_NAME
+
+    axes = {"data": data, "tower": tower, "protocol": protocol, "variants": tuple(variants or ())}
+    given = {axis: value for axis, value in axes.items() if value}
+    if ROW_NAME.fullmatch(name):
+        return dataclasses.replace(paper_recipe(name), **given)
+    return Recipe(name, **given)
+
+
+def find_experiment(
+    name: str, data: str, tower: str, protocol: str, variants: list[str] | None
+) -> Experiment:
+    """The experiment of a recipe, or one saved as JSON."""
     from eaglenet.research.experiments.experiment import Experiment
-    from eaglenet.research.recipes import RECIPES, build_recipe
 
-    is_file = name not in RECIPES and Path(name).suffix == ".json" and Path(name).is_file()
-    experiment = Experiment.load(Path(name)) if is_file else build_recipe(name)
-    return experiment.override(settings or [])
+    if not name.endswith(".json"):
+        return find_recipe(name, data, tower, protocol, variants).build()
+    if data or tower or protocol or variants:
+        raise UsageError(
+            f"{name} is a whole experiment; change it with --set instead of --data, --tower, "
+            "--protocol and --variant"
+        )
+    return Experiment.load(Path(name))
 
 
 def root_setting(root: str) -> list[str]:
-    """`--root` as a setting; a wrong one is told before weights are looked for."""
+    """`--root` as a setting; refuses a missing folder before weights are looked for."""
     if root and not Path(root).expanduser().exists():
         raise UsageError(f"--root {root}: no such folder or file")
     return [f"data.root={root}"] if root else []
 
 
 def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
-    """A table on the terminal."""
+    """Print a table to the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -62,8 +109,6 @@ def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)
 
-
-# The option that every command on a store takes.
 
 StoreName = Annotated[
     str,

@@ -1,142 +1,169 @@
-"""`eaglenet recipes`: what can be trained by name, and what each name means."""
+"""`eaglenet recipes`: the axes that experiments are composed of, and what a composition sets."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from eaglenet.cli.options import AsJson, Settings, find_experiment
-from eaglenet.core.errors import UsageError
-
-OTHERS = "others"
-PAPER_TABLE = "rows of a table of the paper, on MSR-VTT"
-MEANINGS = {
-    "folder": "your own videos and captions",
-    "demo": "the small world that the package renders",
-    "features": "heads on stored features",
-    "frames": "folders of frames",
-    "experts": "methods from before CLIP, on features of experts",
-    "msrvtt": "MSR-VTT",
-    "didemo": "DiDeMo",
-    "msvd": "MSVD",
-    "vatex": "VATEX",
-    **dict.fromkeys(
-        ("components", "energy", "pooling", "graph", "coefficient", "edges"), PAPER_TABLE
-    ),
-}
-"""What a group is of, for those who read a list of groups."""
-
-
-class WordsOrCommands(TyperGroup):
-    """``eaglenet recipes WORD...``: what is no command is a word to look for."""
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Words become ``--containing`` options."""
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            words = [part for word in args if not word.startswith("-") for part in ("-w", word)]
-            args = [*words, *(word for word in args if word.startswith("-"))]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(
-    cls=WordsOrCommands,
-    help="List the recipes (those with all the WORDs after `recipes`), or show one.",
-    invoke_without_command=True,
+from eaglenet.cli.options import (
+    AsJson,
+    Data,
+    Protocol,
+    Settings,
+    Tower,
+    Variants,
+    find_experiment,
+    find_recipe,
 )
 
-
-def register(parent: typer.Typer) -> None:
-    """Add the commands."""
-    parent.add_typer(app, name="recipes")
+if TYPE_CHECKING:
+    from eaglenet.research.experiments.experiment import Experiment
 
 
-@app.callback()
-def list_recipes(
-    context: typer.Context,
-    containing: Annotated[
-        list[str] | None,
-        typer.Option("-w", "--containing", help="Only those with this in name or source."),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of them, with their sources.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the recipes with where they come from; without a word, their groups."""
-    if context.invoked_subcommand is not None:
-        return
-    from eaglenet.research.recipes import RECIPES, describe_recipe
-
-    wanted = [word.casefold() for word in containing or ()]
-    texts = {name: f"{name} {describe_recipe(name)}".casefold() for name in RECIPES}
-    names = [name for name, text in texts.items() if all(word in text for word in wanted)]
-    if not names:
-        raise UsageError(
-            f"none of the {len(RECIPES)} recipes has {' and '.join(map(repr, wanted))} in its name "
-            "or source; `eaglenet recipes` lists their groups"
-        )
-    if as_json:
-        print(json.dumps({name: describe_recipe(name) for name in names}, indent=2))
-        return
-    if not wanted and not every:
-        print("\n".join(overview(names)))
-        return
-    width = max(len(name) for name in names)
-    for title, members in grouped(names).items():
-        print(f"{title}:")
-        for name in members:
-            print(f"  {name:<{width}}  {describe_recipe(name)}")
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("recipes")(recipes)
 
 
-def overview(names: Sequence[str]) -> list[str]:
-    """A line for each group: hundreds of lines are no answer to somebody who wants to choose one.
-
-    >>> overview(["msrvtt-b32", "demo", "msrvtt-b16/xpool"])[:2]
-    ['msrvtt    2  MSR-VTT: msrvtt-b32, ...', 'others    1  demo']
-    """
-    groups = grouped(names)
-    width = max(map(len, groups))
-    lines = []
-    for title, members in groups.items():
-        meaning = f"{MEANINGS[title]}: " if title in MEANINGS else ""
-        shown = ", ".join(members) if title == OTHERS else f"{min(members, key=len)}, ..."
-        lines.append(f"{title:<{width}} {len(members):>4}  {meaning}{shown}")
-    return [
-        *lines,
-        "",
-        f"{len(names)} recipes. `eaglenet recipes WORD...` lists those with all the words (try",
-        "`recipes folder`, `recipes msrvtt xpool`), `--all` all of them, `recipes show NAME` one.",
-    ]
-
-
-def grouped(names: Sequence[str]) -> dict[str, list[str]]:
-    """Recipes by what their names begin with: the data; those that stand alone come last.
-
-    >>> grouped(["msrvtt-b32", "demo", "msrvtt-b16/xpool"])
-    {'msrvtt': ['msrvtt-b32', 'msrvtt-b16/xpool'], 'others': ['demo']}
-    """
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(re.split("[-/]", name)[0], []).append(name)
-    alone = [name for members in groups.values() if len(members) == 1 for name in members]
-    found = {title: members for title, members in groups.items() if len(members) > 1}
-    return {**found, OTHERS: alone} if alone else found
-
-
-@app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="A recipe.")],
+def recipes(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Method, row of the paper (table1/xpool-b16), table of the paper (table1) or "
+            "experiment.json; without it, list the axes.",
+        ),
+    ] = "",
+    data: Data = "",
+    tower: Tower = "",
+    protocol: Protocol = "",
+    variants: Variants = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a whole experiment as JSON, with its command and source."""
-    from eaglenet.research.recipes import RECIPES
+    """List what `eaglenet train` composes experiments of, or show one composition.
 
-    experiment = find_experiment(name, settings)
-    if not as_json and name in RECIPES:
-        for line in (RECIPES[name].__doc__ or "").splitlines():
-            print(f"# {line}".rstrip())
-    print(json.dumps(experiment.to_plain(), indent=2))
+    With a NAME it prints the command, the settings that differ from the defaults of the method and
+    of training, and notes; --json prints the whole experiment, which `eaglenet train FILE.json`
+    takes.
+    """
+    from eaglenet.research.recipes import paper_recipes
+
+    if not name:
+        axes = list_axes()
+        print(json.dumps(axes, indent=2) if as_json else "\n".join(axes_lines(axes)))
+        return
+    rows = {row: recipe for row, recipe in _items(paper_recipes()) if row.startswith(f"{name}/")}
+    if rows:
+        commands = {row: recipe.command for row, recipe in rows.items()}
+        width = max(map(len, commands))
+        lines = [f"{row:<{width}}  {command}" for row, command in commands.items()]
+        print(json.dumps(commands, indent=2) if as_json else "\n".join(lines))
+        return
+    experiment = find_experiment(name, data, tower, protocol, variants).override(settings or [])
+    if as_json:
+        print(json.dumps(experiment.to_plain(), indent=2))
+        return
+    if not name.endswith(".json"):
+        print(find_recipe(name, data, tower, protocol, variants).command)
+    print("\n".join(difference_lines(experiment)))
+
+
+def _items(registry: Any) -> Iterable[tuple[str, Any]]:
+    return ((name, registry[name]) for name in registry)
+
+
+def list_axes() -> dict[str, Any]:
+    """Every axis with its values, as plain data."""
+    from eaglenet.methods import METHODS
+    from eaglenet.research.recipes import DATA, PROTOCOLS, VARIANTS, paper_recipes
+    from eaglenet.research.recipes.benchmarks import TOWERS
+    from eaglenet.research.recipes.recipe import OTHER_TOWERS
+
+    methods = {
+        name: spec.paper + (" (approximate)" if spec.is_approximate else "")
+        for name, spec in _items(METHODS)
+    }
+    return {
+        "methods": methods,
+        "data": {
+            name: {"title": axis.title, "towers": {t: list(p) for t, p in axis.towers.items()}}
+            for name, axis in DATA.items()
+        },
+        "towers": {**{name: tower.title for name, tower in TOWERS.items()}, **OTHER_TOWERS},
+        "protocols": dict(PROTOCOLS),
+        "variants": {
+            method: {name: list(values) for name, values in variants.items()}
+            for method, variants in VARIANTS.items()
+        },
+        "tables": sorted({row.split("/")[0] for row in paper_recipes()}),
+    }
+
+
+def axes_lines(axes: dict[str, Any]) -> list[str]:
+    """The axes in about forty lines."""
+    lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
+    lines += ["", "METHOD", *_wrapped(axes["methods"])]
+    lines += ["", "--data: towers, the default first"]
+    width = max(map(len, axes["data"]))
+    for name, entry in axes["data"].items():
+        lines.append(f"  {name:<{width}}  {entry['title']}: {_short(entry['towers'])}")
+    lines += ["", "--tower"]
+    width = max(map(len, axes["towers"]))
+    lines += [f"  {name:<{width}}  {title}" for name, title in axes["towers"].items()]
+    lines += ["", "--protocol"]
+    width = max(map(len, axes["protocols"]))
+    lines += [f"  {name:<{width}}  {title}" for name, title in axes["protocols"].items()]
+    lines += ["", "--variant"]
+    for method, variants in axes["variants"].items():
+        for name, values in variants.items():
+            lines.append(f"  {method}: {name}={'|'.join(values)}")
+    return [
+        *lines,
+        "",
+        f"Rows of the paper: {', '.join(axes['tables'])}; `eaglenet recipes table1` lists them.",
+        "`eaglenet recipes METHOD --data NAME ...` shows what a composition sets.",
+    ]
+
+
+def _short(towers: Iterable[str]) -> str:
+    names = list(towers)
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, any pretrained, {names[-1]}"
+
+
+def _wrapped(names: Iterable[str], width: int = 96) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(
+        ", ".join(names), width, initial_indent="  ", subsequent_indent="  ",
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def difference_lines(experiment: Experiment) -> list[str]:
+    """The settings that differ from the defaults of the method and of training, and the notes."""
+    from eaglenet.core.settings import differences, to_plain
+    from eaglenet.methods import METHODS
+    from eaglenet.research.data.sources import DataChoice
+    from eaglenet.research.training.config import TrainingConfig
+
+    defaults = {
+        "method_config": METHODS[experiment.method].config_class(),
+        "data": DataChoice(experiment.data.dataset),
+        "training": TrainingConfig(),
+    }
+    plain = experiment.to_plain()
+    lines = [f"experiment {experiment.name}: {METHODS[experiment.method].paper}"]
+    if METHODS[experiment.method].is_approximate:
+        lines.append("approximate: read from the abstract")
+    encoder = plain["encoder"]
+    lines.append(f"encoder: {encoder['kind']} {encoder['source']}".rstrip())
+    lines.append("settings that differ from the defaults (default -> recipe):")
+    for section, default in defaults.items():
+        lines += [
+            f"  {line}" for line in differences(to_plain(default), plain[section], where=section)
+        ]
+    return [*lines, f"notes: {experiment.notes}"]

@@ -1,4 +1,4 @@
-"""`eaglenet train`: a recipe into a run folder; the same command again resumes it."""
+"""`eaglenet train`: train a recipe into a run folder; the same command again resumes it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ import typer
 
 from eaglenet.cli.options import (
     AsJson,
+    Data,
     Device,
+    DryRun,
     Output,
+    Protocol,
     Root,
     Settings,
+    Tower,
+    Variants,
     find_experiment,
     root_setting,
 )
 from eaglenet.cli.terminal import counted, one_line, shown_progress
-from eaglenet.core.errors import quoted
+from eaglenet.core import plugins
+from eaglenet.core.errors import UsageError, shell_quote
 
 if TYPE_CHECKING:
+    from eaglenet.research.experiments.build import ExperimentCheck
     from eaglenet.research.experiments.experiment import Experiment
+    from eaglenet.research.experiments.runs import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -32,31 +40,46 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    name: Annotated[str, typer.Argument(help="A recipe (`eaglenet recipes`) or experiment.json.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD",
+            help="Method (`eaglenet recipes`), row of the paper such as table1/xpool-b16, "
+            "experiment.json, or small.",
+        ),
+    ],
     output: Output,
+    data: Data = "",
+    tower: Tower = "",
+    protocol: Protocol = "",
+    variants: Variants = None,
     root: Root = "",
     settings: Settings = None,
     device: Device = "auto",
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log there.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check settings, data and device, train nothing.")
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write a TensorBoard log.")
     ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a recipe. Run the same command again to resume; several GPUs: start it with torchrun.
+    """Train a method. Run the same command again to resume; use torchrun for several GPUs.
 
     The folder then holds experiment.json, manifest.json, log.jsonl, checkpoints/, result.json and
-    model/, the epoch that was best on the validation split.
+    model/, the epoch that was best on the validation split. A finished run trains on when the
+    command is repeated with a larger --set training.epochs=N.
     """
     from eaglenet.research.experiments.runs import train as run_training
     from eaglenet.research.small.run import TOWER_RECIPES
 
     if name in TOWER_RECIPES:
+        if data or tower or protocol or variants or root:
+            raise UsageError(f"{name} trains towers; it takes --set only (docs/small.md)")
         train_towers(name, output, settings, device)
         return
-    # A dry run names a wrong root together with whatever else is missing.
+    # A dry run reports a wrong root together with everything else that is missing.
     at_root = [f"data.root={root}"] if dry_run and root else root_setting(root)
-    experiment = find_experiment(name, [*at_root, *(settings or [])])
+    experiment = find_experiment(name, data, tower, protocol, variants)
+    experiment = experiment.override([*at_root, *(settings or [])])
     if dry_run:
         check(experiment, device, as_json)
         return
@@ -75,78 +98,84 @@ def train(
         print(json.dumps(run.result, indent=2))
         return
     if run.was_finished:
+        more = experiment.training.epochs + 5
         print(
-            f"{output} is already finished: nothing was trained; give another --output to train "
-            "again"
+            f"{output} is already finished: nothing was trained; add --set training.epochs={more} "
+            "to train on, or give another --output"
         )
-    show(run.result, str(output))
+    print_result(run, output)
 
 
 def train_towers(name: str, output: Path, settings: list[str] | None, device: str) -> None:
-    """A recipe that makes towers: `--set folders=A,B`, `start.vision=...`, `start.text=...`."""
+    """Train towers: `--set folders=A,B`, `start.vision=...`, `start.text=...`."""
     from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
 
     experiment = TOWER_RECIPES[name].changed(settings or [])
     model = train_pairs(experiment, output, device=device)
     print(
-        f"the model is in {model}; next: eaglenet index FOLDER --store NEW --model {quoted(model)}"
+        f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
+        f"--model {shell_quote(model)}"
     )
 
 
-def show(result: dict[str, Any], output: str) -> None:
+def print_result(run: Run, output: Path) -> None:
+    """Print the recalls of the selected epoch with their split, and the next command."""
+    from eaglenet.research.data import SOURCES
+    from eaglenet.research.experiments.build import default_split
+
+    result, data = run.result, run.experiment.data
     metrics = result["metrics"]
     print(f"{result['experiment']}: epoch {result['selected_epoch']} ({result['selection']})")
     for direction in ("t2v", "v2t"):
         row = metrics[direction]
         recalls = "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
-        print(f"  {direction} [{metrics['protocol']}]  {recalls}")
-    print(f"  {result['seconds']:.0f} s; next: eaglenet evaluate {quoted(output)}")
+        print(f"  {direction} on {result['selected_on']} [{metrics['protocol']}]  {recalls}")
+    options = "".join(f" --import {module}" for module in plugins.imported_modules())
+    if SOURCES[data.dataset].is_features and default_split(data) != "test":
+        options = f" --features TEST_FOLDER{options}"
+    print(f"  {result['seconds']:.0f} s; next: eaglenet evaluate {shell_quote(output)}{options}")
 
 
 def check(experiment: Experiment, device: str, as_json: bool) -> None:
-    """Build the method and look at the data without decoding or training; names every fault."""
+    """Build the method and count the data without decoding or training; report every problem."""
     from eaglenet.research.experiments.build import check_experiment
-    from eaglenet.research.experiments.runs import count_parameters
     from eaglenet.research.training.distributed import join, leave
 
     world = join(device)
     try:
-        method, data = check_experiment(experiment, world)
-        found = {
-            "experiment": experiment.to_plain(),
-            "parameters": count_parameters(method),
-            "data": data,
-        }
+        found = check_experiment(experiment, world)
     finally:
         leave(world)
     if not world.is_main:
         return
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(found.to_dict(), indent=2))
         return
-    for line in summary(experiment, found["parameters"], data, str(world.device)):
+    for line in summary(experiment, found, str(world.device)):
         print(one_line(line))
-    print("nothing was trained (--dry-run); --json has every setting")
+    print("nothing was trained (--dry-run); --json prints every setting")
 
 
-def summary(
-    experiment: Experiment, parameters: Mapping[str, int], data: Mapping[str, Any], device: str
-) -> list[str]:
-    """What would be trained, on what, in lines to read; all settings are another question."""
+def summary(experiment: Experiment, found: ExperimentCheck, device: str) -> list[str]:
+    """What would be trained, on what data, in a few lines."""
     from eaglenet.research.data.sources import few_videos
 
     training, choice = experiment.training, experiment.data
     lines = [
-        f"{experiment.name}: {experiment.method}, {parameters['trained']:,} trained parameters, "
-        f"on {device}",
+        f"{experiment.name}: {experiment.method}, {found.parameters['trained']:,} trained "
+        f"parameters, on {device}",
         f"{counted(training.epochs, 'epoch')} in batches of {training.batch_size}, "
-        f"{counted(choice.frames.num_frames, 'frame')} of {choice.frames.size} pixels a video",
+        f"{counted(choice.frames.num_frames, 'frame')} of {choice.frames.size} pixels per video",
     ]
-    for split, found in data.items():
-        missing = found["videos_missing"]
-        gone = f", {missing:,} more not found" if missing else ""
-        first = f" ({found['missing_videos'][0]} first)" if missing else ""
-        texts, videos = counted(found["texts"], "text"), counted(found["videos_found"], "video")
-        lines.append(f"{split}: {texts} of {videos}{gone}{first}")
-        lines += [f"{split}: {remark}" for remark in few_videos(found["videos_found"])]
-    return lines
+    for split, part in found.data.items():
+        lines.append(f"{split}: {split_line(part)}")
+        lines += [f"{split}: {remark}" for remark in few_videos(part["videos_found"])]
+    return [*lines, str(found.estimate)]
+
+
+def split_line(part: Mapping[str, Any]) -> str:
+    missing = part["videos_missing"]
+    first = "".join(f" (first: {name})" for name in part.get("missing_videos", [])[:1])
+    note = f", {missing:,} more not found{first}" if missing else ""
+    texts, videos = counted(part["texts"], "text"), counted(part["videos_found"], "video")
+    return f"{texts} of {videos}{note}"

@@ -119,6 +119,7 @@ class EvaluationResult:
     precision: str = "fp32"
     noise: NoiseSpread | None = None
     hubness: Metrics | None = None
+    split: str = ""
     notes: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,6 +127,7 @@ class EvaluationResult:
         record: dict[str, Any] = {
             "method": self.method,
             "protocol": self.protocol,
+            **({"split": self.split} if self.split else {}),
             **self.metrics.to_dict(),
             "texts": self.num_texts,
             "videos_found": self.num_videos,
@@ -211,7 +213,7 @@ def evaluate(
         without_hubs = None
         if options.hubness:
             sentences = _text_batches(
-                method, options.bank or typical_sentences(), options.text_batch
+                method, options.hubness_bank or typical_sentences(), options.text_batch
             )
             bank = _encode(method, sentences, chosen_device, options.precision, None)
             scores = score_all(

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
-from eaglenet.core.progress import Progress, Work, tell
+from eaglenet.core.progress import Progress, ProgressUpdate, report_progress
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.scoring import check_choice, score_all
@@ -305,7 +305,7 @@ class EvaluationOptions:
     ranks_file: also write the rank of each query there, a ``.npz`` with ``t2v``, ``v2t`` and
         ``video_of_text`` (`evaluation.bootstrap`).
     hubness: rank again with a bias of each video from a fixed bank of typical sentences.
-    bank: the sentences of that bank; none: 256 that come with the package.
+    hubness_bank: the sentences of that bank; none: 256 that come with the package.
     text_batch, video_batch: encoded at once. max_scores: scores held at once.
     """
 
@@ -315,7 +315,7 @@ class EvaluationOptions:
     scores_file: Path | None = None
     ranks_file: Path | None = None
     hubness: bool = False
-    bank: tuple[str, ...] = ()
+    hubness_bank: tuple[str, ...] = ()
     text_batch: int = 256
     video_batch: int = 32
     max_scores: int = MAX_SCORES
@@ -400,8 +400,8 @@ def rank_pairs(
         nonlocal scored
         before = scored
 
-        def advance(work: Work) -> None:
-            tell(progress, work.title, before + work.done, len(text) * len(own))
+        def advance(work: ProgressUpdate) -> None:
+            report_progress(progress, work.title, before + work.done, len(text) * len(own))
 
         told = advance if shown else None
         scores: Tensor = score_all(method, text[texts], video[videos], progress=told, **settings)

@@ -1,7 +1,7 @@
 """The paper's tables as data, in percent and seconds. Every number here is *paper*, never ours.
 
-Source: the EagleNet paper; rows marked there as reproduced are the
-authors' own runs of other methods. A missing number is ``None``.
+Source: the EagleNet paper. Rows marked there as reproduced are its authors' own runs of other
+methods. A missing number is ``None``.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ Video-ColBERT | 44.5 71.7 82.1 47.7 78.3 86.6 61.1 90.2 95.3 657.5
 EagleNet | 51.5 78.7 86.8 50.9 80.7 88.3 63.6 91.5 95.7 687.7
 """
 
-# Labels name the parts that are on, joined by +; "none" is the T-MASS baseline.
+# Labels name the components that are on, joined by +; "none" is the T-MASS baseline.
 COMPONENTS = """
 [softmax]
 none | 48.5 74.1 83.4 42.1 73.1 82.3 45.3 73.6 82.9
@@ -179,12 +179,12 @@ COEFFICIENT = """
 """
 
 EDGES = """
-without FRL | 48.6 75.3 83.7 43.8 75.6 83.8
-without f2f | 50.6 77.5 84.6 49.9 78.7 86.5
+no-frl | 48.6 75.3 83.7 43.8 75.6 83.8
+no-f2f | 50.6 77.5 84.6 49.9 78.7 86.5
 full | 51.0 76.2 85.6 51.5 78.7 86.8
 """
 
-# Training seconds an epoch and test seconds, ViT-B/16, MSR-VTT, A100.
+# Training seconds per epoch and test seconds, ViT-B/16, MSR-VTT, A100.
 TIME = """
 CLIP4Clip | 2947.4 49.7
 XPool | 3062.7 51.0

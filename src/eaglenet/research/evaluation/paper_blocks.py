@@ -1,8 +1,7 @@
-"""What of a report stands beside the paper: its tables, columns over datasets, seconds."""
+"""Blocks of a report beside the paper's: its tables, columns over datasets, seconds."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,20 +14,17 @@ RECALLS = ("R@1", "R@5", "R@10")
 THREE = ("didemo", "msvd", "vatex")
 TWO = ("msrvtt", "didemo")
 TITLES = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo", "msvd": "MSVD", "vatex": "VATEX"}
-RECIPE = re.compile(r"(msrvtt|didemo|msvd|vatex)-(b32|b16)(-released|-literal)?(/.*)?")
-ABLATION = re.compile(r"(components|energy|pooling|graph|coefficient|edges)/")
 
 
 def dataset_and_row(recipe: str) -> tuple[str, str] | None:
-    """Dataset of a recipe, and what it shares with the same recipe on other datasets."""
-    if ABLATION.match(recipe):
-        return "msrvtt", f"b16 {recipe}"
-    found = RECIPE.fullmatch(recipe)
-    if found is None:
-        return None
-    dataset, tower, kind, rest = found.groups()
-    row = (rest or "/eaglenet").lstrip("/")
-    return dataset, f"{tower}{kind or ''} {row}"
+    """Dataset of a recipe's name, and the rest, which it shares with other datasets.
+
+    >>> dataset_and_row("xpool/msrvtt/clip-b16/paper")
+    ('msrvtt', 'xpool/clip-b16/paper')
+    """
+    method, _, rest = recipe.partition("/")
+    dataset, _, axes = rest.partition("/")
+    return (dataset, f"{method}/{axes}") if dataset in TITLES else None
 
 
 def paper_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
@@ -40,16 +36,16 @@ def paper_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         for record in (run.metrics or {}, *run.evaluations.values())
     }
     blocks: list[Block] = []
-    for name, wanted, title in (
+    for name, prefixes, title in (
         ("msrvtt", ("MSR-VTT",), "MSR-VTT 1k-A"),
         ("others", ("DiDeMo", "MSVD", "VATEX"), "DiDeMo, MSVD and VATEX, text to video"),
     ):
-        if any(protocol.startswith(wanted) for protocol in protocols):
+        if any(protocol.startswith(prefixes) for protocol in protocols):
             table = paper_tables()[name]
             labels = {row.label for row in table.rows}
-            told = [f"{label}: {slip}." for label, slip in SLIPS.items() if label in labels]
-            said = f"Published numbers on {title} (paper), for comparison; none is ours. (u): not "
-            blocks += [Paragraph(f"{said}certain. {' '.join(told)}"), _published(table)]
+            remarks = [f"{label}: {slip}." for label, slip in SLIPS.items() if label in labels]
+            text = f"Published numbers on {title} (paper), for comparison; none is ours. (u): not "
+            blocks += [Paragraph(f"{text}certain. {' '.join(remarks)}"), _published(table)]
     return [Heading("The paper's numbers"), *blocks] if blocks else []
 
 
@@ -64,25 +60,25 @@ def _published(table: PaperTable) -> Table:
 
 
 def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """Columns that join datasets: Rsum of table 2, the average of table 3. Ours, on test."""
+    """Columns over datasets: Rsum of table 2, the average of table 3. Ours, on test."""
     recalls: dict[str, dict[str, dict[str, float]]] = {}
     for group in groups:
-        found = dataset_and_row(group.runs[0].name)
+        parsed = dataset_and_row(group.runs[0].name)
         # A changed setting makes a row of its own, which has no partner by name.
-        if found is None or group.label != group.runs[0].name:
+        if parsed is None or group.label != group.runs[0].name:
             continue
         means = _mean_recalls(group)
         if means:
-            recalls.setdefault(found[1], {})[found[0]] = means
+            recalls.setdefault(parsed[1], {})[parsed[0]] = means
     blocks: list[Block] = []
     for datasets, title, column in (
         (THREE, "Rsum over DiDeMo, MSVD and VATEX, as table 2 adds it", "Rsum"),
         (TWO, "Average over MSR-VTT and DiDeMo, as in table 3", "average"),
     ):
         rows = [
-            [name, *(_cells(found, datasets)), *_joined(found, datasets)]
-            for name, found in recalls.items()
-            if all(dataset in found for dataset in datasets)
+            [name, *(_cells(values, datasets)), *_joined(values, datasets)]
+            for name, values in recalls.items()
+            if all(dataset in values for dataset in datasets)
         ]
         if rows:
             header = ["recipe", *(f"{TITLES[d]} {name}" for d in datasets for name in RECALLS)]
@@ -94,10 +90,10 @@ def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
 def _mean_recalls(group: RecipeGroup) -> dict[str, float]:
     """Text-to-video recalls on the test split, or of the selected epoch where test chose it."""
     records = [_test_record(run.metrics, run.evaluations, run.selection) for run in group.runs]
-    known = [record for record in records if record is not None]
-    if not known:
+    tested = [record for record in records if record is not None]
+    if not tested:
         return {}
-    return {name: sum(float(r["t2v"][name]) for r in known) / len(known) for name in RECALLS}
+    return {name: sum(float(r["t2v"][name]) for r in tested) / len(tested) for name in RECALLS}
 
 
 def _test_record(
@@ -106,20 +102,20 @@ def _test_record(
     selection: str,
 ) -> Mapping[str, Any] | None:
     for name, record in evaluations.items():
-        if "test" in name:
+        if record.get("split", "test" if "test" in name else "") == "test":
             return record
     return metrics if "TEST" in selection else None
 
 
-def _cells(found: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
-    return [f"{found[dataset][name]:.1f}" for dataset in datasets for name in RECALLS]
+def _cells(recalls: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
+    return [f"{recalls[dataset][name]:.1f}" for dataset in datasets for name in RECALLS]
 
 
-def _joined(found: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
+def _joined(recalls: Mapping[str, Mapping[str, float]], datasets: Sequence[str]) -> list[str]:
     if len(datasets) == len(THREE):
-        return [f"{sum(found[dataset][name] for dataset in datasets for name in RECALLS):.1f}"]
+        return [f"{sum(recalls[dataset][name] for dataset in datasets for name in RECALLS):.1f}"]
     return [
-        f"{sum(found[dataset][name] for dataset in datasets) / len(datasets):.1f}"
+        f"{sum(recalls[dataset][name] for dataset in datasets) / len(datasets):.1f}"
         for name in RECALLS
     ]
 
@@ -144,11 +140,11 @@ def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         )
     if not rows:
         return []
-    header = ["recipe", "method", "training, s an epoch", "whole test, s", "scoring alone, s"]
-    said = (
+    header = ["recipe", "method", "training, s per epoch", "whole test, s", "scoring only, s"]
+    text = (
         "Ours, on the machines named below. An epoch of training without evaluations; the whole "
-        "test with encoding (and decoding, where frames were not cached), as the paper's table 6 "
-        "and figure 1 count; scoring apart."
+        "test with encoding (and decoding, where frames were not cached), as in the paper's table "
+        "6 and figure 1; scoring separately."
     )
     paper = [
         [f"{row.label} (paper, A100)", "", *("-" if v is None else f"{v:.1f}" for v in row.values)]
@@ -156,7 +152,7 @@ def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
     ]
     return [
         Heading("Seconds"),
-        Paragraph(said),
+        Paragraph(text),
         Table(header, [*rows, *([*row, "-"] for row in paper)]),
     ]
 

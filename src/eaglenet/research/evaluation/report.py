@@ -1,7 +1,7 @@
 """A report over run folders: tables, curves, recall against time, examples.
 
-Every score stands under its protocol; scores of different protocols never share a table. Numbers
-of the paper are labelled *paper*.
+Every table is of one split and one protocol, and names both. Numbers of the paper are labelled
+*paper*.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ from eaglenet.research.evaluation.run_records import (
     run_conditions,
 )
 
-# The part of a report that says which differences between recipes are clear.
-
-SAYS = (
+DIFFERENCES = (
     "Paired bootstrap over queries (videos are drawn and bring their captions; 2,000 draws): R@1 "
-    "minus that of {name}, in points, with the middle 95%. An interval that holds 0 claims nothing."
+    "minus that of {name}, in points, with the middle 95%. An interval that contains 0 shows no "
+    "difference."
 )
 
 
@@ -65,7 +64,7 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         {path.stem for group in groups for run in group.runs for path in _files(run.folder)}
     )
     for name in names:
-        found = {
+        all_ranks = {
             group.label: [
                 read_ranks(run.folder / f"{name}.npz")
                 for run in group.runs
@@ -73,32 +72,36 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
             ]
             for group in groups
         }
-        known = {label: records for label, records in found.items() if records}
-        if len(known) < 2:
+        ranks = {label: records for label, records in all_ranks.items() if records}
+        if len(ranks) < 2:
             continue
-        best = max(known, key=lambda label: _recall(known[label]))
-        blocks.append(Heading(f"Differences ({name.removeprefix(RANKS).lstrip('-')})"))
-        for base in dict.fromkeys((best, next(iter(known)))):
-            rows = difference_rows(known, base)
+        best = max(ranks, key=lambda label: _recall(ranks[label]))
+        split = split_title(name.removeprefix(RANKS).lstrip("-"))
+        blocks.append(Heading(f"Differences on the {split}"))
+        for base in dict.fromkeys((best, next(iter(ranks)))):
+            rows = difference_rows(ranks, base)
             if rows:
-                blocks += [Paragraph(SAYS.format(name=base)), Table(["recipe", "t2v", "v2t"], rows)]
+                blocks += [
+                    Paragraph(DIFFERENCES.format(name=base)),
+                    Table(["recipe", "t2v", "v2t"], rows),
+                ]
     return blocks
 
 
-def difference_rows(known: Mapping[str, Sequence[Mapping[str, Any]]], base: str) -> list[list[str]]:
-    """A row for each recipe but ``base``; * marks an interval without 0."""
+def difference_rows(ranks: Mapping[str, Sequence[Mapping[str, Any]]], base: str) -> list[list[str]]:
+    """One row per recipe except ``base``; * marks an interval without 0."""
     rows = []
-    for label, records in known.items():
+    for label, records in ranks.items():
         if label == base:
             continue
         cells = []
         for direction in ("t2v", "v2t"):
             try:
-                found = compare_ranks(records, known[base], direction)
+                difference = compare_ranks(records, ranks[base], direction)
             except UsageError:
                 cells.append("other queries")
                 continue
-            cells.append(f"{found}{' *' if found.is_clear else ''}")
+            cells.append(f"{difference}{' *' if difference.is_clear else ''}")
         rows.append([label, *cells])
     return rows
 
@@ -116,7 +119,7 @@ METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
 
 @dataclass(frozen=True)
 class Report:
-    """Where a report was written, and what could not be shown in full."""
+    """Files of a report, and the runs that it could not show in full."""
 
     markdown: Path
     html: Path
@@ -131,60 +134,80 @@ def write_report(
     output: Path,
     *,
     title: str = "Report",
+    first_split: str = "test",
     examples: Sequence[QualitativeExample] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Read the runs and write ``report.md`` and ``report.html`` into ``output``."""
+    """Read the runs and write ``report.md`` and ``report.html`` into ``output``.
+
+    The table of ``first_split`` comes first.
+    """
     runs, broken = read_runs(folders)
     if not runs:
         reasons = "; ".join(f"{entry.folder}: {entry.reason}" for entry in broken)
         raise UsageError(f"no run to report on ({reasons or 'no folder given'})")
     groups = group_runs(runs)
     unfinished = [run for run in runs if not run.is_finished]
-    said = list(notes)
-    blocks = [*_results(groups), *_later_evaluations(groups), *_conditions(groups)]
+    notes = list(notes)
+    blocks = [*_results(groups, first_split), *_conditions(groups)]
     blocks += difference_blocks(groups)
     blocks += [*over_datasets(groups), *seconds_blocks(groups), *paper_blocks(groups)]
-    blocks += _pictures(runs, groups, examples, said)
-    blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in said)]
+    blocks += _pictures(runs, groups, examples, notes)
+    blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in notes)]
     markdown, page = write_document(output, title, blocks)
-    return Report(markdown, page, len(runs), tuple(broken), tuple(unfinished), tuple(said))
+    return Report(markdown, page, len(runs), tuple(broken), tuple(unfinished), tuple(notes))
 
 
-def _results(groups: Sequence[RecipeGroup]) -> list[Block]:
-    records = [(group, [run.metrics for run in group.runs if run.metrics]) for group in groups]
-    blocks: list[Block] = [Heading("Results")]
-    if not records:
-        return [*blocks, Paragraph("No run has finished yet.")]
-    selections = sorted({run.selection for group in groups for run in group.runs if run.selection})
-    blocks.append(
-        Paragraph(
-            "Ours. Mean +- sample standard deviation where several seeds ran. "
-            + " ".join(f"Selection: {selection}." for selection in selections)
-        )
-    )
-    return blocks + _tables(records)
+SPLITS = {"test": "test split", "val": "validation split", "train": "training split"}
 
 
-def _later_evaluations(groups: Sequence[RecipeGroup]) -> list[Block]:
+def split_title(split: str) -> str:
+    return SPLITS.get(split, split)
+
+
+def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
+    """One section per split: evaluations of the selected models, then the scores of selection."""
+    if not groups:
+        return [Heading("Results"), Paragraph("No run has finished yet.")]
+    sections: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
+    for name in sorted(
+        {name for group in groups for run in group.runs for name in run.evaluations}
+    ):
+        for group in groups:
+            records = [run.evaluations[name] for run in group.runs if name in run.evaluations]
+            if records:
+                split = str(records[0].get("split") or _split_of_file(name))
+                sections.setdefault(split_title(split), []).append((group, records))
+    order = sorted(sections, key=lambda title: title != split_title(first_split))
     blocks: list[Block] = []
-    names = sorted({name for group in groups for run in group.runs for name in run.evaluations})
-    for name in names:
-        records = [
-            (group, [run.evaluations[name] for run in group.runs if name in run.evaluations])
-            for group in groups
-        ]
-        tables = _tables([entry for entry in records if entry[1]])
-        blocks += [Heading(f"{name.replace('-', ' ').replace('_', ' ')} (ours)", 3), *tables]
+    for title in order:
+        blocks += [Heading(f"Results on the {title}"), Paragraph(OURS), *_tables(sections[title])]
+    selected: dict[str, list[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]] = {}
+    for group in groups:
+        records = [run.metrics for run in group.runs if run.metrics]
+        selected.setdefault(group.runs[0].selection, []).append((group, records))
+    for selection, entries in selected.items():
+        split = "test" if "TEST" in selection else "val"
+        heading = Heading(f"Selected epoch, on the {split_title(split)}")
+        # A run without evaluations has no other results.
+        blocks += [heading, Paragraph(f"{OURS} {selection.capitalize()}."), *_tables(entries)]
     return blocks
 
 
+OURS = "Ours. Mean +- sample standard deviation where several seeds ran."
+
+
+def _split_of_file(name: str) -> str:
+    """The split of ``evaluation-SPLIT``, for records that do not name it."""
+    return name.removeprefix("evaluation").strip("-_") or "other data"
+
+
 def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) -> list[Block]:
-    """One table for each protocol."""
+    """One table per protocol."""
     by_protocol: dict[str, list[Sequence[str]]] = {}
-    for group, found in records:
-        for protocol in dict.fromkeys(str(record.get("protocol", "?")) for record in found):
-            same = [record for record in found if str(record.get("protocol", "?")) == protocol]
+    for group, results in records:
+        for protocol in dict.fromkeys(str(record.get("protocol", "?")) for record in results):
+            same = [record for record in results if str(record.get("protocol", "?")) == protocol]
             by_protocol.setdefault(protocol, []).append(_row(group, same))
     header = ["recipe", "method", "seeds", *(f"t2v {name}" for name in METRICS)]
     header += [*(f"v2t {name}" for name in METRICS), "Rsum"]
@@ -223,20 +246,19 @@ def format_spread(mean: float, spread: float, count: int) -> str:
 
 
 def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """What each recipe had, so that nobody compares what cannot be compared."""
-    found = [
+    """Conditions of each recipe, and in what they differ."""
+    conditions = [
         run_conditions(
             group.runs[0].settings, str((group.runs[0].metrics or {}).get("protocol", ""))
         )
         for group in groups
     ]
-    if not found:
+    if not conditions:
         return []
     rows = [
-        [group.label, *as_cells(conditions)]
-        for group, conditions in zip(groups, found, strict=True)
+        [group.label, *as_cells(entry)] for group, entry in zip(groups, conditions, strict=True)
     ]
-    lines = [Paragraph(line) for line in conditions_lines(found)]
+    lines = [Paragraph(line) for line in conditions_lines(conditions)]
     return [Heading("Conditions"), Table(["recipe", *TITLES.values()], rows), *lines]
 
 
@@ -312,7 +334,7 @@ def _run_label(run: RunRecord) -> str:
 
 
 def _time_points(groups: Sequence[RecipeGroup]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Protocol -> recipe -> (seconds of the whole test, R@1), means over the runs timed."""
+    """Protocol -> recipe -> (seconds of the whole test, R@1), means over the timed runs."""
     points: dict[str, dict[str, tuple[float, float]]] = {}
     for group in groups:
         timed: dict[str, list[tuple[float, float]]] = {}
@@ -322,8 +344,8 @@ def _time_points(groups: Sequence[RecipeGroup]) -> dict[str, dict[str, tuple[flo
                 if seconds is not None:
                     point = (seconds[0], float(record["t2v"]["R@1"]))
                     timed.setdefault(str(record.get("protocol", "?")), []).append(point)
-        for protocol, found in timed.items():
-            mean = (sum(p[0] for p in found) / len(found), sum(p[1] for p in found) / len(found))
+        for protocol, pairs in timed.items():
+            mean = (sum(p[0] for p in pairs) / len(pairs), sum(p[1] for p in pairs) / len(pairs))
             points.setdefault(protocol, {})[group.label] = mean
     return points
 
@@ -335,18 +357,18 @@ def _provenance(runs: Sequence[RunRecord]) -> list[Block]:
             _mapping(run.manifest.get(name)) for name in ("versions", "hardware", "data")
         )
         device = ", ".join(hardware.get("gpus", [])) or hardware.get("processor", "?")
-        found = "; ".join(
+        videos = "; ".join(
             f"{name} {part.get('videos_found', '?')} found, {part.get('videos_missing', '?')} "
             "missing"
             for name, part in ((name, _mapping(value)) for name, value in data.items())
         )
         commit = str(run.manifest.get("commit") or "?")[:12]
-        # A campaign calls every run seed-N: the folder above says whose.
-        shown_folder = "/".join(run.folder.resolve().parts[-2:])
-        rows.append([shown_folder, str(run.seed), commit, str(versions.get("torch", "?")),
-                     str(device), found or "?"])  # fmt: skip
+        # A campaign calls every run seed-N: the folder above names the recipe.
+        short_folder = "/".join(run.folder.resolve().parts[-2:])
+        rows.append([short_folder, str(run.seed), commit, str(versions.get("torch", "?")),
+                     str(device), videos or "?"])  # fmt: skip
     return [
-        Heading("What made these runs"),
+        Heading("Software and hardware"),
         Table(["run", "seed", "commit", "torch", "hardware", "videos"], rows),
     ]
 
@@ -360,4 +382,4 @@ def _problems(runs: Sequence[RunRecord], broken: Sequence[BrokenRun]) -> list[Bl
     rows += [[str(entry.folder), entry.reason] for entry in broken]
     if not rows:
         return []
-    return [Heading("Unfinished or unreadable runs"), Table(["folder", "what is wrong"], rows)]
+    return [Heading("Unfinished or unreadable runs"), Table(["folder", "problem"], rows)]

@@ -1,18 +1,25 @@
-"""From an experiment to the objects it names: encoder, method, splits. Bad input stops here."""
+"""Objects that an experiment names: encoder, method, splits. Bad input is refused here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import eaglenet.research.experiments.stored_data  # noqa: F401  (rows of SOURCES)
-from eaglenet.core.errors import ConfigError, EagleNetError, ModelNotFoundError, UsageError, quoted
+from eaglenet.core.errors import (
+    ConfigError,
+    DatasetError,
+    EagleNetError,
+    ModelNotFoundError,
+    UsageError,
+    shell_quote,
+)
 from eaglenet.core.progress import Progress
-from eaglenet.core.types import Clips, Encoder, Tokenizer
+from eaglenet.core.types import Clips, Encoder, PairBatch, Tokenizer
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.encoders.hub import is_hub_id, split_revision
@@ -21,14 +28,22 @@ from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.folder import is_packaged, load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
+from eaglenet.research.experiments.estimate import (
+    CPU_PAIRS,
+    Estimate,
+    count_steps,
+    make_batch,
+    try_estimate,
+)
 from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.epochs import pair_samplers
 
 
 def build_method(experiment: Experiment) -> Method:
-    """The method with fresh (or pretrained) weights; random ones come from the seed."""
+    """Build the method with fresh (or pretrained) weights; random ones come from the seed."""
     spec = METHODS[experiment.method]
+    _check_num_frames(experiment)
     if experiment.encoder.kind == "experts" and not spec.reads_experts:
         raise ConfigError(
             f"{experiment.method} reads frames and sentences, not several experts; set "
@@ -47,7 +62,7 @@ def build_method(experiment: Experiment) -> Method:
 
 
 def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer | None]:
-    """An encoder and its tokenizer (None for stored features)."""
+    """Build an encoder and its tokenizer (None for stored features)."""
     if choice.kind == PRETRAINED:
         from eaglenet.encoders.loading import load_pretrained
 
@@ -57,7 +72,7 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer 
         try:
             return load_pretrained(choice.source)
         except ModelNotFoundError as error:
-            raise _advised(error, choice.source) from error
+            raise _with_advice(error, choice.source) from error
     spec = ENCODERS[choice.kind]
     if choice.config is None:
         raise ConfigError(f"encoder.kind={choice.kind} needs encoder.config, which is not set")
@@ -65,23 +80,23 @@ def build_encoder(choice: EncoderChoice, seed: int) -> tuple[Encoder, Tokenizer 
     return encoder, None if spec.reads_features else build_tokenizer(choice.source)
 
 
-def _advised(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
-    """What is missing, with the ways out that training has: it knows no `--model`."""
+def _with_advice(error: ModelNotFoundError, source: str) -> ModelNotFoundError:
+    """The error with advice for training, which has no `--model`."""
     if not error.has_advice:
         return error
     identifier = HUB_IDS.get(source, source)
     ways = ["name a folder that has it: --set encoder.source=FOLDER"]
     if is_hub_id(split_revision(identifier)[0]):
         ways.append(
-            "fetch it where there is a network: eaglenet models --download "
-            f"{quoted(identifier)}; the recipes folder-small (your own videos) and frames "
-            "(pictures) need no download"
+            "download it where there is a network: eaglenet models --download "
+            f"{shell_quote(identifier)}; `--data folder --tower small` (your own videos) and "
+            "`--data frames` need no download"
         )
     return ModelNotFoundError(error.fact, "; or ".join(ways))
 
 
 def build_tokenizer(source: str) -> Tokenizer:
-    """The demo world's tokenizer, or the one in a folder."""
+    """Build the demo world's tokenizer, or the one in a folder."""
     if source == "demo":
         from eaglenet.research.data.demo.dataset import demo_tokenizer_folder
 
@@ -94,14 +109,39 @@ def build_tokenizer(source: str) -> Tokenizer:
     return tokenizer
 
 
+def _check_num_frames(experiment: Experiment) -> None:
+    positions = getattr(experiment.method_config, "num_frames", None)
+    shown = experiment.data.frames.num_frames
+    if positions is not None and positions != shown:
+        raise ConfigError(
+            f"method_config.num_frames is {positions}, data.frames.num_frames {shown}; "
+            "they must be equal: --set data.frames.num_frames=N sets both"
+        )
+
+
+def _check_runs_on_features(method: Method) -> None:
+    for is_needed, kind in ((method.needs_words, "word"), (method.needs_patches, "patch")):
+        if is_needed:
+            raise ConfigError(
+                f"{method.name} needs {kind} features, which a features folder does not offer; "
+                "train it on videos"
+            )
+
+
 def check_data(data: DataChoice) -> None:
-    """Refuse a dataset that is not known or not there, before weights are fetched for it."""
+    """Refuse unknown or missing data, before weights are downloaded for it."""
     if SOURCES[data.dataset].needs_folder:
         data.folder()
+    if data.options.get("test_root") == "":
+        raise DatasetError(
+            "name the folder with the features of the test videos: "
+            "--set data.options.test_root=FOLDER (--set 'data.options={}' trains without a test "
+            "split)"
+        )
 
 
 def check_fit(method: Method, data: DataChoice) -> None:
-    """Send one made-up pair through the model: what does not fit fails before hours of decoding."""
+    """Send one blank pair through the model, so that misfits fail before hours of decoding."""
     spec = data.frames
     if spec.num_frames < 1 or spec.size < 1:
         raise ConfigError(
@@ -136,7 +176,7 @@ def load_source(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Source:
-    """One split, ready for batches; frames are decoded into ``cache`` where they are not yet."""
+    """Open one split for batches; frames that ``cache`` lacks are decoded into it."""
     spec = SOURCES[data.dataset]
     if method.tokenizer is None and not (spec.is_features or spec.gives_features):
         raise ConfigError(
@@ -147,14 +187,14 @@ def load_source(
 
 
 def default_split(data: DataChoice) -> str:
-    """The split that is evaluated unless one says otherwise."""
+    """The split that is evaluated unless another is named."""
     return SOURCES[data.dataset].default_split(data)
 
 
-def look_at_split(data: DataChoice, split: str, method: Method | None) -> Findings:
-    """What is found of a split, without decoding any video.
+def inspect_split(data: DataChoice, split: str, method: Method | None) -> Findings:
+    """Count the texts and videos of a split without decoding any video.
 
-    ``method`` is for data that only a model can open, as it does stored features.
+    ``method`` is for data that only a model can open, such as stored features.
     """
     look = SOURCES[data.dataset].look
     if look is not None:
@@ -164,77 +204,109 @@ def look_at_split(data: DataChoice, split: str, method: Method | None) -> Findin
     return Findings(source.describe(), source.video_of_text)
 
 
-def describe_findings(
-    experiment: Experiment, found: Mapping[str, Findings], world: World
-) -> dict[str, Any]:
-    """In plain words; refuses data of which the processes of ``world`` could make no batch."""
-    pair_samplers(experiment.training, found["train"].video_of_text, world)
-    return {split: dict(findings.description) for split, findings in found.items()}
+# Checks of everything an experiment needs, without decoding or training.
 
 
-def _check_runs_on_features(method: Method) -> None:
-    for needs, what in ((method.needs_words, "word"), (method.needs_patches, "patch")):
-        if needs:
-            raise ConfigError(
-                f"{method.name} needs {what} features, which a features folder does not offer; "
-                "train it on videos"
-            )
+class SeveralProblemsError(EagleNetError):
+    """More than one thing is missing; one line per problem."""
 
 
-# A look at all that an experiment needs, without decoding or training: every fault at once.
+@dataclass(frozen=True)
+class ExperimentCheck:
+    """A run that could start: sizes of the method, counts of each split, estimated cost."""
+
+    experiment: Experiment
+    parameters: Mapping[str, int]
+    data: Mapping[str, Any]
+    estimate: Estimate | str
+
+    def to_dict(self) -> dict[str, Any]:
+        estimate = self.estimate
+        return {
+            "experiment": self.experiment.to_plain(),
+            "parameters": dict(self.parameters),
+            "data": dict(self.data),
+            "estimate": estimate if isinstance(estimate, str) else vars(estimate),
+        }
 
 
-class SeveralFaultsError(EagleNetError):
-    """More than one thing is missing; a line for each."""
+def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
+    """Build the method, count the data and time one step.
 
-
-def check_experiment(experiment: Experiment, world: World) -> tuple[Method, dict[str, Any]]:
-    """The method and what is found of each split; else an error that names all that is missing."""
-    faults: list[EagleNetError] = []
-    found = look_at_files(experiment, faults)
+    Raises:
+        SeveralProblemsError: more than one thing is missing; a single problem raises its own error.
+    """
+    problems: list[EagleNetError] = []
+    findings = _inspect_files(experiment, problems)
     method = None
-    with gathered(faults):
+    with _collected(problems):
         method = build_method(experiment)
         check_fit(method, experiment.data)
-    if method is not None and not faults:
+    if method is not None and not problems:
         for split in splits_of(experiment):
-            if split not in found:
-                with gathered(faults):
-                    found[split] = look_at_split(experiment.data, split, method)
-    described: dict[str, Any] = {}
-    if "train" in found:
-        with gathered(faults):
-            described = describe_findings(experiment, found, world)
-    if len(faults) > 1:
-        told = "\n".join(f"  {fault}" for fault in faults)
-        raise SeveralFaultsError(f"{len(faults)} things stand in the way of this run:\n{told}")
-    if faults or method is None:
-        raise faults[0]
-    return method, described
+            if split not in findings:
+                with _collected(problems):
+                    findings[split] = inspect_split(experiment.data, split, method)
+    if "train" in findings:
+        with _collected(problems):
+            # Refuses data that fills no batch.
+            pair_samplers(experiment.training, findings["train"].video_of_text, world)
+    if len(problems) > 1:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise SeveralProblemsError(f"cannot start: {len(problems)} problems\n{listed}")
+    if problems or method is None:
+        raise problems[0]
+    described = {split: dict(found.description) for split, found in findings.items()}
+    parameters = count_parameters(method)
+    num_steps = count_steps(experiment, findings["train"].video_of_text, world)
+    batch = _sample_batch(experiment, method, world.device)
+    estimate: Estimate | str = "no estimate: features are computed when training starts"
+    if batch is not None:
+        estimate = try_estimate(experiment, method, batch, num_steps, world.device)
+    return ExperimentCheck(experiment, parameters, described, estimate)
+
+
+def _sample_batch(experiment: Experiment, method: Method, device: torch.device) -> PairBatch | None:
+    """A batch to time a step with; None where features would have to be computed first."""
+    if method.tokenizer is not None:
+        return make_batch(experiment, method, device)
+    if not SOURCES[experiment.data.dataset].is_features:
+        return None
+    source = load_source(experiment.data, "train", method, cache=Path(), device=device)
+    pairs = min(experiment.training.batch_size, source.num_texts)
+    return source.pairs.pairs(range(max(pairs if device.type == "cuda" else CPU_PAIRS, 1)))
 
 
 def splits_of(experiment: Experiment) -> tuple[str, str]:
-    """The splits that training needs."""
+    """The splits that training reads."""
     return "train", experiment.training.select
 
 
-def look_at_files(experiment: Experiment, faults: list[EagleNetError]) -> dict[str, Findings]:
-    """What is found of the splits without a model, which alone can open stored features."""
-    found: dict[str, Findings] = {}
-    with gathered(faults):
+def count_parameters(method: Method) -> dict[str, int]:
+    """Scalars in the encoder and in the rest, and how many of all are trained."""
+    total = sum(parameter.numel() for parameter in method.parameters())
+    in_encoder = sum(parameter.numel() for parameter in method.encoder.parameters())
+    trained = sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
+    return {"encoder": in_encoder, "head": total - in_encoder, "trained": trained}
+
+
+def _inspect_files(experiment: Experiment, problems: list[EagleNetError]) -> dict[str, Findings]:
+    """Inspect the splits that need no model to be opened."""
+    findings: dict[str, Findings] = {}
+    with _collected(problems):
         check_data(experiment.data)
         look = SOURCES[experiment.data.dataset].look
         for split in splits_of(experiment) if look is not None else ():
-            with gathered(faults):
-                found[split] = look_at_split(experiment.data, split, None)
-    return found
+            with _collected(problems):
+                findings[split] = inspect_split(experiment.data, split, None)
+    return findings
 
 
 @contextmanager
-def gathered(faults: list[EagleNetError]) -> Iterator[None]:
+def _collected(problems: list[EagleNetError]) -> Iterator[None]:
     """Keep an error for later; the same one of two splits counts once."""
     try:
         yield
     except EagleNetError as error:
-        if str(error) not in map(str, faults):
-            faults.append(error)
+        if str(error) not in map(str, problems):
+            problems.append(error)

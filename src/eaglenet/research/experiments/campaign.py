@@ -1,4 +1,4 @@
-"""Several experiments with one budget and several seeds, and one table of what they gave."""
+"""Campaigns: several experiments with several seeds, and one table of their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from eaglenet.research.evaluation.run_records import (
     conditions_lines,
     run_conditions,
 )
-from eaglenet.research.experiments.build import build_method
+from eaglenet.research.experiments.build import ExperimentCheck, build_method, check_experiment
 from eaglenet.research.experiments.trials import (
     Failure,
     Job,
@@ -37,15 +37,14 @@ from eaglenet.research.experiments.trials import (
     run_jobs,
     slug,
 )
+from eaglenet.research.training.distributed import join, leave
 
-# The same small search for every method of a comparison: a setting, its values, one seed.
-
-FOLDER = "search"
+SEARCH_FOLDER = "search"
 
 
 @dataclass(frozen=True)
 class Search:
-    """A setting such as ``training.lr_head`` and the values that every method tries."""
+    """A setting such as ``training.lr_head``, and the values that every method tries."""
 
     setting: str
     values: tuple[str, ...]
@@ -71,16 +70,16 @@ def search_setting(
     announce: Callable[[str], Progress | None],
     say: Callable[[str], None],
 ) -> list[Trial]:
-    """The trials with the value that gave the best validation R@1 with ``seed``.
+    """The trials, each with the value that gave the best validation R@1 with ``seed``.
 
-    The best run itself is kept as that seed's run. ``search.json`` lists what each value gave.
+    The best run becomes that seed's run. ``search.json`` lists the score of each value.
     """
-    wanted: dict[str, dict[str, Job]] = {}
+    candidates: dict[str, dict[str, Job]] = {}
     for trial in trials:
-        wanted[trial.label] = {}
+        candidates[trial.label] = {}
         for value in search.values:
             changed = trial.experiment.override([f"{search.setting}={value}"])
-            subfolder = f"{FOLDER}/{slug(trial.label)}/{slug(value)}"
+            subfolder = f"{SEARCH_FOLDER}/{slug(trial.label)}/{slug(value)}"
             job = make_job(
                 Trial(trial.label, changed),
                 seed,
@@ -90,42 +89,42 @@ def search_setting(
                 subfolder=subfolder,
             )
             title = f"{trial.label}, {search.setting}={value}"
-            wanted[trial.label][value] = dataclasses.replace(job, title=title)
-    everything = [wanted[trial.label][value] for value in search.values for trial in trials]
-    done = run_jobs(everything, jobs, announce, say)
-    chosen, table = [], {}
+            candidates[trial.label][value] = dataclasses.replace(job, title=title)
+    everything = [candidates[trial.label][value] for value in search.values for trial in trials]
+    outcomes = run_jobs(everything, jobs, announce, say)
+    tuned, table = [], {}
     for trial in trials:
-        found = {
+        scores = {
             value: outcome.result["metrics"]["t2v"]["R@1"]
-            for value, job in wanted[trial.label].items()
-            if isinstance(outcome := done[job.output], SeedRun)
+            for value, job in candidates[trial.label].items()
+            if isinstance(outcome := outcomes[job.output], SeedRun)
         }
-        table[trial.label] = found
-        if not found:
-            chosen.append(trial)
+        table[trial.label] = scores
+        if not scores:
+            tuned.append(trial)
             continue
-        best = max(found, key=lambda value: found[value])
-        say(f"{trial.label}: {search.setting}={best} is best of {found}")
+        best = max(scores, key=lambda value: scores[value])
+        say(f"{trial.label}: {search.setting}={best} is best of {scores}")
         changed = trial.experiment.override([f"{search.setting}={best}"])
-        chosen.append(Trial(trial.label, changed))
-        own = make_job(chosen[-1], seed, folder, split="val", device=device).output
+        tuned.append(Trial(trial.label, changed))
+        own = make_job(tuned[-1], seed, folder, split="val", device=device).output
         if not own.exists():
-            shutil.copytree(wanted[trial.label][best].output, own)
+            shutil.copytree(candidates[trial.label][best].output, own)
     write_json(folder / "search.json", {"setting": search.setting, "val t2v R@1": table})
-    return chosen
+    return tuned
 
 
 BUDGET = {
-    "pairs": "pairs learnt from",
-    "batch": "pairs a batch",
-    "frames": "frames a video",
+    "pairs": "training pairs",
+    "batch": "pairs per batch",
+    "frames": "frames per video",
     "words": "words at most",
 }
 
 
 @dataclass(frozen=True)
 class RunBudget:
-    """What a run was given: recipes of compared methods follow their authors, who differ."""
+    """Training budget of a run. Authors' settings differ in it."""
 
     pairs: int | None
     batch: int
@@ -135,7 +134,7 @@ class RunBudget:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """What a trial gave over its seeds: mean and spread, median times, sizes."""
+    """Results of a trial over its seeds: mean and spread, median times, sizes."""
 
     label: str
     method: str
@@ -156,7 +155,7 @@ class TrialRow:
     """Texts, and as many videos -> seconds to score them."""
 
     def recall_text(self, direction: str, name: str) -> str:
-        """A recall as mean +- spread; without the spread where there was one seed."""
+        """A recall as mean +- spread; one seed has no spread."""
         value = f"{self.mean[direction][name]:.1f}"
         if len(self.seeds) == 1:
             return value
@@ -165,7 +164,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class CannotRun:
-    """A trial that its data, or its authors' settings, do not allow, and why."""
+    """A trial that cannot run, with the reason."""
 
     label: str
     cannot_run: str
@@ -186,35 +185,35 @@ def run_campaign(
     announce: Callable[[str], Progress | None] = lambda title: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[CampaignRow]:
-    """Train every trial with every seed (finished ones are kept) and evaluate it on ``split``.
+    """Train every trial with every seed and evaluate it on ``split``; finished runs are reused.
 
-    A method that cannot run on the data gives a row that says why. Decoded frames are kept once
-    for all of them, in ``folder/frames``. ``jobs`` runs are made at a time. With ``search`` each
-    trial first tries the values of one setting with the first seed and goes on with the best.
+    A method that cannot run on the data gets a row with the reason. All runs share the decoded
+    frames in ``folder/frames``. ``jobs`` runs are made at a time. With ``search`` each trial first
+    tries the values of one setting with the first seed and continues with the best.
     """
     if any(SOURCES[trial.experiment.data.dataset].keeps_frames for trial in trials):
         (folder / "frames").mkdir(parents=True, exist_ok=True)
-    able: list[Trial] = []
+    runnable: list[Trial] = []
     rows: dict[str, CampaignRow] = {}
     for trial in trials:
         try:
             build_method(trial.experiment)
-            able.append(trial)
+            runnable.append(trial)
         except ConfigError as error:
             rows[trial.label] = CannotRun(trial.label, str(error))
     if search is not None:
-        able = search_setting(
-            able, search, seeds[0], folder, device=device, jobs=jobs, announce=announce, say=say
+        runnable = search_setting(
+            runnable, search, seeds[0], folder, device=device, jobs=jobs, announce=announce, say=say
         )
-    wanted = {
+    jobs_of = {
         trial.label: [make_job(trial, seed, folder, split=split, device=device) for seed in seeds]
-        for trial in able
+        for trial in runnable
     }
-    # Seed by seed, so that the heavy runs of one method do not all meet on one device.
-    order = [wanted[trial.label][place] for place in range(len(seeds)) for trial in able]
-    done = run_jobs(order, jobs, announce, say)
-    for trial in able:
-        outcomes = [done[job.output] for job in wanted[trial.label]]
+    # Seed by seed, so that the heavy runs of one method do not all share the device.
+    order = [jobs_of[trial.label][index] for index in range(len(seeds)) for trial in runnable]
+    results = run_jobs(order, jobs, announce, say)
+    for trial in runnable:
+        outcomes = [results[job.output] for job in jobs_of[trial.label]]
         records = [outcome for outcome in outcomes if isinstance(outcome, SeedRun)]
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         for failure in failures:
@@ -233,7 +232,7 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
     metrics = [{name: one[name] for name in ("t2v", "v2t", "Rsum")} for one in evaluations]
     spread = mean_and_spread(metrics)
     experiment, protocol = trial.experiment, str(evaluations[0]["protocol"])
-    known = [one["peak_memory_bytes"] for one in results if one["peak_memory_bytes"] is not None]
+    peaks = [one["peak_memory_bytes"] for one in results if one["peak_memory_bytes"] is not None]
     return TrialRow(
         label=trial.label,
         method=experiment.method,
@@ -253,44 +252,63 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
             experiment.data.max_words,
         ),
         conditions=run_conditions(experiment.to_plain(), protocol),
-        peak_memory_bytes=max(known) if known else None,
+        peak_memory_bytes=max(peaks) if peaks else None,
         selection=results[0]["selection"],
     )
 
 
-def finished(rows: Sequence[CampaignRow]) -> list[TrialRow]:
+def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCheck | str]:
+    """Check every trial without training: label -> what would run, or why it cannot.
+
+    Raises:
+        EagleNetError: missing data or weights, which concern all trials.
+    """
+    world = join(device)
+    checks: dict[str, ExperimentCheck | str] = {}
+    try:
+        for trial in trials:
+            try:
+                checks[trial.label] = check_experiment(trial.experiment, world)
+            except ConfigError as error:
+                checks[trial.label] = str(error)
+    finally:
+        leave(world)
+    return checks
+
+
+def finished_rows(rows: Sequence[CampaignRow]) -> list[TrialRow]:
     """The rows that ran."""
     return [row for row in rows if isinstance(row, TrialRow)]
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None
 
 
 def row_conditions(rows: Sequence[CampaignRow]) -> list[Conditions]:
-    """What each row that ran was made under."""
-    return [row.conditions for row in finished(rows)]
+    """Conditions of each row that ran."""
+    return [row.conditions for row in finished_rows(rows)]
 
 
 def approximate_lines(rows: Sequence[CampaignRow]) -> list[str]:
-    """A line that names the rows whose method is our reading of an abstract."""
-    names = [row.label for row in finished(rows) if METHODS[row.method].is_approximate]
+    """A line that names the rows whose method was implemented from an abstract."""
+    names = [row.label for row in finished_rows(rows) if METHODS[row.method].is_approximate]
     if not names:
         return []
-    return [f"Approximate, read from an abstract: {', '.join(names)}; not their authors' numbers."]
+    return [f"Approximate, from an abstract: {', '.join(names)}; not their authors' numbers."]
 
 
 def budget_lines(rows: Sequence[CampaignRow]) -> list[str]:
-    """A sentence on whether all rows had the same budget, naming what they differ in."""
-    given = [row.budget for row in finished(rows)]
-    differing = [name for name in BUDGET if len({getattr(entry, name) for entry in given}) > 1]
-    if not given:
+    """A sentence on whether all rows had the same budget, and in what they differ."""
+    budgets = [row.budget for row in finished_rows(rows)]
+    differing = [name for name in BUDGET if len({getattr(entry, name) for entry in budgets}) > 1]
+    if not budgets:
         return []
     if not differing:
         return ["All rows had the same budget."]
     listed = " and ".join(", ".join(differing).rsplit(", ", 1))
-    return [f"Budgets differ in {listed} (the report lists them): not quite equal terms."]
+    return [f"Budgets differ in {listed} (the report lists them): not an equal comparison."]
 
 
 def write_report(
@@ -300,20 +318,22 @@ def write_report(
     rows: Sequence[CampaignRow],
     table: tuple[list[str], list[list[str]]] | None = None,
     *,
+    split: str,
     paper: Mapping[str, Any] | None = None,
 ) -> None:
-    """``name.json`` and ``name.md`` in ``folder``, and ``report/`` with the curves of all runs.
+    """Write ``name.json`` and ``name.md`` into ``folder``, and ``report/`` with all curves.
 
-    ``paper``: by label, the paper's numbers beside ours.
+    split: the split that ``rows`` were evaluated on; its table comes first. paper: label -> the
+    paper's numbers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(
         folder / f"{name}.json",
-        {"title": title, **describe_environment(), "rows": plain_rows(rows, paper)},
+        {"title": title, "split": split, **describe_environment(), "rows": plain_rows(rows, paper)},
     )
     lines = [f"# {title}", "", markdown_table(*(table or campaign_table(rows))), ""]
-    timed = finished(rows)
-    if timed:
+    ran = finished_rows(rows)
+    if ran:
         lines += ["## Recall against test time", ""]
         points = [
             [
@@ -322,33 +342,33 @@ def write_report(
                 f"{row.score_seconds:.3f}",
                 row.recall_text("t2v", "R@1"),
             ]
-            for row in sorted(timed, key=lambda row: float(row.test_seconds))
+            for row in sorted(ran, key=lambda row: float(row.test_seconds))
         ]
         header = ["", "whole test s", "of it scoring s", "t2v R@1"]
         lines += [markdown_table(header, points), ""]
-        lines += [f"Protocol: {timed[0].protocol}; {timed[0].selection}.", ""]
+        lines += [f"Split: {split}. Protocol: {ran[0].protocol}; {ran[0].selection}.", ""]
         lines += ["## Budget", ""]
-        cells = [[row.label, *_budget_cells(row.budget)] for row in timed]
+        cells = [[row.label, *_budget_cells(row.budget)] for row in ran]
         lines += [markdown_table(["", *BUDGET.values()], cells), "", *budget_lines(rows), ""]
         lines += approximate_lines(rows)
         lines += ["## Conditions", ""]
         cells = [
             [row.label, *as_cells(conditions)]
-            for row, conditions in zip(timed, row_conditions(timed), strict=True)
+            for row, conditions in zip(ran, row_conditions(ran), strict=True)
         ]
         lines += [markdown_table(["", *TITLES.values()], cells), ""]
-        lines += [*conditions_lines(row_conditions(timed)), ""]
+        lines += [*conditions_lines(row_conditions(ran)), ""]
     lines += [*reasons(rows), *left_out_lines(folder, rows)]
     write_text(folder / f"{name}.md", "\n".join(lines))
-    if timed:
-        runs = [folder / slug(row.label) for row in timed]
-        report.write_report(runs, folder / "report", title=title)
+    if ran:
+        runs = [folder / slug(row.label) for row in ran]
+        report.write_report(runs, folder / "report", title=title, first_split=split)
 
 
 def plain_rows(
     rows: Sequence[CampaignRow], paper: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Rows as JSON takes them, each with what the paper says of it."""
+    """Rows as plain values, each with the paper's numbers where they are given."""
     theirs = {} if paper is None else {row.label: {"paper": paper[row.label]} for row in rows}
     return [{**to_plain(row), **theirs.get(row.label, {})} for row in rows]
 
@@ -360,24 +380,25 @@ def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[st
         "v2t R@1", "v2t R@5", "v2t R@10", "v2t MnR", "Rsum",
         "train s", "epoch s", "test s", "scoring s", "head params", "peak MiB",
     ]  # fmt: skip
-    sizes = sorted({size for row in finished(rows) for size in row.pair_seconds}, key=int)
+    sizes = sorted({size for row in finished_rows(rows) for size in row.pair_seconds}, key=int)
     header += [f"{int(size):,} x {int(size):,} s" for size in sizes]
     return header, [_cells(row, sizes) for row in rows]
 
 
 def reasons(rows: Sequence[CampaignRow]) -> list[str]:
-    """A line for each row that could not run, saying why."""
+    """One line per row that could not run, with the reason."""
     return [f"{row.label}: {row.cannot_run}" for row in rows if isinstance(row, CannotRun)]
 
 
 def left_out_lines(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
-    """A line that names the finished runs in ``folder`` which are not in the table."""
-    shown = {slug(row.label) for row in rows}
-    found = {path.parent.parent.name for path in folder.glob(f"*/seed-*/{RESULT}")}
-    missing = sorted(found - shown)
+    """A line that names the finished runs in ``folder`` that the table leaves out."""
+    in_table = {slug(row.label) for row in rows}
+    in_folder = {path.parent.parent.name for path in folder.glob(f"*/seed-*/{RESULT}")}
+    missing = sorted(in_folder - in_table)
     if not missing:
         return []
-    return [f"Also in {folder}, not in this table: {', '.join(missing)}; name all to have all."]
+    listed = ", ".join(missing)
+    return [f"Also in {folder}, not in this table: {listed}; name them to include them."]
 
 
 def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
@@ -402,13 +423,13 @@ def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def _budget_cells(given: RunBudget) -> list[str]:
-    amounts = (getattr(given, name) for name in BUDGET)
+def _budget_cells(budget: RunBudget) -> list[str]:
+    amounts = (getattr(budget, name) for name in BUDGET)
     return ["-" if amount is None else f"{amount:,}" for amount in amounts]
 
 
 def markdown_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; short rows are filled."""
+    """A Markdown table; short rows are padded."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in cells:
         filled = [*row, *[""] * (len(header) - len(row))]

@@ -1,4 +1,4 @@
-"""Evaluate what was trained: a run on its own data, any model on any dataset."""
+"""Evaluation of a run on its own data, and of any model on any dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import check_data, default_split, load_source
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.runs import SELECTION_NOTES, frames_folder, load_run
-from eaglenet.research.experiments.stored_data import feature_notes, feature_source, read_features
+from eaglenet.research.experiments.stored_data import (
+    feature_notes,
+    feature_source,
+    read_features,
+    refuse_selection_videos,
+)
 from eaglenet.research.training.distributed import World, join, leave
 from eaglenet.research.training.epochs import evaluate_source
 
@@ -39,8 +44,8 @@ def evaluate_run(
 ) -> EvaluationResult:
     """Evaluate the selected model of a run on a split, or on any features folder of its form.
 
-    ``split`` is ``test`` unless the run's data has none. ``frames`` as in
-    :func:`evaluate_model`; the precision ``auto`` is what the run was trained in.
+    ``split`` defaults to :func:`evaluated_split`; ``frames`` as in :func:`evaluate_model`. The
+    precision ``auto`` is the one of training.
     """
     experiment, method = load_run(folder)
     notes = [SELECTION_NOTES[experiment.training.select]]
@@ -51,15 +56,15 @@ def evaluate_run(
     if options.precision == "auto":
         trained = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
         options = dataclasses.replace(options, precision=trained)
+    name = "" if features is not None else evaluated_split(experiment, split)
     world = join(device)
     try:
         method = method.to(world.device)
         if features is not None:
-            given = read_features(Path(features).expanduser(), method)
-            source = feature_source(given)
-            notes += feature_notes(data, given)
+            stored = read_features(Path(features).expanduser(), method)
+            source = feature_source(stored)
+            notes += feature_notes(data, stored)
         else:
-            name = split or default_split(data)
             notes += split_notes(experiment, name)
             cache = frames_folder(Path(folder).expanduser())
             source = load_source(
@@ -70,6 +75,8 @@ def evaluate_run(
                 device=world.device,
                 progress=progress,
             )
+            if name == "test":
+                refuse_selection_videos(data, source.video_ids)
         result = evaluate_source(
             method,
             source,
@@ -79,11 +86,29 @@ def evaluate_run(
         )
     finally:
         leave(world)
-    return dataclasses.replace(result, notes=(*result.notes, *notes))
+    return dataclasses.replace(result, split=name, notes=(*result.notes, *notes))
+
+
+def evaluated_split(experiment: Experiment, split: str | None) -> str:
+    """The split that an evaluation scores: ``split``, or test, or what frames hold out.
+
+    Raises:
+        UsageError: no split is named and the data has no test split. The validation videos chose
+            the epoch, so they are scored on request only.
+    """
+    if split is not None:
+        return split
+    name = default_split(experiment.data)
+    if name != "test" and SOURCES[experiment.data.dataset].is_features:
+        raise UsageError(
+            "the features of this run have no test split; score the features of other videos with "
+            "--features FOLDER, or the videos that chose the epoch with --split val"
+        )
+    return name
 
 
 def split_notes(experiment: Experiment, split: str) -> list[str]:
-    """What a split was to the run, where that makes its score too good."""
+    """Notes on a split that the run has seen, whose score is therefore too high."""
     if split == "train":
         return ["the run was trained on this split: not a score on unseen videos"]
     if split == experiment.training.select == "val":
@@ -103,11 +128,10 @@ def evaluate_model(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Evaluate any model on any dataset, with the frames that the model was made for.
+    """Evaluate any model on any dataset, with the frames that the model was built for.
 
-    ``data_options`` are what the dataset's loader takes, ``video_folders`` among them.
-    ``frames`` are settings ``name=value`` of `FrameSpec`; where they differ from the model's, a
-    note says so.
+    ``data_options`` go to the dataset's loader, ``video_folders`` among them. ``frames`` are
+    settings ``name=value`` of `FrameSpec`; a note lists those that differ from the model's.
     """
     method = load(name_or_folder)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
@@ -127,7 +151,7 @@ def evaluate_model(
 
 
 def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, list[str]]:
-    """``spec`` with settings ``name=value``, and notes of what is then not the model's."""
+    """``spec`` with settings ``name=value``, and a note on each that differs from the model's."""
     changed = spec
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -135,8 +159,8 @@ def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, l
             known = ", ".join(field.name for field in dataclasses.fields(spec))
             raise UsageError(f"--frames {setting!r}: write it as NAME=VALUE, NAME one of {known}")
         changed = override(changed, name, value, where="frames")
-    different = differences(to_plain(spec), to_plain(changed))
-    return changed, [f"frames are not those the model was made for: {line}" for line in different]
+    lines = differences(to_plain(spec), to_plain(changed))
+    return changed, [f"frames differ from those the model was built for: {line}" for line in lines]
 
 
 def dataset_source(
@@ -148,7 +172,7 @@ def dataset_source(
     world: World,
     progress: Progress | None = None,
 ) -> Source:
-    """A split with the frames that a model was made for; all of a folder that has no splits."""
+    """Open a split with the model's own frames, or all of a folder that has no splits."""
     spec = SOURCES[dataset]
     usual = method.habits.max_words or spec.max_words
     words = min(method.encoder.context_length or usual, usual)
@@ -162,7 +186,7 @@ def dataset_source(
 
 
 def user_cache(data: DataChoice) -> Path:
-    """Where frames of a dataset are kept when no run folder owns them."""
+    """Cache folder for frames of a dataset that no run folder owns."""
     base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     key = f"{Path(data.root).resolve()} {data.frames}".encode()
     return base / "eaglenet" / "frames" / hashlib.sha256(key).hexdigest()[:16]

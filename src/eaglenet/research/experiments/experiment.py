@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eaglenet.core.errors import CheckpointError
+import eaglenet.research.experiments.stored_data  # noqa: F401  (adds rows to SOURCES)
+from eaglenet.core.errors import CheckpointError, ConfigError
 from eaglenet.core.files import read_json, write_json
 from eaglenet.core.settings import from_plain, override, split_assignment, to_plain
 from eaglenet.encoders import ENCODERS
 from eaglenet.methods import METHODS
+from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.training.config import TrainingConfig
 
@@ -25,11 +27,11 @@ class EncoderChoice:
 
     kind: ``pretrained`` towers of any family (``source``: a name on the hub or a folder), or a
         family of ``ENCODERS``: ``clip`` and others are towers of shape ``config`` from random
-        weights, ``features`` adapters of shape ``config`` over stored features, ``experts`` what
-        several models saw, of the widths in ``config``.
-    source: for towers from random weights, whose tokenizer to use: a folder, or ``demo``.
-    logit_scale: where the temperature of a softmax loss starts (its logarithm); None leaves the
-        encoder's own, CLIP's ln 100, which is too sharp for weights that know nothing yet.
+        weights, ``features`` adapters of shape ``config`` over stored features, ``experts`` stored
+        features of several models, of the widths in ``config``.
+    source: for towers from random weights, the tokenizer: a folder, or ``demo``.
+    logit_scale: initial temperature of a softmax loss (its logarithm); None keeps the encoder's
+        own, CLIP's ln 100, which is too sharp for random weights.
     """
 
     kind: str
@@ -62,7 +64,7 @@ class Experiment:
     def from_plain(plain: Any) -> Experiment:
         """Read what :meth:`to_plain` gave; unknown names are errors."""
         if not isinstance(plain, Mapping) or "method" not in plain:
-            raise CheckpointError("not an experiment: no `method` is named in it")
+            raise CheckpointError("not an experiment: it names no `method`")
         experiment: Experiment = from_plain(Experiment, plain)
         spec = METHODS[experiment.method]
         return dataclasses.replace(
@@ -85,24 +87,80 @@ class Experiment:
         return Experiment.from_plain(plain)
 
     def override(self, assignments: Iterable[str]) -> Experiment:
-        """With `a.b=c` settings applied in order, each read as the type of its field.
+        """Apply `a.b=c` settings in order, each read as the type of its field.
 
-        Setting ``method`` gives that method's default configuration.
+        The number of frames of a method follows ``data.frames.num_frames``.
+
+        Raises:
+            ConfigError: an unknown or impossible setting, or one that would have no effect.
         """
         changed = self
+        paths: list[str] = []
         for assignment in assignments:
             path, text = split_assignment(assignment, "training.epochs=3")
-            if path == "method":
-                changed = dataclasses.replace(
-                    changed, method=text, method_config=METHODS[text].config_class()
-                )
-            else:
-                changed = override(changed, path, text)
+            if path in REFUSED:
+                raise ConfigError(f"--set {assignment}: {REFUSED[path]}")
+            changed = override(changed, path, text)
+            paths.append(path)
+        for path in paths:
+            has_effect, reason = EFFECTS.get(path, (lambda experiment: True, ""))
+            if not has_effect(changed):
+                raise ConfigError(f"--set {path}=... would have no effect: {reason}")
+        if "data.frames.num_frames" in paths and hasattr(changed.method_config, "num_frames"):
+            config = dataclasses.replace(
+                changed.method_config, num_frames=changed.data.frames.num_frames
+            )
+            changed = dataclasses.replace(changed, method_config=config)
         return changed
 
 
+def _has_pixels(experiment: Experiment) -> bool:
+    return not SOURCES[experiment.data.dataset].is_features
+
+
+REFUSED: Mapping[str, str] = {
+    "method": "choose the method as the first argument: eaglenet train METHOD",
+    "method_config.num_frames": "it follows the data; set data.frames.num_frames instead",
+}
+EFFECTS: Mapping[str, tuple[Callable[[Experiment], bool], str]] = {
+    "training.coarse_batch_size": (
+        lambda e: e.training.coarse_epochs > 0,
+        "training.coarse_epochs is 0",
+    ),
+    "training.rate_decay": (
+        lambda e: e.training.schedule == "epochs",
+        "it needs training.schedule=epochs",
+    ),
+    "training.accumulation": (
+        lambda e: e.training.accumulate > 1,
+        "training.accumulate is 1",
+    ),
+    "training.checkpointed_blocks": (
+        lambda e: e.training.checkpointing,
+        "it needs training.checkpointing=true",
+    ),
+    "training.second_beta": (
+        lambda e: e.training.optimizer != "ranger",
+        "Ranger has betas of its own",
+    ),
+    "data.val_videos": (
+        lambda e: not _has_pixels(e),
+        "only stored features hold videos out; other data has a validation split",
+    ),
+    **{
+        f"data.{name}": (_has_pixels, "stored features are not decoded or tokenised")
+        for name in ("max_words", "cache", "workers", "jitter", "frames.size")
+    },
+    "encoder.source": (
+        lambda e: e.encoder.kind not in ("features", "experts"),
+        "stored features need no tower",
+    ),
+}
+"""Setting -> whether it changes anything in an experiment, and why not."""
+
+
 def _with_config(choice: EncoderChoice) -> EncoderChoice:
-    """Pretrained towers bring their own config; others have that of their family."""
+    """Parse the config of an encoder's family; pretrained towers bring their own."""
     if choice.kind == PRETRAINED or not isinstance(choice.config, Mapping):
         return choice
     kind = ENCODERS[choice.kind].config_class

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglenet.core.files import folder_written_whole
+from eaglenet.core.files import atomic_folder
 from eaglenet.core.progress import Progress
 from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens
 from eaglenet.methods.base import Method
@@ -55,7 +55,7 @@ def write_features(
     )
     others = dict(experts or {})
     vectors = _words(method, source, method.device) if others or words else {}
-    with folder_written_whole(output) as partial:
+    with atomic_folder(output) as partial:
         made = save_feature_folder(
             partial / output.name,
             texts,

@@ -1,4 +1,4 @@
-"""Run folders: train into one, resume it, open it."""
+"""Run folders: train into one, resume or extend it, load it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from eaglenet.core.errors import CheckpointError, ConfigError, UsageError
+from eaglenet.core import plugins
+from eaglenet.core.errors import CheckpointError, ConfigError, UnknownNameError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock, read_json, write_json
 from eaglenet.core.progress import Progress
 from eaglenet.core.run_folder import EXPERIMENT, MANIFEST, MODEL, RESULT
@@ -23,7 +24,14 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.research.data.sources import DataChoice, Source, few_videos
 from eaglenet.research.environment import describe_environment
-from eaglenet.research.experiments.build import build_method, check_data, check_fit, load_source
+from eaglenet.research.experiments.build import (
+    build_method,
+    check_data,
+    check_fit,
+    count_parameters,
+    load_source,
+    splits_of,
+)
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.training.checkpoint import Position, check_board, read_log
 from eaglenet.research.training.distributed import (
@@ -37,29 +45,6 @@ from eaglenet.research.training.distributed import (
 from eaglenet.research.training.memory import reset_peak_memory
 from eaglenet.research.training.trainer import Trainer
 
-# The same bits again on a GPU.
-
-
-@contextmanager
-def repeatable(device: torch.device, is_on: bool) -> Iterator[None]:
-    """On a GPU choose kernels whose sums do not depend on timing; a CPU's never do.
-
-    An operation without such a kernel raises. Only warning of it would not do: PyTorch then leaves
-    the backward pass of attention as it is, too.
-    """
-    if device.type != "cuda" or not is_on:
-        yield
-        return
-    # Read when cuBLAS starts; without it matrix products may choose another algorithm each time.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-
-
 logger = logging.getLogger(__name__)
 LOCK = ".lock"
 SELECTION_NOTES = {
@@ -70,13 +55,13 @@ SELECTION_NOTES = {
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder and what `result.json` says of it."""
+    """A run folder and its `result.json`."""
 
     folder: Path
     experiment: Experiment
     result: dict[str, Any]
     was_finished: bool = False
-    """The run was there, finished: nothing was trained."""
+    """Whether the run was finished before: nothing was trained."""
 
 
 def train(
@@ -87,15 +72,18 @@ def train(
     progress: Progress | None = None,
     tensorboard: bool = False,
 ) -> Run:
-    """Train into ``folder``, or go on where the same experiment stopped there."""
+    """Train into ``folder``, or continue where the same experiment stopped there.
+
+    A finished run continues when ``experiment`` differs from it in a larger number of epochs only.
+    """
     folder = Path(folder).expanduser()
     if tensorboard:
         check_board()
     world = join(device)
     try:
-        finished = find_result(experiment, folder)
-        if finished is not None:
-            return Run(folder, experiment, finished, was_finished=True)
+        result = find_result(experiment, folder)
+        if result is not None:
+            return Run(folder, experiment, result, was_finished=True)
         with run_lock(folder, world):
             begin_run(experiment, folder, world)
             result = _train(experiment, folder, world, progress, tensorboard)
@@ -126,7 +114,7 @@ def _train(
         tensorboard=tensorboard,
     )
     reset_peak_memory(world.device)
-    with repeatable(world.device, experiment.training.deterministic):
+    with deterministic(world.device, experiment.training.deterministic):
         position = trainer.fit()
     result = summarise(experiment, position, method)
     if world.is_main:
@@ -135,8 +123,28 @@ def _train(
     return result
 
 
+@contextmanager
+def deterministic(device: torch.device, is_on: bool) -> Iterator[None]:
+    """On a GPU, choose kernels whose sums do not depend on timing; a CPU's never do.
+
+    An operation without such a kernel raises. A warning would not be enough: PyTorch would then
+    leave the backward pass of attention as it is.
+    """
+    if device.type != "cuda" or not is_on:
+        yield
+        return
+    # Read when cuBLAS starts; without it matrix products may choose another algorithm each time.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 def frames_folder(folder: Path) -> Path:
-    """Where a run's frames are cached: in it, or where its comparison keeps them for all.
+    """Cache of decoded frames: in the run, or shared by the runs of a comparison.
 
     Runs of a comparison are at ``METHOD/seed-0``, those of its search at ``search/METHOD/VALUE``.
     """
@@ -145,7 +153,7 @@ def frames_folder(folder: Path) -> Path:
 
 
 def with_jitter(data: DataChoice) -> DataChoice:
-    """The data of training: more frames than a step shows, where ``data.jitter`` asks for them."""
+    """The data of training, with ``data.jitter`` times the frames that a step shows."""
     num_frames = data.jitter * data.frames.num_frames
     return dataclasses.replace(data, frames=dataclasses.replace(data.frames, num_frames=num_frames))
 
@@ -153,14 +161,14 @@ def with_jitter(data: DataChoice) -> DataChoice:
 def prepare(
     experiment: Experiment, folder: Path, world: World, progress: Progress | None = None
 ) -> tuple[Method, dict[str, Source]]:
-    """Method and splits, built and checked; rank 0 decodes first, the others find its cache."""
+    """Build and check the method and splits; rank 0 decodes first, others read its cache."""
     check_data(experiment.data)
     method = build_method(experiment)
     check_fit(method, experiment.data)
-    names = ("train", experiment.training.select)
+    names = splits_of(experiment)
     sources: dict[str, Source] = {}
-    for turn in ("first", "others"):
-        if world.is_main == (turn == "first"):
+    for is_main in (True, False):
+        if world.is_main == is_main:
             for name in names:
                 data = experiment.data
                 sources[name] = load_source(
@@ -180,17 +188,23 @@ def prepare(
 
 
 def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
-    """Check that the folder is free or holds this experiment. Gives the result if finished.
+    """Result of a finished run; None where there is something to train.
 
-    A folder in which no step was made (a wrong path, say) may be started with other settings.
+    A folder in which no step was made may be started with other settings.
+
+    Raises:
+        ConfigError: the folder holds another experiment, or something else.
     """
     path = folder / EXPERIMENT
     if path.exists() and has_begun(folder):
-        lines = differences(Experiment.load(path).to_plain(), experiment.to_plain())
+        saved = Experiment.load(path)
+        if is_extension(saved, experiment):
+            return None
+        lines = differences(saved.to_plain(), experiment.to_plain())
         if lines:
             raise ConfigError(
                 f"{folder} holds another experiment; it differs in {'; '.join(lines)} "
-                "(there -> asked). Choose another --output or the same settings"
+                "(there -> requested). Choose another --output or the same settings"
             )
     elif (
         not path.exists()
@@ -204,19 +218,27 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
     return result
 
 
+def is_extension(saved: Experiment, experiment: Experiment) -> bool:
+    """Whether ``experiment`` is ``saved`` with more epochs."""
+    epochs = experiment.training.epochs
+    longer = dataclasses.replace(saved.training, epochs=epochs)
+    same = dataclasses.replace(saved, training=longer).to_plain() == experiment.to_plain()
+    return same and epochs > saved.training.epochs
+
+
 def has_begun(folder: Path) -> bool:
     return any(entry.event == "step" for entry in read_log(folder))
 
 
 @contextmanager
 def run_lock(folder: Path, world: World) -> Iterator[None]:
-    """Hold the run folder for training, or say who does: rank 0 does so for all ranks."""
-    with ExitStack() as held:
+    """Lock the run folder for training; rank 0 does so for all ranks."""
+    with ExitStack() as stack:
         holder = None
         if world.is_main:
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                held.enter_context(hold_lock(folder / LOCK))
+                stack.enter_context(hold_lock(folder / LOCK))
             except LockHeldError as error:
                 holder = str(error)
         if sum_over_ranks(torch.tensor(int(holder is not None)), world):
@@ -228,16 +250,25 @@ def run_lock(folder: Path, world: World) -> Iterator[None]:
 
 
 def begin_run(experiment: Experiment, folder: Path, world: World) -> None:
-    """Write down what is trained, where that was not done yet."""
-    if world.is_main and not has_begun(folder):
-        experiment.save(folder / EXPERIMENT)
+    """Save the experiment of a new run. Results of a run that is extended move aside."""
+    path = folder / EXPERIMENT
+    if world.is_main:
+        if not has_begun(folder):
+            experiment.save(path)
+        elif is_extension(saved := Experiment.load(path), experiment):
+            archive = folder / f"epochs-{saved.training.epochs}"
+            archive.mkdir(exist_ok=True)
+            for pattern in (RESULT, "evaluation*.json", "ranks*.npz", "scoring-*.json"):
+                for file in folder.glob(pattern):
+                    file.replace(archive / file.name)
+            experiment.save(path)
     barrier(world, "opening the run folder")
 
 
 def write_manifest(
     experiment: Experiment, folder: Path, sources: dict[str, Source], method: Method, world: World
 ) -> None:
-    """What made this run; a resumed run lists the attempts before it under ``earlier``."""
+    """Write versions, hardware, command and data of this run, and its ``earlier`` attempts."""
     path = folder / MANIFEST
     earlier: list[Any] = []
     if path.exists():
@@ -249,6 +280,7 @@ def write_manifest(
             "experiment": experiment.name,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             **describe_environment(),
+            "imports": list(plugins.imported_modules()),
             "processes": world.size,
             "device": str(world.device),
             "data": {name: source.describe() for name, source in sources.items()},
@@ -259,18 +291,10 @@ def write_manifest(
     )
 
 
-def count_parameters(method: Method) -> dict[str, int]:
-    """Scalars in the encoder and in the rest, and how many of all are trained."""
-    total = sum(parameter.numel() for parameter in method.parameters())
-    in_encoder = sum(parameter.numel() for parameter in method.encoder.parameters())
-    trained = sum(parameter.numel() for parameter in method.parameters() if parameter.requires_grad)
-    return {"encoder": in_encoder, "head": total - in_encoder, "trained": trained}
-
-
 def summarise(experiment: Experiment, position: Position, method: Method) -> dict[str, Any]:
-    """`result.json`: the selected epoch's metrics, the history, time and memory.
+    """`result.json`: metrics of the selected epoch, history, time and memory.
 
-    Seconds and peak are of all attempts together where a run was interrupted.
+    Seconds and peak cover all attempts of an interrupted run.
     """
     best = [record for record in position.history if record["epoch"] == position.best_epoch]
     return {
@@ -291,22 +315,37 @@ def summarise(experiment: Experiment, position: Position, method: Method) -> dic
 
 
 def load_run(folder: str | Path) -> tuple[Experiment, Method]:
-    """A finished (or at least once evaluated) run's experiment and selected model."""
+    """Load the experiment and the selected model of a run that was evaluated at least once."""
     folder = Path(folder).expanduser()
-    path = folder / EXPERIMENT
-    if not folder.exists():
-        raise CheckpointError(
-            f"{folder}: there is no such run folder; to evaluate a model by its name or folder say "
-            "on what with --dataset"
-        )
-    if not path.exists():
-        raise CheckpointError(
-            f"{folder} is not a run folder: it has no {EXPERIMENT}; to evaluate a model by "
-            "its name or folder say on what with --dataset"
-        )
+    experiment = load_experiment(folder)
     if not (folder / MODEL).is_dir():
         raise CheckpointError(
             f"{folder} has no selected model yet: it is saved after the first evaluation; resume "
             "the run with the same `eaglenet train` command"
         )
-    return Experiment.load(path), load(str(folder / MODEL))
+    return experiment, load(str(folder / MODEL))
+
+
+def load_experiment(folder: Path) -> Experiment:
+    """Load the experiment of a run folder.
+
+    Raises:
+        CheckpointError: not a run folder.
+        UnknownNameError: it needs a module that is not imported; the message names it.
+    """
+    advice = "to evaluate a model by its name or folder, name the data with --dataset"
+    if not folder.exists():
+        raise CheckpointError(f"{folder}: no such run folder; {advice}")
+    if not (folder / EXPERIMENT).exists():
+        raise CheckpointError(f"{folder} is not a run folder: it has no {EXPERIMENT}; {advice}")
+    try:
+        return Experiment.load(folder / EXPERIMENT)
+    except UnknownNameError as error:
+        manifest = folder / MANIFEST
+        modules = read_json(manifest).get("imports", []) if manifest.exists() else []
+        if not modules:
+            raise
+        options = " ".join(f"--import {module}" for module in modules)
+        raise UnknownNameError(
+            f"{folder} was trained with {options}; add it to the command ({error})"
+        ) from error

@@ -1,15 +1,15 @@
-"""Folders of stored features as data to train and evaluate on."""
+"""Stored features and folders of frames as data to train and evaluate on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eaglenet.core.errors import ConfigError, UsageError, quoted
+from eaglenet.core.errors import ConfigError, UsageError, shell_quote
 from eaglenet.core.files import hold_lock
 from eaglenet.core.run_folder import MODEL
 from eaglenet.encoders import ENCODERS
@@ -46,36 +46,35 @@ FEATURES = "features"
 
 
 def open_features(data: DataChoice, split: str, opening: Opening) -> Source:
-    """Training or held-out part of a features folder; ``test`` needs ``data.options.test_root``."""
+    """Open the training or held-out videos of a folder, or the folder of the test videos."""
     check_split_name(FEATURES, split, ("train", "val", "test"))
     data.refuse_options({"test_root"})
     if split == "test":
         root = data.options.get("test_root")
         if not root:
             raise UsageError(
-                "a features folder holds no test split; name another folder of the same form with "
+                "a features folder holds no test split; name the folder of the test videos with "
                 "--set data.options.test_root=FOLDER, or `eaglenet evaluate RUN --features FOLDER`"
             )
-        part = read_features(data.folder(str(root)), opening.reader)
+        features = read_features(data.folder(str(root)), opening.reader)
     else:
-        whole = read_features(data.folder(), opening.reader)
-        train, validation = whole.hold_out(data.val_videos)
-        part = train if split == "train" else validation
-    return feature_source(part.to(opening.device))
+        train, validation = read_features(data.folder(), opening.reader).hold_out(data.val_videos)
+        features = train if split == "train" else validation
+    return feature_source(features.to(opening.device))
 
 
 def open_whole(folder: Path, reader: Reader) -> Source:
-    """All videos of a features folder."""
+    """Open all videos of a features folder."""
     return feature_source(read_features(folder, reader))
 
 
 def default_split(data: DataChoice) -> str:
-    """The held-out part, unless another folder is named to test on."""
-    return "test" if data.options.get("test_root") else "val"
+    """The held-out videos, unless the data has a folder of test videos."""
+    return "test" if "test_root" in data.options else "val"
 
 
 def feature_source(split: FeatureSplit) -> Source:
-    """Stored features, on the device that ``split`` lies on."""
+    """A source over stored features, on their own device."""
     return Source(
         pairs=FeaturePairs(split),
         texts=split.text_batch,
@@ -87,7 +86,7 @@ def feature_source(split: FeatureSplit) -> Source:
 
 
 def read_features(folder: Path, reader: Reader) -> FeatureSplit:
-    """A features folder as the model reads it, with its experts where it reads those."""
+    """Read a features folder for a model, with its experts where the model reads those."""
     config = reader.encoder.config
     if isinstance(config, ExpertConfig):
         return check_experts(load_expert_folder(folder, words=config.words), config)
@@ -98,78 +97,92 @@ def read_features(folder: Path, reader: Reader) -> FeatureSplit:
 
 
 def words_of_towers(index: Mapping[str, Any]) -> str:
-    """The words that the very towers of the sentences gave, which share their space; else none."""
+    """Name of the word features made by the same towers as the sentences; empty if none."""
     kinds = index.get("words") or {}
     model = index.get("model")
     return next((name for name, entry in kinds.items() if model and entry["model"] == model), "")
 
 
 def check_experts(features: ExpertSplit, config: ExpertConfig) -> ExpertSplit:
-    """Refuse a folder whose experts or words are not those the model was built for."""
-    given = features.expert_widths
-    wanted = dict(sorted(config.experts.items()))
-    if any(given.get(name) != width for name, width in wanted.items()):
-        told = json.dumps(given)
+    """Refuse a folder whose experts or words differ from those the model was built for."""
+    widths = features.expert_widths
+    expected_widths = dict(sorted(config.experts.items()))
+    if any(widths.get(name) != width for name, width in expected_widths.items()):
+        listed = json.dumps(widths)
         raise ConfigError(
-            f"the folder has the experts {told}, the model takes {json.dumps(wanted)}: "
-            "--set " + quoted(f"encoder.config.experts={told}")
+            f"the folder has the experts {listed}, the model takes {json.dumps(expected_widths)}: "
+            "--set " + shell_quote(f"encoder.config.experts={listed}")
         )
     if features.frames_expert != config.frames:
         raise ConfigError(
             f"the folder's frames are {features.frames_expert!r}, the model's {config.frames!r}: "
-            "--set " + quoted(f"encoder.config.frames={features.frames_expert}")
+            "--set " + shell_quote(f"encoder.config.frames={features.frames_expert}")
         )
-    for name, found, expected in (
+    for name, width, expected in (
         ("text_dim", features.text_dim, config.text_dim),
         ("words_dim", features.words_dim, config.words_dim),
     ):
-        if found != expected:
+        if width != expected:
             raise ConfigError(
-                f"the folder has {name} {found}, the model takes {expected}: "
-                "--set " + quoted(f"encoder.config.{name}={found}")
+                f"the folder has {name} {width}, the model takes {expected}: "
+                "--set " + shell_quote(f"encoder.config.{name}={width}")
             )
     return features
 
 
 def check_features(features: FeatureSplit, reader: Reader) -> FeatureSplit:
-    """Refuse features whose width or number of frames the model was not built for."""
+    """Refuse features whose width or number of frames does not fit the model."""
     encoder = reader.encoder
     if not isinstance(encoder, FeatureEncoder):
         raise ConfigError("this model reads sentences and videos, not stored features")
     expected = (encoder.config.text_dim, encoder.config.frame_dim)
-    given = (features.text_dim, features.frame_dim)
-    if given != expected:
+    text_dim, frame_dim = features.text_dim, features.frame_dim
+    if (text_dim, frame_dim) != expected:
         raise ConfigError(
-            f"the features are {given[0]} wide for sentences and {given[1]} for frames, the model "
-            f"takes {expected[0]} and {expected[1]}: --set encoder.config.text_dim={given[0]:d} "
-            f"--set encoder.config.frame_dim={given[1]:d}"
+            f"the features are {text_dim} wide for sentences and {frame_dim} for frames, the model "
+            f"takes {expected[0]} and {expected[1]}: --set encoder.config.text_dim={text_dim:d} "
+            f"--set encoder.config.frame_dim={frame_dim:d}"
         )
-    most = getattr(reader.config, "num_frames", None)
-    if most is not None and features.max_frames > most:
+    limit = getattr(reader.config, "num_frames", None)
+    if limit is not None and features.max_frames > limit:
         raise ConfigError(
             f"the features have up to {features.max_frames} frames per video, the model takes "
-            f"{most}: --set method_config.num_frames={features.max_frames:d}"
+            f"{limit}: --set data.frames.num_frames={features.max_frames:d}"
         )
     return features
 
 
-def feature_notes(data: DataChoice, given: FeatureSplit) -> list[str]:
-    """What of a features folder was part of the training, and how it was made otherwise."""
+def feature_notes(data: DataChoice, features: FeatureSplit) -> list[str]:
+    """Notes on videos that the run has seen, and on features computed in another way."""
     root = Path(data.root).expanduser()
     if data.dataset != FEATURES or not (root / INDEX_FILE).is_file():
         return []
     index = read_index(root)
-    ids, video_ids = index["video_ids"], given.video_ids
+    ids, video_ids = index["video_ids"], features.video_ids
     held_out = hold_out_ids(ids, data.val_videos)
-    notes = made_otherwise(index, given.metadata)
-    for name, known in (("trained on", set(ids) - held_out), ("selected on", held_out)):
-        count = len(known.intersection(video_ids))
+    notes = made_otherwise(index, features.metadata)
+    for name, seen in (("trained on", set(ids) - held_out), ("selected on", held_out)):
+        count = len(seen.intersection(video_ids))
         if count:
             notes.append(
                 f"{count:,} of the {len(video_ids):,} videos are among those that the run was "
                 f"{name}: not a score on unseen videos"
             )
     return notes
+
+
+def refuse_selection_videos(data: DataChoice, video_ids: Sequence[str]) -> None:
+    """Refuse test videos of stored features that chose the epoch."""
+    if data.dataset != FEATURES:
+        return
+    held_out = hold_out_ids(read_index(data.folder())["video_ids"], data.val_videos)
+    count = len(held_out.intersection(video_ids))
+    if count:
+        raise UsageError(
+            f"{count:,} of the {len(video_ids):,} videos in data.options.test_root="
+            f"{data.options['test_root']} chose the epoch of this run: not a test score; name a "
+            "folder of other videos with `eaglenet evaluate RUN --features FOLDER`"
+        )
 
 
 add_source(
@@ -184,33 +197,31 @@ add_source(
 )
 
 
-# Folders of frames as a row of the table of data, for towers and for heads on frozen towers.
-
 TOWERS = "small"
 
 
 def open_frames(data: DataChoice, split: str, opening: Opening) -> Source:
-    """Pictures, or features of them, as the model reads."""
+    """Open frames for towers, or their features for a head on frozen towers."""
     if not ENCODERS[opening.reader.encoder.family].reads_features:
         return open_pictures(data, split, opening)
     return feature_source(open_frame_features(data, split, opening).to(opening.device))
 
 
 def open_frame_features(data: DataChoice, split: str, opening: Opening) -> FeatureSplit:
-    """Features of a split, made now where they are not there yet."""
+    """Open the features of a split; compute them where they are missing."""
     data.refuse_options(OPTIONS)
     folder = feature_folder(data, split, opening.cache)
     if not folder.exists():
-        load_items(data, split)  # what is wrong with the folder is told before towers are loaded
+        load_items(data, split)  # refuses a broken folder before towers are loaded
         folder.parent.mkdir(parents=True, exist_ok=True)
         with hold_lock(folder.parent / f".{split}.lock", wait=True):
-            if not folder.exists():  # another run may have made it meanwhile
+            if not folder.exists():  # another run may have computed them meanwhile
                 make_features(data, split, opening, folder)
     return read_features(folder, opening.reader)
 
 
 def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) -> None:
-    """Encode a split with the towers that ``data.options.towers`` names."""
+    """Encode a split with the towers named by ``data.options.towers``."""
     name = str(data.options.get("towers") or TOWERS)
     towers = load(name, device=opening.device)
     size, resize = towers.frame_spec.size, towers.frame_spec.resize
@@ -235,7 +246,7 @@ def make_features(data: DataChoice, split: str, opening: Opening, folder: Path) 
 
 
 def feature_folder(data: DataChoice, split: str, cache: Path) -> Path:
-    """Where features are kept: another folder for other frames, captions or towers."""
+    """Cache folder of features: one per frames, captions and towers."""
     base = Path(data.cache).expanduser() if data.cache else cache
     towers = str(data.options.get("towers") or TOWERS)
     root = data.options.get("test_root") if split == "test" else None
@@ -246,7 +257,7 @@ def feature_folder(data: DataChoice, split: str, cache: Path) -> Path:
 
 
 def weights_of(towers: str) -> str:
-    """A hash of the weights of a model folder: features of other weights are not found again."""
+    """Hash of the weights of a model folder, so that features of other weights are not reused."""
     folder = PACKAGED / towers if is_packaged(towers) else Path(towers).expanduser()
     for path in (folder / WEIGHTS, folder / MODEL / WEIGHTS):
         if path.is_file():
@@ -256,7 +267,7 @@ def weights_of(towers: str) -> str:
 
 
 def choose_on_validation(data: DataChoice) -> str:
-    """The test split is looked at only by those who ask for it."""
+    """Validation; the test split of frames is scored on request only."""
     return "val"
 
 

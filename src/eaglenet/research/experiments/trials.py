@@ -140,7 +140,7 @@ def _run_side_by_side(
     waiting, failed = list(jobs), list[Job]()
     running: dict[Any, tuple[ChildProcess, Job]] = {}
     done, started = 0, time.monotonic()
-    modules = plugins.named()
+    modules = plugins.imported_modules()
     while waiting or running:
         while waiting and len(running) < processes:
             job = waiting.pop(0)
@@ -166,7 +166,7 @@ def _work(connection: Connection, job: Job, share: int, modules: Sequence[str]) 
     job.output.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(max(1, num_cores() // share))
     for module in modules:
-        plugins.import_named(module)
+        plugins.import_plugin(module)
     log = job.output.parent / f".{job.output.name}.log"
     with (
         log.open("a") as stream,

@@ -1,4 +1,4 @@
-"""A comparison of methods by their names: what `eaglenet compare` does, without a terminal.
+"""Comparison of methods: `eaglenet compare` without a terminal.
 
 from eaglenet.research.recipes.comparison import compare
 compare(["clip4clip", "xpool"], "frames", "OUT", root="FOLDER", seeds=3, jobs=12, say=print)
@@ -7,12 +7,12 @@ compare(["clip4clip", "xpool"], "frames", "OUT", root="FOLDER", seeds=3, jobs=12
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.progress import Progress
-from eaglenet.methods import METHODS
+from eaglenet.core.settings import split_assignment
 from eaglenet.research.experiments.build import default_split
 from eaglenet.research.experiments.campaign import (
     CampaignRow,
@@ -21,16 +21,15 @@ from eaglenet.research.experiments.campaign import (
     run_campaign,
     write_report,
 )
-from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.runs import SELECTION_NOTES
 from eaglenet.research.experiments.timing import time_scoring
 from eaglenet.research.experiments.trials import Trial
-from eaglenet.research.recipes.registry import RECIPES, build_recipe
+from eaglenet.research.recipes.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared, under which title."""
+    """Title and rows of a finished comparison."""
 
     title: str
     rows: list[CampaignRow]
@@ -38,9 +37,11 @@ class Comparison:
 
 def compare(
     methods: Sequence[str],
-    dataset: str,
+    data: str,
     output: str | Path,
     *,
+    tower: str = "",
+    protocol: str = "",
     root: str = "",
     settings: Sequence[str] = (),
     split: str | None = None,
@@ -52,23 +53,15 @@ def compare(
     announce: Callable[[str], Progress | None] = lambda title: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
-    """Train and evaluate methods with the same data and seeds and write the report.
+    """Train and evaluate methods with the same data and seeds, and write the report.
 
-    ``search``: a setting with values that every method tries on validation first
-    (``training.lr_head=1e-4,1e-3``). ``time_pairs``: in the end, one model at a time, also time the
-    scores of so many texts with as many videos.
+    methods: rows as :func:`parse_row` reads them. search: a setting with values that every method
+    tries on validation first (``training.lr_head=1e-4,1e-3``). time_pairs: also time the scores of
+    this many texts with as many videos, one model after another.
     """
     folder = Path(output).expanduser()
-    changes = [*([f"data.root={root}"] if root else []), *settings]
-    # A name given twice is one row.
-    names = dict.fromkeys(name for given in methods for name in given.split(",") if name)
-    found = {name: find_trial(name, dataset, changes) for name in names}
-    trials = [Trial(name, given) for name, given in found.items() if given is not None]
-    if not trials:
-        listed = ", ".join(names) or "none"
-        raise UsageError(
-            f"no method to compare on {dataset}: {listed} given; see `eaglenet recipes`"
-        )
+    base = Recipe("", data, tower, protocol)
+    trials, refused = find_trials(methods, base, [*root_settings(root), *settings])
     reported = split or default_split(trials[0].experiment.data)
     rows = run_campaign(
         trials,
@@ -81,40 +74,60 @@ def compare(
         announce=announce,
         say=say,
     )
-    unset = f"its authors gave no settings for {dataset}, and there is no recipe"
-    rows += [CannotRun(name, unset) for name, given in found.items() if given is None]
+    rows += refused
     if time_pairs:
         rows = time_scoring(rows, folder, time_pairs, split=reported, device=device, say=say)
     note = SELECTION_NOTES[trials[0].experiment.training.select]
-    tried = f"; {search} searched on validation for each" if search else ""
-    title = f"{dataset}, {reported} split, {seeds} seeds; {note}{tried}"
-    write_report(folder, "compare", title, rows)
+    searched = f"; {search} searched on validation for each" if search else ""
+    where = replace(parse_row(trials[0].label, base), variants=()).name.partition("/")[2]
+    title = f"{where}, {reported} split, {seeds} seeds; {note}{searched}"
+    write_report(folder, "compare", title, rows, split=reported)
     return Comparison(title, rows)
 
 
-def find_trial(name: str, dataset: str, changes: Sequence[str]) -> Experiment | None:
-    """The experiment of a method on a dataset, or None where that method has no recipe there.
+def root_settings(root: str) -> list[str]:
+    return [f"data.root={root}"] if root else []
 
-    A name that is no method, and a dataset that has no recipes, are told what there is.
+
+def find_trials(
+    methods: Sequence[str], base: Recipe, settings: Sequence[str]
+) -> tuple[list[Trial], list[CannotRun]]:
+    """The rows that can be trained, and those that cannot be combined with the data.
+
+    Raises:
+        UnknownNameError: a name that no axis has.
+        UsageError: no row can be trained.
     """
-    known = sorted(
-        {prefix for prefix, _, last in (r.rpartition("/") for r in RECIPES) if last in METHODS}
-    )
-    if dataset not in known:
-        raise UsageError(f"--dataset {dataset}; choose one of {', '.join(known)}")
-    recipe = recipe_name(name, dataset)
-    method = name.split("-")[0]
-    if recipe not in RECIPES and "/" not in name and method not in METHODS:
-        METHODS[name]  # raises: it lists the methods and near names
-    if recipe not in RECIPES and method in METHODS:
-        return None
-    return build_recipe(recipe).override(changes)
+    trials: list[Trial] = []
+    refused: list[CannotRun] = []
+    for label in dict.fromkeys(methods):  # a row given twice is one row
+        recipe = parse_row(label, base)
+        try:
+            recipe.resolve()
+        except ConfigError as error:
+            refused.append(CannotRun(label, str(error)))
+            continue
+        trials.append(Trial(label, recipe.build().override(settings)))
+    if not trials:
+        reasons = "; ".join(f"{row.label}: {row.cannot_run}" for row in refused) or "none given"
+        raise UsageError(f"no method to compare on {base.data}: {reasons}")
+    return trials, refused
 
 
-def recipe_name(method: str, dataset: str) -> str:
-    """The recipe of a method (or of a table's row) on a dataset."""
-    if dataset in ("demo", "features", "frames", "frames-tuned") or dataset.endswith("experts"):
-        return f"{dataset}/{method}"
-    if "/" in method:
-        return method if dataset == "msrvtt-b16" else f"{dataset}/{method}"
-    return dataset if method == "eaglenet" else f"{dataset}/{method}"
+def parse_row(text: str, base: Recipe) -> Recipe:
+    """``METHOD[:NAME=VALUE]...`` as a recipe; NAME is a variant, ``tower`` or ``protocol``.
+
+    >>> parse_row("clip4clip:head=lstm:tower=clip-b32", Recipe("", "msrvtt")).tower
+    'clip-b32'
+    """
+    method, *choices = text.split(":")
+    recipe = replace(base, method=method)
+    for choice in choices:
+        name, value = split_assignment(choice, "head=lstm")
+        if name == "tower":
+            recipe = replace(recipe, tower=value)
+        elif name == "protocol":
+            recipe = replace(recipe, protocol=value)
+        else:
+            recipe = replace(recipe, variants=(*recipe.variants, choice))
+    return recipe

@@ -1,0 +1,274 @@
+"""Settings that the authors of each compared method published for their own training.
+
+Rates are those of the originals that train fp32 weights. Where an original inherits the fp16
+settings (rate 1e-7), CLIP gets 1e-6 instead. No pre-training of the rows before CLIP (HowTo100M,
+CC3M + WebVid-2M, COCO + Visual Genome) is part of these settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from eaglenet.research.recipes.setup import Settings
+
+FIELD_FRAMES: Settings = {"sampling": "whole_rate", "square_pixels": True, "short": "mask"}
+"""CLIP4Clip's reader: every int(rate)-th frame; most methods mask what it pads."""
+FIELD_TRAINING: Settings = {"batch_size": 128, "lr_encoder": 1e-6, "freeze": "embeddings"}
+"""CLIP4Clip's, which most methods inherit (E.4 of the EagleNet paper names its rates)."""
+XPOOL_TRAINING: Settings = {
+    "batch_size": 32, "lr_head": 3e-5, "decay": "all", "second_beta": 0.999, "augment": "crop_flip",
+}  # fmt: skip
+VIDEO_EPOCHS: Settings = {"captions": "one", "warmup": 0.01, "batch_size": 128}
+ADAPTERS: Settings = {
+    "lr_encoder": 6e-4, "lr_head": 6e-4, "precision": "auto", "freeze": "none",
+}  # fmt: skip
+"""TempMe's rate. The method itself freezes the towers, and its adapters stay in fp32."""
+FROZEN: Settings = {
+    "lr_encoder": 3e-5, "lr_head": 3e-5, "weight_decay": 0.0, "schedule": "epochs",
+    "rate_decay": 1.0, "warmup": 0.0, "batch_size": 16, "epochs": 100, "captions": "one",
+    "patience": 10, "augment": "crop_flip",
+}  # fmt: skip
+CLIPBERT: Settings = {
+    "lr_encoder": 5e-5, "lr_head": 5e-5, "weight_decay": 1e-3, "clip_norm": 5.0, "batch_size": 64,
+    "epochs": 20, "schedule": "linear",
+}  # fmt: skip
+CLIP_TOWERS = ("clip-b32", "clip-b16")
+LONG = {"num_frames": 64, "max_words": 64}
+"""Most methods read DiDeMo's paragraphs whole."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings that differ on one dataset, or on one dataset with one tower."""
+
+    training: Settings = field(default_factory=dict)
+    config: Settings = field(default_factory=dict)
+    num_frames: int | None = None
+    max_words: int | None = None
+
+
+@dataclass(frozen=True)
+class Original:
+    """Published settings of a method.
+
+    changes: by dataset, by tower, or by dataset and tower ("msrvtt clip-b16"); the last that
+        applies wins field by field.
+    jitter: frames decoded for each one that CLIP-ViP's jittered sampling shows.
+    """
+
+    training: Settings
+    datasets: tuple[str, ...] = ("msrvtt", "didemo", "msvd", "vatex")
+    towers: tuple[str, ...] = CLIP_TOWERS
+    frames: Settings = field(default_factory=dict)
+    num_frames: int = 12
+    max_words: int = 32
+    jitter: int = 1
+    changes: Mapping[str, Change] = field(default_factory=lambda: {"didemo": Change(**LONG)})
+
+    def changes_for(self, dataset: str, tower: str) -> list[Change]:
+        """The changes that apply, the most general first."""
+        keys = (dataset, tower, f"{dataset} {tower}")
+        return [self.changes[key] for key in keys if key in self.changes]
+
+
+FIELD = Original(FIELD_TRAINING, frames=FIELD_FRAMES)
+ORIGINALS: Mapping[str, Original] = {
+    "clip4clip": FIELD,
+    "xpool": Original(
+        XPOOL_TRAINING,
+        datasets=("msrvtt", "msvd"),
+        max_words=77,
+        changes={"msvd": Change({"lr_head": 1e-5}, {"dropout": 0.4})},
+    ),
+    "tmass": Original(
+        XPOOL_TRAINING,
+        datasets=("msrvtt", "didemo", "vatex"),
+        max_words=77,
+        changes={"didemo": Change({"lr_head": 1e-5}, {"support_weight": 0.0, "dropout": 0.4})},
+    ),
+    "ts2net": Original(FIELD_TRAINING, ("msrvtt", "didemo", "vatex"), frames=FIELD_FRAMES),
+    "clipvip": Original(
+        {**VIDEO_EPOCHS, "epochs": 100, "lr_head": 1e-6},
+        datasets=("msrvtt", "didemo"),
+        frames={"resize": "stretch"},
+        max_words=50,
+        jitter=3,
+        changes={"didemo": Change({"epochs": 20})},
+    ),
+    "tvproxynet": Original(
+        {**VIDEO_EPOCHS, "epochs": 120, "lr_head": 2e-6},
+        datasets=("msrvtt", "didemo"),
+        frames={"resize": "stretch"},
+        max_words=50,
+        jitter=3,
+        changes={
+            "didemo": Change(
+                {"epochs": 20, "lr_encoder": 2e-6, "lr_head": 4e-6},
+                {"num_read": 1, "proxy_weight": 1.0, "dash": "linear"},
+            ),
+            # 56 pairs on each of two GPUs.
+            "msrvtt clip-b16": Change(
+                {"batch_size": 112}, {"text_sign": -1.0, "leader_sign": -1.0}
+            ),
+        },
+    ),
+    "video_colbert": FIELD,
+    "ucofia": Original(
+        {**FIELD_TRAINING, "epochs": 15},
+        frames=FIELD_FRAMES,
+        changes={"didemo": Change(config={"num_words": 64}, **LONG)},
+    ),
+    "prost": Original(FIELD_TRAINING, ("msrvtt", "didemo"), frames=FIELD_FRAMES),
+    "glscl": Original(
+        FIELD_TRAINING,
+        ("msrvtt", "didemo", "msvd"),
+        frames=FIELD_FRAMES,
+        changes={
+            "didemo": Change({"batch_size": 32}, {"consistency": 0.005}, **LONG),
+            "msvd": Change(config={"consistency": 0.005}),
+        },
+    ),
+    "tempme": Original(
+        {"batch_size": 128, **ADAPTERS, "augment": "rand_augment"},
+        datasets=("msrvtt", "didemo"),
+        frames={"sampling": "whole_rate", "square_pixels": True},
+    ),
+    # From abstracts: batches and epochs of the field, rates of TempMe's adapters.
+    "rap": Original({"batch_size": 128, **ADAPTERS}, ("msrvtt", "didemo", "msvd")),
+    "tfvl": Original({"batch_size": 128, **ADAPTERS}, ("msrvtt",)),
+    "shenet": Original(FIELD_TRAINING, ("msrvtt", "didemo", "msvd"), frames=FIELD_FRAMES),
+    "drl": Original(
+        FIELD_TRAINING,
+        ("msrvtt", "didemo", "msvd"),
+        frames=FIELD_FRAMES,
+        changes={
+            "didemo": Change(**LONG),
+            # The scripts weigh the diagonal with 0.14 for B/32, and with the default 0.11 for B/16.
+            "clip-b32": Change(config={"decorrelation": 0.001 * 0.14 / 0.11}),
+        },
+    ),
+    # Before CLIP, on CLIP's towers.
+    **{
+        method: Original(
+            FROZEN,
+            datasets,
+            ("clip-b16",),
+            num_frames=4,
+            changes={"didemo": Change(max_words=64)},
+        )
+        for method, datasets in (
+            ("frozen", ("msrvtt", "didemo", "msvd")),
+            ("bridgeformer", ("msrvtt", "didemo")),
+            ("tvmm", ("msrvtt", "didemo")),
+        )
+    },
+    "clipbert": Original(
+        CLIPBERT,
+        ("msrvtt", "didemo"),
+        ("clip-b32",),
+        num_frames=16,
+        max_words=20,
+        # 100 in the original; CLIP reads 77.
+        changes={"didemo": Change(max_words=77)},
+    ),
+}
+
+MASKS_FRAMES = frozenset({"clip4clip", "drl", "glscl", "ts2net", "ucofia"})
+"""Methods whose own code masks the blank frames of a short video."""
+
+
+@dataclass(frozen=True)
+class ExpertRow:
+    """Published settings of a method that reads the features of several experts.
+
+    experts: name -> width. frames: the expert that shows moments. words_dim: width of word and
+    sentence features.
+    """
+
+    experts: Mapping[str, int]
+    frames: str
+    words_dim: int
+    config: Settings
+    training: Settings
+
+
+CE_EXPERTS = {
+    "audio": 128, "face": 512, "i3d": 1024, "ocr": 300, "r2p1d": 512, "resnext": 2048,
+    "scene": 2208, "senet": 2048, "speech": 300,
+}  # fmt: skip
+SILENT_CE_EXPERTS = {k: v for k, v in CE_EXPERTS.items() if k not in ("audio", "speech")}
+"""MSVD has no sound."""
+MMT_EXPERTS = {
+    "face": 512, "ocr": 300, "rgb": 2048, "s3d": 1024, "scene": 2208, "speech": 300, "vggish": 128,
+}  # fmt: skip
+T2VLAD_EXPERTS = {
+    "audio": 128, "face": 512, "flow": 1024, "ocr": 300, "rgb": 2048, "s3d": 1024, "scene": 2208,
+    "speech": 300,
+}  # fmt: skip
+TEACH_EXPERTS = {
+    "audio": 128, "r2p1d": 512, "r2p1d-kinetics": 512, "resnext": 2048, "scene": 2208,
+    "senet": 2048, "speech": 300,
+}  # fmt: skip
+STEPS: Settings = {"schedule": "epochs", "warmup": 0.0, "captions": "one"}
+CE_TRAINING: Settings = {
+    **STEPS, "optimizer": "ranger", "rate_decay": 0.95, "lr_encoder": 0.0, "lr_head": 0.1,
+    "weight_decay": 1e-3, "batch_size": 64, "epochs": 100,
+}  # fmt: skip
+MMT_TRAINING: Settings = {
+    **STEPS, "lr_head": 5e-5, "weight_decay": 0.0, "batch_size": 32, "epochs": 50,
+}  # fmt: skip
+
+EXPERT_ROWS: Mapping[tuple[str, str], ExpertRow] = {
+    ("ce", "msrvtt"): ExpertRow(
+        CE_EXPERTS, "senet", 768,
+        {"dim": 768, "centres": {"audio": 8, "ocr": 43, "speech": 19}, "sequential": True},
+        CE_TRAINING,
+    ),
+    ("ce", "didemo"): ExpertRow(
+        CE_EXPERTS, "senet", 768,
+        {"dim": 768, "text_centres": 8, "text_ghosts": 0, "sequential": True, "margin": 0.1664,
+         "centres": {"audio": 16, "ocr": 13, "speech": 55}},
+        {**CE_TRAINING, "epochs": 30},
+    ),
+    ("ce", "msvd"): ExpertRow(
+        SILENT_CE_EXPERTS, "senet", 768,
+        {"dim": 768, "text_centres": 12, "text_ghosts": 0, "sequential": True, "margin": 0.3076,
+         "centres": {"ocr": 75}},
+        {**CE_TRAINING, "lr_head": 0.01, "weight_decay": 5e-5, "batch_size": 16, "epochs": 300},
+    ),
+    # 50 epochs of 1,000 steps; the rate falls after each.
+    ("mmt", "msrvtt"): ExpertRow(
+        MMT_EXPERTS, "rgb", 768, {"dim": 512}, {**MMT_TRAINING, "epoch_pairs": 32_000},
+    ),
+    ("t2vlad", "msrvtt"): ExpertRow(
+        T2VLAD_EXPERTS, "rgb", 768, {"dim": 768},
+        {**STEPS, "lr_head": 1e-4, "weight_decay": 1e-4, "rate_decay": 0.979, "clip_norm": 2.0,
+         "batch_size": 64, "epochs": 150, "eval_every": 5},
+    ),
+    ("hit", "msrvtt"): ExpertRow(
+        MMT_EXPERTS, "rgb", 768, {"dim": 512}, {**MMT_TRAINING, "batch_size": 128},
+    ),
+    ("teachtext", "msrvtt"): ExpertRow(
+        TEACH_EXPERTS, "senet", 1600,
+        {"dim": 768, "student_config": {"centres": {"audio": 8, "speech": 19},
+                                        "sequential": True}},
+        {**CE_TRAINING, "optimizer": "radam", "second_beta": 0.999, "lr_head": 1e-3,
+         "weight_decay": 1e-5},
+    ),
+    **{
+        ("supportset", dataset): ExpertRow(
+            {"r2p1d": 512, "resnet152": 2048}, "resnet152", 768,
+            {"dim": 1024, "num_heads": 8, "vocabulary_size": 32128},
+            {"lr_head": 5e-5, "weight_decay": 1e-4, "batch_size": 64, "epochs": 50,
+             "captions": "one"},
+        )
+        for dataset in ("msrvtt", "msvd", "vatex")
+    },
+    ("hgr", "vatex"): ExpertRow(
+        {"i3d": 1024}, "i3d", 300, {"dim": 1024},
+        {"schedule": "epochs", "lr_head": 1e-4, "weight_decay": 0.0, "rate_decay": 1.0,
+         "warmup": 0.0, "batch_size": 64, "epochs": 50},
+    ),
+}  # fmt: skip
+"""(method, dataset) -> settings on a folder of its authors' experts (docs/experts.md)."""

@@ -1,0 +1,244 @@
+"""Recipes: experiments composed of a method, data, a tower, a protocol and variants.
+
+>>> recipe = Recipe("xpool", data="msrvtt", tower="clip-b32")
+>>> recipe.command
+'eaglenet train xpool --data msrvtt --tower clip-b32 --protocol paper'
+>>> recipe.build().training.epochs
+5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from eaglenet.core.errors import ConfigError, UnknownNameError, shell_quote
+from eaglenet.methods import METHODS
+from eaglenet.research.data import SOURCES
+from eaglenet.research.experiments.experiment import Experiment
+from eaglenet.research.recipes import benchmarks, small_data
+from eaglenet.research.recipes.authors import EXPERT_ROWS, ORIGINALS
+from eaglenet.research.recipes.benchmarks import TOWERS
+from eaglenet.research.recipes.setup import Setup
+from eaglenet.research.recipes.variants import apply_variants
+
+MakeSetup = Callable[[str, str, str], Setup]
+"""(method, data, tower) -> setup."""
+PROTOCOLS: Mapping[str, str] = {
+    "paper": "the EagleNet paper's epochs, batch, frames and words for every method",
+    "released": "the same in the settings of the released code; the epoch chosen on test",
+    "original": "the settings that the method's own authors published",
+    "equal": "one small budget for every method",
+}
+OTHER_TOWERS: Mapping[str, str] = {
+    "experts": "stored features of several experts",
+    "small": "the towers of `small`, trained along; no download",
+    "small-frozen": "the frozen towers of `small`; their features are computed once",
+    "adapters": "trained adapters over stored features",
+    "random": "small towers from random weights",
+}
+PRETRAINED = tuple(TOWERS)
+CLIP_TOWERS = tuple(name for name, tower in TOWERS.items() if tower.is_clip)
+
+
+@dataclass(frozen=True)
+class DataAxis:
+    """A value of the data axis. towers: tower -> protocols; the first of each is the default."""
+
+    title: str
+    towers: Mapping[str, Mapping[str, MakeSetup]]
+
+
+def _videos(title: str, default: str) -> DataAxis:
+    paper = {"paper": benchmarks.paper_setup}
+    clip = {
+        **paper, "released": benchmarks.released_setup, "original": benchmarks.original_setup
+    }  # fmt: skip
+    towers = {default: clip, **{name: clip if name in CLIP_TOWERS else paper for name in TOWERS}}
+    return DataAxis(title, {**towers, "experts": {"original": benchmarks.original_setup}})
+
+
+DATA: Mapping[str, DataAxis] = {
+    "demo": DataAxis(
+        "the demo world that the package renders", {"random": {"equal": small_data.demo_setup}}
+    ),
+    "folder": DataAxis(
+        "your own videos and captions",
+        {
+            **{name: {"paper": benchmarks.paper_setup} for name in TOWERS},
+            "small": {"equal": small_data.small_folder_setup},
+        },
+    ),
+    "frames": DataAxis(
+        "folders of frames with captions",
+        {
+            "small-frozen": {"equal": small_data.frames_setup},
+            "small": {"equal": small_data.frames_setup},
+        },
+    ),
+    "features": DataAxis("stored features", {"adapters": {"equal": small_data.feature_setup}}),
+    "experts": DataAxis(
+        "stored features of several experts", {"experts": {"equal": small_data.expert_setup}}
+    ),
+    "msrvtt": _videos("MSR-VTT", "clip-b16"),
+    "didemo": _videos("DiDeMo", "clip-b16"),
+    "msvd": _videos("MSVD", "clip-b16"),
+    "vatex": _videos("VATEX", "clip-b16"),
+}
+
+INSIDE_CLIP = frozenset(
+    {"clipvip", "prost", "rap", "shenet", "tempme", "tfvl", "ts2net", "tvproxynet", "ucofia"}
+)
+"""Methods that read more of CLIP's towers than frames and sentences."""
+INSIDE_TOWERS = frozenset({"bridgeformer", "frozen"})
+"""Methods that work inside an image tower of any family."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A choice on each axis. Empty ones take the default of the data and the tower.
+
+    variants: ``NAME=VALUE`` of :data:`eaglenet.research.recipes.variants.VARIANTS`.
+    """
+
+    method: str
+    data: str = "demo"
+    tower: str = ""
+    protocol: str = ""
+    variants: tuple[str, ...] = ()
+
+    def resolve(self) -> Recipe:
+        """The recipe with every default filled in.
+
+        Raises:
+            UnknownNameError: a name that no axis has.
+            ConfigError: choices that cannot be combined.
+        """
+        METHODS[self.method]
+        axis = find_data(self.data)
+        tower = self.tower or next(iter(axis.towers))
+        if self.tower == "" and "experts" in axis.towers and self._has_expert_row():
+            tower = "experts"
+        if tower not in axis.towers:
+            self._refuse_name("tower", tower, (*TOWERS, *OTHER_TOWERS), tuple(axis.towers))
+        protocols = axis.towers[tower]
+        protocol = self.protocol or next(iter(protocols))
+        if protocol not in protocols:
+            self._refuse_name("protocol", protocol, tuple(PROTOCOLS), tuple(protocols), tower)
+        method, _ = apply_variants(self.method, self.variants)
+        resolved = replace(self, tower=tower, protocol=protocol)
+        reason = reason_against(replace(resolved, method=method))
+        if reason:
+            raise ConfigError(reason)
+        return resolved
+
+    def _has_expert_row(self) -> bool:
+        """Whether the authors published settings on experts only."""
+        return (self.method, self.data) in EXPERT_ROWS and self.method not in ORIGINALS
+
+    def _refuse_name(
+        self,
+        axis: str,
+        value: str,
+        known: tuple[str, ...],
+        possible: tuple[str, ...],
+        tower: str = "",
+    ) -> None:
+        listed = ", ".join(possible)
+        if value not in known:
+            raise UnknownNameError(f"unknown {axis} {value!r}; choose one of {listed}")
+        beside = f"--data {self.data}" + (f" --tower {tower}" if tower else "")
+        raise ConfigError(
+            f"--{axis} {value} cannot be combined with {beside}; choose one of {listed}"
+        )
+
+    def build(self) -> Experiment:
+        """The whole experiment; raises what :meth:`resolve` raises."""
+        recipe = self.resolve()
+        method, changes = apply_variants(recipe.method, recipe.variants)
+        protocols = find_data(recipe.data).towers[recipe.tower]
+        setup = protocols[recipe.protocol](method, recipe.data, recipe.tower)
+        return setup.experiment(recipe.name, method, changes)
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment: method, data, and the axes on which there is a choice."""
+        recipe = self.resolve()
+        towers = find_data(recipe.data).towers
+        parts = [recipe.method, recipe.data]
+        if len(towers) > 1:
+            parts.append(recipe.tower)
+        if len(towers[recipe.tower]) > 1:
+            parts.append(recipe.protocol)
+        return "/".join([*parts, *recipe.variants])
+
+    @property
+    def command(self) -> str:
+        """The command that trains it, with every axis on which there is a choice."""
+        recipe = self.resolve()
+        towers = find_data(recipe.data).towers
+        words = ["eaglenet", "train", recipe.method, "--data", recipe.data]
+        if len(towers) > 1:
+            words += ["--tower", recipe.tower]
+        if len(towers[recipe.tower]) > 1:
+            words += ["--protocol", recipe.protocol]
+        for variant in recipe.variants:
+            words += ["--variant", variant]
+        return " ".join(map(shell_quote, words))
+
+
+def find_data(name: str) -> DataAxis:
+    """A value of the data axis; datasets of plug-ins train as your own videos do."""
+    if name in DATA:
+        return DATA[name]
+    if name not in SOURCES:
+        raise UnknownNameError(
+            f"unknown data {name!r}; choose one of {', '.join(DATA)}, or a dataset of a plug-in "
+            "(--import MODULE)"
+        )
+    return DataAxis(SOURCES[name].title, DATA["folder"].towers)
+
+
+def reason_against(recipe: Recipe) -> str:
+    """Why a resolved recipe cannot run; empty where it can."""
+    method, data, tower = recipe.method, recipe.data, recipe.tower
+    is_stored = tower in ("adapters", "experts", "small-frozen")
+    if method in INSIDE_CLIP and tower not in (*CLIP_TOWERS, "random"):
+        return (
+            f"{method} works inside CLIP's towers and cannot run on --data {data} --tower {tower}; "
+            f"choose --data demo, or videos with --tower {' or '.join(CLIP_TOWERS)}"
+        )
+    if method in INSIDE_TOWERS and is_stored:
+        return (
+            f"{method} works inside an image tower; --data {data} --tower {tower} offers features "
+            "only. Choose --data demo, or videos with a pretrained tower"
+        )
+    if method == "hgr" and tower not in ("experts", "small-frozen"):
+        return (
+            "hgr reads words and graphs of sentences, which only folders of experts and of frames "
+            "hold: choose --data experts or --data frames"
+        )
+    if method == "supportset" and tower == "adapters":
+        return "supportset reads token ids, which plain features lack: choose --data experts"
+    if recipe.protocol != "original":
+        return ""
+    if tower == "experts":
+        rows = [name for row, name in EXPERT_ROWS if row == method]
+        is_published = data in rows
+        published = [f"--data {name} --tower experts" for name in rows]
+    else:
+        settings = ORIGINALS.get(method)
+        is_published = settings is not None and data in settings.datasets
+        is_published = is_published and tower in settings.towers if settings else False
+        published = (
+            [f"--data {name} --tower {size}" for name in settings.datasets
+             for size in settings.towers]
+            if settings else []
+        )  # fmt: skip
+    if is_published:
+        return ""
+    where = ", ".join(published) or "no dataset"
+    return (
+        f"the authors of {method} published no settings for --data {data} --tower {tower}; "
+        f"published: {where}"
+    )
