@@ -46,7 +46,7 @@ def in_pieces(
             inside[start : start + at_once],
             threads=1,
             skip_damaged=True,
-            picture_size=24,
+            thumbnail_size=24,
             keep_open=keep_open,
         )
     }
@@ -59,7 +59,7 @@ def assert_equal(
     for window, video in found.items():
         assert torch.equal(video.frames, expected[window].frames), window
         assert torch.equal(video.seconds, expected[window].seconds), window
-        assert (video.picture == expected[window].picture).all(), window
+        assert (video.thumbnail == expected[window].thumbnail).all(), window
 
 
 def open_files(name: str) -> int:

@@ -11,7 +11,7 @@ from pieces import SPEC, assert_equal
 from videos import write_numbered
 
 from eaglenet.video.decoding import DecodedVideo, decode_windows, probe
-from eaglenet.video.reader import KEPT
+from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import Window
 
 FRAMES = 25 * 8
@@ -31,7 +31,7 @@ FILMS: dict[str, Callable[[Path], Path]] = {
 def _nothing_is_left_open() -> Iterator[None]:
     """What a test kept open is closed after it."""
     yield
-    KEPT.close()
+    OPEN_FILES.close()
 
 
 @pytest.fixture(scope="module", params=list(FILMS))
@@ -44,7 +44,7 @@ def in_calls(
     path: Path, calls: Sequence[Sequence[Window]], *, keep_open: bool = False
 ) -> dict[Window | None, DecodedVideo]:
     """Each call asks for some windows at once; those of which too little is left are missing."""
-    options = {"threads": 1, "skip_damaged": True, "picture_size": 24}
+    options = {"threads": 1, "skip_damaged": True, "thumbnail_size": 24}
     return {
         video.window: video
         for windows in calls

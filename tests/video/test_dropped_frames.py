@@ -11,7 +11,7 @@ from videos import read_numbers, write_numbered
 
 from eaglenet.core.types import FrameSpec
 from eaglenet.video.decoding import decode, decode_windows
-from eaglenet.video.reader import OpenedVideo, has_one_layer
+from eaglenet.video.reader import VideoReader, has_one_layer
 
 SPEC = FrameSpec(num_frames=5, size=64)
 HEVC = "log-level=none:keyint=60:bframes=4:b-pyramid=1:"
@@ -26,14 +26,14 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One number for each packet that is sent: how many frames came out."""
     counts: list[int] = []
-    send = OpenedVideo.send
+    send = VideoReader.send
 
-    def counted(self: OpenedVideo, packet: Any, *, keep: bool = True) -> list[Any]:
+    def counted(self: VideoReader, packet: Any, *, keep: bool = True) -> list[Any]:
         frames = send(self, packet, keep=keep)
         counts.append(len(frames))
         return frames
 
-    monkeypatch.setattr(OpenedVideo, "send", counted)
+    monkeypatch.setattr(VideoReader, "send", counted)
     return counts
 
 

@@ -15,7 +15,7 @@ import pytest
 from av.video.reformatter import VideoReformatter
 
 from eaglenet.video import pixels
-from eaglenet.video.pixels import ACCURATE, SCALING, Orientation, Pixels, to_picture, to_square
+from eaglenet.video.pixels import ACCURATE, SCALING, Orientation, Pixels, to_short_side, to_square
 
 FORMATS = [
     *("yuv420p", "yuvj420p", "yuv422p", "yuv444p", "nv12", "gray", "rgb24", "bgra", "gbrp"),
@@ -65,7 +65,7 @@ def convert(frame: Any, short_side: int, size: tuple[int, int], square: bool = F
         if square:
             results.append(to_square(frame, short_side, "crop", reformatter))
         else:
-            results.append(to_picture(frame, short_side, reformatter))
+            results.append(to_short_side(frame, short_side, reformatter))
     np.testing.assert_array_equal(*results)
     return results[0]
 

@@ -23,7 +23,7 @@ def test_a_frame_is_free_once_its_pixels_are_taken(tmp_path: Path, rotation: int
         frame = next(container.decode(video=0))
         before = sys.getrefcount(frame)
         pixels.to_square(frame, 16, "crop", reformatter)
-        pixels.to_picture(frame, 24, reformatter, Fraction(1))
+        pixels.to_short_side(frame, 24, reformatter, Fraction(1))
         # One more would be the frame's own, which only the cyclic collector ends.
         assert sys.getrefcount(frame) == before
 
@@ -49,7 +49,7 @@ def test_frames_between_two_that_are_wanted_are_not_kept(
         found = [
             (position, frame.pts)
             for place, target in enumerate(targets)
-            for position, frame in picker.want(target, place)
+            for position, frame in picker.pick(target, place)
         ]
         found += [(position, frame.pts) for position, frame in picker.finish()]
     assert sorted(found) == list(enumerate(targets))

@@ -20,8 +20,8 @@ from videos import read_numbers, write_numbered
 
 from eaglenet.video import source as sources
 from eaglenet.video.decoding import thumbnail, write_video
-from eaglenet.video.reader import KEPT
-from eaglenet.video.sampling import BORDER_TOLERANCE, shown_within
+from eaglenet.video.reader import OPEN_FILES
+from eaglenet.video.sampling import BORDER_TOLERANCE, frames_within
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.worker import next_request
 
@@ -30,7 +30,7 @@ from eaglenet.video.worker import next_request
 def _nothing_is_left_open() -> Iterator[None]:
     """What a test kept open is closed after it."""
     yield
-    KEPT.close()
+    OPEN_FILES.close()
 
 
 def open_group(path: Path) -> Path:
@@ -165,7 +165,7 @@ def test_at_most_two_are_kept_open_of_one_film_and_none_of_the_one_before(tmp_pa
     in_pieces(second, keep_open=True)
     assert open_files("damaged.mkv") == 0
     assert 1 <= open_files(second.name) <= 2
-    KEPT.close()
+    OPEN_FILES.close()
     assert open_files(second.name) == 0
 
 
@@ -235,4 +235,4 @@ def test_the_frames_of_a_window_are_all_that_are_shown_in_it(tmp_path: Path) -> 
             tolerance = BORDER_TOLERANCE / opened.tick
             first = max(sum(time <= start + tolerance for time in times) - 1, 0)
             wanted = [time for time in times[first:] if time < end - tolerance] or [times[first]]
-            assert shown_within(opened, times, start, end) == wanted
+            assert frames_within(opened, times, start, end) == wanted

@@ -13,7 +13,7 @@ from videos import read_numbers, write_numbered
 
 from eaglenet.video.decoding import decode_windows
 from eaglenet.video.picking import DecodedRun
-from eaglenet.video.reader import KEPT, MOST
+from eaglenet.video.reader import MAX_OPEN, OPEN_FILES
 from eaglenet.video.source import VideoSource, open_video
 
 FILMS: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ REORDERED = ("h264.avi", "mpeg4.avi")
 def _nothing_is_left_open() -> Iterator[None]:
     """What a test kept open is closed after it."""
     yield
-    KEPT.close()
+    OPEN_FILES.close()
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_pieces_between_those_of_another_film(films: dict[str, Path]) -> None:
     for window in WINDOWS:
         for name in REORDERED:
             (found,) = decode_windows(
-                films[name], SPEC, [window], threads=1, picture_size=24, keep_open=True
+                films[name], SPEC, [window], threads=1, thumbnail_size=24, keep_open=True
             )
             assert_equal({window: found}, {window: expected[name][window]})
             assert sum(open_files(other) for other in REORDERED if other != name) == 0
@@ -123,12 +123,12 @@ def test_each_of_two_runs_decodes_a_film_once(
 def test_no_more_than_two_runs_are_kept_and_none_after_a_failure(films: dict[str, Path]) -> None:
     path = films["h264.avi"]
     in_pieces(path, keep_open=True, windows=WINDOWS[::-1])
-    assert open_files(path.name) == MOST
+    assert open_files(path.name) == MAX_OPEN
     with pytest.raises(MemoryError), open_video(path, threads=1, keep_open=True):
         raise MemoryError
     assert open_files(path.name) == 0
     in_pieces(path, keep_open=True)
-    KEPT.close()
+    OPEN_FILES.close()
     assert open_files(path.name) == 0
 
 

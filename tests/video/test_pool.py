@@ -21,7 +21,7 @@ from videos import read_numbers, write_numbered
 
 from eaglenet.core.errors import EagleNetError
 from eaglenet.video.decoding import DecodeRequest, decode, decode_many
-from eaglenet.video.pool import Done, Failed, map_ahead
+from eaglenet.video.pool import Failure, Success, map_ahead
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +52,14 @@ def test_results_come_in_order_and_equal_direct_decoding(
         results = list(decode_many(items, SPEC, workers=workers))
     assert [result.request.video_id for result in results] == [item[0] for item in items]
     for (_, path, window), result in zip(items, results, strict=True):
-        if isinstance(result, Done):
+        if isinstance(result, Success):
             direct = decode(path, SPEC, window=window)
             assert torch.equal(result.result.frames, direct.frames)
             assert torch.equal(result.result.mask, direct.mask)
             assert torch.equal(result.result.seconds, direct.seconds)
             assert result.result.window == window
     skipped = {
-        result.request.video_id: result.reason for result in results if isinstance(result, Failed)
+        result.request.video_id: result.reason for result in results if isinstance(result, Failure)
     }
     assert list(skipped) == ["broken", "outside", "reversed"]
     assert "not a video" in skipped["broken"]
@@ -75,9 +75,9 @@ def test_an_item_that_kills_its_worker_twice_is_skipped_and_the_rest_goes_on(fil
     results = list(map_ahead(die_on_poison, items, workers=2))
     assert [result.request.video_id for result in results] == names
     bad = results[2]
-    assert isinstance(bad, Failed)
+    assert isinstance(bad, Failure)
     assert "the decoder process died (exit code 11)" in bad.reason
-    assert sum(isinstance(result, Done) for result in results) == 5
+    assert sum(isinstance(result, Success) for result in results) == 5
 
 
 def test_an_item_whose_worker_is_killed_from_outside_is_tried_again(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_item_whose_worker_is_killed_from_outside_is_tried_again(tmp_path: Pa
     note = path.with_suffix(".pid")
     items = [DecodeRequest(name, path) for name in ("first", "killed", "last")]
     results = map_ahead(wait_for_a_kill, items, workers=1)
-    assert isinstance(next(results), Done)
+    assert isinstance(next(results), Success)
     deadline = time.monotonic() + 60
     while not (note.exists() and note.read_text()):
         assert time.monotonic() < deadline
@@ -93,7 +93,7 @@ def test_an_item_whose_worker_is_killed_from_outside_is_tried_again(tmp_path: Pa
     os.kill(int(note.read_text()), signal.SIGKILL)
     rest = list(results)
     assert [result.request.video_id for result in rest] == ["killed", "last"]
-    assert isinstance(rest[0], Done)
+    assert isinstance(rest[0], Success)
     assert read_numbers(rest[0].result.frames) == [4, 12, 20, 28, 36]
 
 
@@ -129,7 +129,7 @@ def test_workers_that_cannot_work_at_all_end_in_an_error_or_skips_not_in_waiting
     film: Path,
 ) -> None:
     results = list(map_ahead(end_at_once, [DecodeRequest("a", film)], workers=1))
-    assert isinstance(results[0], Failed)
+    assert isinstance(results[0], Failure)
     with pytest.raises((EagleNetError, AttributeError, TypeError)):
         list(map_ahead(lambda request: None, [DecodeRequest("a", film)], workers=1))
 
@@ -165,7 +165,7 @@ def arrays_of(sizes: Sizes) -> dict[str, object]:
 def test_requests_and_results_are_any_objects_and_tensors_arrive_as_they_were() -> None:
     sizes = [Sizes(3, 7000), Sizes(5, 9002)]
     for request, outcome in zip(sizes, map_ahead(arrays_of, sizes, workers=1), strict=True):
-        assert isinstance(outcome, Done)
+        assert isinstance(outcome, Success)
         assert outcome.request is request
         expected = arrays_of(request)
         assert list(outcome.result) == list(expected)
@@ -179,7 +179,7 @@ def test_requests_and_results_are_any_objects_and_tensors_arrive_as_they_were() 
 
 def test_a_result_that_cannot_be_sent_is_a_failure_of_its_request_alone() -> None:
     first, second = map_ahead(unsendable, [0, 4], workers=1)
-    assert isinstance(first, Failed)
+    assert isinstance(first, Failure)
     assert "pickle" in first.reason.lower()
-    assert isinstance(second, Done)
+    assert isinstance(second, Success)
     assert second.result == 4

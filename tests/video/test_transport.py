@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eaglenet.video import worker
-from eaglenet.video.worker import SMALL, pack, receive, send
+from eaglenet.video.worker import MAX_INLINE_BYTES, pack, receive, send
 
 
 def through(value: object) -> object:
@@ -53,15 +53,17 @@ def test_large_and_small_arrays_and_all_else_arrive_as_they_were(
 
 
 def test_only_large_arrays_go_beside_the_pickle() -> None:
-    packed = pack((torch.zeros(SMALL, dtype=torch.uint8), np.zeros(SMALL + 1, np.uint8)))
-    assert [array.nbytes for array in packed.arrays] == [SMALL + 1]
-    assert SMALL < len(packed.content) < 2 * SMALL
+    packed = pack(
+        (torch.zeros(MAX_INLINE_BYTES, dtype=torch.uint8), np.zeros(MAX_INLINE_BYTES + 1, np.uint8))
+    )
+    assert [array.nbytes for array in packed.arrays] == [MAX_INLINE_BYTES + 1]
+    assert MAX_INLINE_BYTES < len(packed.content) < 2 * MAX_INLINE_BYTES
 
 
 def test_a_sender_that_dies_half_way_is_an_end_and_not_half_an_array() -> None:
     ours, theirs = Pipe()
     packed = pack(np.ones(10**6, np.uint8))
-    half = worker.Packed(packed.content, [packed.arrays[0][: 10**5]])
+    half = worker.Message(packed.content, [packed.arrays[0][: 10**5]])
     # It says a million bytes and sends a tenth of them.
     theirs.send((packed.content, [10**6]))
     theirs._send(bytes(half.arrays[0]))  # type: ignore[attr-defined]

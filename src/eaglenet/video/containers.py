@@ -1,4 +1,4 @@
-"""The decoder (PyAV), and which kinds of file it may open. Imports nothing heavy by itself."""
+"""Access to PyAV, the containers it may open, and recognised file extensions."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ CONTAINERS = (
     "ivf,obu,h264,hevc,h263,h261,m4v,vc1,dv,wtv,yuv4mpegpipe,mjpeg,nuv,swf,amv,gxf,"
     "mp3,wav,flac,aac,aiff,ac3"
 )
-"""Formats that are opened. Playlists are not among them: they would make the decoder open whatever
-other file or address they name. Text and still images are not, which would read as video; sound is,
-so that the error can say so."""
+"""Formats that may be opened. Playlists are missing because they make the decoder open any file or
+address they name. Text and images are missing because they would decode as video. Audio is listed
+so that the error message can say what the file is."""
 
 
 def pyav() -> Any:
-    """PyAV, imported on first use: machines that only train on features do not have it."""
+    """Import PyAV on first use; machines that only train on stored features may lack it."""
     try:
         import av
     except ImportError as error:
         raise UsageError(
-            "decoding video needs PyAV, which is not installed: pip install av"
+            "decoding video needs PyAV, which is not installed; run: pip install av"
         ) from error
     return av
 
 
 def open_container(path: Path) -> Any:
-    """A file, opened by the decoder; a ``VideoDecodeError`` says why it cannot be."""
+    """Open a file with the decoder; raise ``VideoDecodeError`` if that fails."""
     if path.is_dir():
         raise VideoDecodeError(path, "is a folder, not a video file")
     if not path.exists():
@@ -38,8 +38,8 @@ def open_container(path: Path) -> Any:
         raise VideoDecodeError(path, "the file is empty (0 bytes)")
     av = pyav()
     try:
-        # Names and comments inside files come in any encoding; they must not stop decoding. The
-        # prefix keeps a colon in a name from being taken for a protocol.
+        # Metadata in any encoding must not stop decoding. The prefix keeps a colon in a file name
+        # from being taken for a protocol.
         options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
         return av.open(f"file:{path.absolute()}", metadata_errors="replace", options=options)
     except (av.FFmpegError, OSError, ValueError) as error:
@@ -48,20 +48,16 @@ def open_container(path: Path) -> Any:
 
 
 def video_stream(path: Path, container: Any) -> Any:
-    """The first stream of pictures that is not a cover."""
+    """Return the first video stream that is not a cover image."""
     cover = pyav().stream.Disposition.attached_pic
     streams = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not streams:
         kinds = sorted({stream.type for stream in container.streams})
-        raise VideoDecodeError(
-            path, f"no video stream in it (only {', '.join(kinds) or 'nothing'})"
-        )
+        raise VideoDecodeError(path, f"has no video stream (only {', '.join(kinds) or 'nothing'})")
     if streams[0].codec_context is None:
         raise VideoDecodeError(path, "its video codec is not known to the decoder")
     return streams[0]
 
-
-# Which file names say that they are a video's or a photograph's.
 
 # fmt: off
 VIDEO_SUFFIXES = frozenset({
@@ -70,14 +66,13 @@ VIDEO_SUFFIXES = frozenset({
     ".mxf",
 })
 # fmt: on
-"""Endings in small letters, with their dot."""
+"""Lower-case extensions with their dot."""
 
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
+"""Images are videos of one frame; GIF files are videos."""
 
-PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
-"""Of photographs, which are videos of one frame; GIF files move, and are videos."""
-
-INDEXED_SUFFIXES = VIDEO_SUFFIXES | PICTURE_SUFFIXES | {".gif"}
-"""Files of these names are told of where they cannot be indexed."""
+INDEXED_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {".gif"}
+"""Files with these extensions are reported if they cannot be indexed."""
 
 SIGNATURES: tuple[tuple[int, bytes], ...] = (
     *((4, kind) for kind in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip")),
@@ -98,8 +93,8 @@ SIGNATURES: tuple[tuple[int, bytes], ...] = (
 )
 
 
-def may_be_video(path: Path) -> bool:
-    """Whether a file begins as videos do; nothing of it is decoded."""
+def looks_like_video(path: Path) -> bool:
+    """Return whether a file begins with the signature of a video container."""
     try:
         with path.open("rb") as stream:
             head = stream.read(400)
@@ -109,9 +104,9 @@ def may_be_video(path: Path) -> bool:
         len(head) > start + 188 and head[start] == head[start + step] == 0x47
         for start, step in ((0, 188), (4, 192))
     )
-    return is_transport or any(head.startswith(sign, place) for place, sign in SIGNATURES)
+    return is_transport or any(head.startswith(sign, offset) for offset, sign in SIGNATURES)
 
 
-def is_picture(path: str | Path) -> bool:
-    """Whether a file's name says that it is a photograph, and its first bytes nothing else."""
-    return Path(path).suffix.lower() in PICTURE_SUFFIXES and not may_be_video(Path(path))
+def is_image(path: str | Path) -> bool:
+    """Return whether a file has an image extension and does not begin like a video."""
+    return Path(path).suffix.lower() in IMAGE_SUFFIXES and not looks_like_video(Path(path))

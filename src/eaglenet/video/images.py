@@ -1,4 +1,4 @@
-"""Still images: photographs, queries that are pictures, and thumbnails of frames (Pillow)."""
+"""Images (Pillow): image files as videos of one frame, image queries, and JPEG thumbnails."""
 
 from __future__ import annotations
 
@@ -24,109 +24,111 @@ if TYPE_CHECKING:
 
 JPEG_QUALITY = 85
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-"""What is opened as a picture. Others would start another program (EPS) or decoders of old."""
+"""Formats that may be opened. Others start another program (EPS) or use unmaintained decoders."""
 MAX_PIXELS = 100_000_000
 
 
-def jpeg_of(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
-    """A picture as a JPEG file; ``subsampling`` 0 keeps all colours, -1 is Pillow's default."""
+def encode_jpeg(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
+    """Encode an image as JPEG; ``subsampling`` 0 keeps full colour, -1 is Pillow's default."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, subsampling=subsampling)
     return buffer.getvalue()
 
 
-def to_jpeg(picture: Pixels, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
-    """``picture``: [3, height, width]."""
+def pixels_to_image(pixels: Pixels) -> Image:
+    """Convert an array [3, height, width] to an image."""
     from PIL import Image
 
-    image = Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
-    return jpeg_of(image, quality=quality, subsampling=subsampling)
+    return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def pixels_to_jpeg(pixels: Pixels, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
+    """Encode an array [3, height, width] as JPEG."""
+    return encode_jpeg(pixels_to_image(pixels), quality=quality, subsampling=subsampling)
 
 
 def decode_image(path: Path, size: int, resize: str = "crop") -> Tensor:
-    """Uint8 [3, size, size], upright; bicubic, then centre cropped or stretched as frames are."""
+    """Decode an image file to an upright uint8 tensor [3, size, size], like a frame."""
     try:
-        return to_square_picture(read_picture(path), size, resize)
+        return square_image(read_image(path), size, resize)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such image file") from error
-    except UnreadablePictureError as error:
+    except UnreadableImageError as error:
         raise UsageError(
             f"{path}: not an image that can be read ({error}); give a JPEG, PNG or WebP file"
         ) from error
 
 
-class UnreadablePictureError(ValueError):
-    """Says in a few words why a file is no picture that can be shown."""
+class UnreadableImageError(ValueError):
+    """An image file cannot be shown; the text says why."""
 
 
-def read_picture(path: Path) -> Image:
-    """A picture file, upright and in RGB; of one that moves or has pages the first.
+def read_image(path: Path) -> Image:
+    """Read an image file, upright and in RGB; of an animation or document, the first page.
 
-    Raises FileNotFoundError or UnreadablePictureError, whatever the file holds.
+    Raises only FileNotFoundError or UnreadableImageError.
     """
     from PIL import Image
 
     try:
         with warnings.catch_warnings():
-            # Pillow warns of sizes that are refused, or not, below.
+            # Sizes are checked below.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as opened:
-                return _upright(opened)
-    except (FileNotFoundError, UnreadablePictureError):
+            with Image.open(path, formats=FORMATS) as image:
+                return _upright(image)
+    except (FileNotFoundError, UnreadableImageError):
         raise
-    # A damaged picture can fail in any way; some of Pillow's decoders raise what they like.
+    # Pillow's decoders raise any kind of exception for damaged files.
     except Exception as error:
-        raise UnreadablePictureError(_cause(error)) from error
+        raise UnreadableImageError(_cause(error)) from error
 
 
 def _cause(error: Exception) -> str:
-    """Why, without the path, which whoever shows it adds."""
+    """Return the cause of an error without the path."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
-        return "its content is of no known kind"
+        return "unknown image format"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _upright(opened: Image) -> Image:
+def _upright(image: Image) -> Image:
     from PIL import Image, ImageOps
 
-    if opened.width * opened.height > MAX_PIXELS:
-        raise UnreadablePictureError(
-            f"{opened.width} x {opened.height} pixels; {MAX_PIXELS} at most"
-        )
-    turned = ImageOps.exif_transpose(opened)
-    if turned.mode.startswith("I"):
-        # Whole numbers above 255, of scanners and cameras, would all become white.
-        values = np.asarray(turned)
-        turned = Image.fromarray((values >> 8 if values.max() > 255 else values).astype(np.uint8))
-    return turned.convert("RGB")
+    if image.width * image.height > MAX_PIXELS:
+        raise UnreadableImageError(f"{image.width} x {image.height} pixels; at most {MAX_PIXELS}")
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):
+        # 16-bit values of scanners and cameras would all become white.
+        values = np.asarray(upright)
+        upright = Image.fromarray((values >> 8 if values.max() > 255 else values).astype(np.uint8))
+    return upright.convert("RGB")
 
 
-def to_short_side(picture: Image, short_side: int) -> Pixels:
-    """[3, height, width] of a whole picture, its shorter side ``short_side``."""
+def scale_short_side(image: Image, short_side: int) -> Pixels:
+    """Scale an image so that its shorter side is ``short_side``: [3, height, width]."""
     from PIL import Image
 
-    size = scaled_size(picture.width, picture.height, Fraction(1), short_side)
-    return np.asarray(picture.resize(size, Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    size = scaled_size(image.width, image.height, Fraction(1), short_side)
+    return np.asarray(image.resize(size, Image.Resampling.BICUBIC)).transpose(2, 0, 1)
 
 
-def to_square_picture(opened: Image, size: int, resize: str = "crop") -> Tensor:
-    """An opened picture as uint8 [3, size, size]; see :func:`decode_image`."""
-    import torch  # Only here: processes that decode do without it.
+def square_image(image: Image, size: int, resize: str = "crop") -> Tensor:
+    """Convert an image to an upright uint8 tensor [3, size, size]; see :func:`decode_image`."""
+    import torch  # Decoder processes do not load it.
 
-    return torch.from_numpy(square_pixels(opened, size, resize))
+    return torch.from_numpy(square_array(image, size, resize))
 
 
-def square_pixels(opened: Image, size: int, resize: str = "crop") -> Pixels:
-    """:func:`to_square_picture` as an array."""
+def square_array(image: Image, size: int, resize: str = "crop") -> Pixels:
+    """Convert an image to an upright uint8 array [3, size, size]."""
     from PIL import Image
 
     try:
-        image = _upright(opened)
-    except UnreadablePictureError as error:
+        image = _upright(image)
+    except UnreadableImageError as error:
         raise UsageError(str(error)) from error
     if resize == "stretch":
         image = image.resize((size, size), Image.Resampling.BICUBIC)
@@ -138,29 +140,27 @@ def square_pixels(opened: Image, size: int, resize: str = "crop") -> Pixels:
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-# Photographs as videos of one frame: no length, one window, the same picture in every place.
-
-SPAN: Window = (0.0, 0.0)
-"""The one window of a photograph: it is shown for no time."""
+IMAGE_WINDOW: Window = (0.0, 0.0)
+"""The only window of an image: it has no length."""
 
 
-def read_still(path: str | Path) -> Image:
-    """A photograph, upright; what cannot be read is a ``VideoDecodeError`` as of any video."""
+def open_image(path: str | Path) -> Image:
+    """Read an image file, upright; raise ``VideoDecodeError`` like other videos."""
     try:
-        return read_picture(Path(path))
+        return read_image(Path(path))
     except FileNotFoundError as error:
         raise VideoDecodeError(path, "no such file") from error
-    except UnreadablePictureError as error:
-        raise VideoDecodeError(path, f"not a picture that can be read ({error})") from error
+    except UnreadableImageError as error:
+        raise VideoDecodeError(path, f"not an image that can be read ({error})") from error
 
 
-def decode_still(
-    path: str | Path, spec: FrameSpec, windows: Sequence[Window | None], picture_size: int = 0
+def decode_image_windows(
+    path: str | Path, spec: FrameSpec, windows: Sequence[Window | None], thumbnail_size: int = 0
 ) -> Iterator[DecodedVideo]:
-    """The picture for each of the windows, in every place, as of a film that stands still."""
-    picture = read_still(path)
-    frame = square_pixels(picture, spec.size, spec.resize)
-    whole = to_short_side(picture, picture_size) if picture_size else None
+    """Yield the image once per window, repeated for every frame."""
+    image = open_image(path)
+    frame = square_array(image, spec.size, spec.resize)
+    thumbnail = scale_short_side(image, thumbnail_size) if thumbnail_size else None
     for window in windows:
         yield DecodedVideo(
             pixels=np.repeat(frame[None], spec.num_frames, axis=0),
@@ -168,11 +168,11 @@ def decode_still(
             times=np.zeros(spec.num_frames, np.float32),
             largest_error=0.0,
             window=window,
-            picture=whole,
+            thumbnail=thumbnail,
         )
 
 
-def still_pixels(path: str | Path, short_side: int) -> Pixels:
-    """The whole picture, its shorter side at most ``short_side``."""
-    picture = read_still(path)
-    return to_short_side(picture, min(short_side, *picture.size))
+def image_pixels(path: str | Path, short_side: int) -> Pixels:
+    """Read an image file, scaled down to a shorter side of at most ``short_side``."""
+    image = open_image(path)
+    return scale_short_side(image, min(short_side, *image.size))

@@ -1,49 +1,41 @@
-"""What a file may cost a decoder: memory, time, packets and pixels.
+"""Limits on what an untrusted file may cost: memory, time, packets and pixels.
 
-Limits are kept from outside: by the kernel in the worker process, and by the clock of the process
-that handed the work out. No honest film meets them.
+The kernel limits memory in the worker process; the process that hands out work limits its time.
+Ordinary videos stay far below all limits.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
-import resource
-import signal
 from dataclasses import dataclass
-from pathlib import Path
 
 MAX_PIXELS = 2**27
-"""Of one frame: 16384 x 8192. A header may claim any size, and decoders believe it."""
+"""Pixels per frame: 16384 x 8192. A header may claim any size, and decoders believe it."""
 MAX_PACKETS = 10_000_000
-"""Of one file: more than a day of 100 frames a second."""
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+"""Packets per file: more than a day at 100 frames per second."""
+SECONDS_PER_MIB = 60.0
+"""Extra time per MiB of file. Decoding a slideshow of 100 kbit/s takes less than 20 s per MiB."""
+MAX_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Budget of one file. ``memory`` in bytes for one worker, on top of what it has when idle.
+    """Budget of one file.
 
-    A file has ``seconds``, and ``seconds_a_second`` more for each second it shows.
+    memory: bytes per worker, in addition to what it uses when idle.
+    seconds: time for any file.
+    seconds_per_second: extra time per second of video. What a file claims about its length counts
+        only up to ``SECONDS_PER_MIB`` of its size, and in total up to ``MAX_SECONDS``.
     """
 
     memory: int = 4 * 2**30
     seconds: float = 600.0
-    seconds_a_second: float = 2.0
+    seconds_per_second: float = 2.0
 
-    def time_for(self, duration: float) -> float:
-        return self.seconds + self.seconds_a_second * max(duration, 0.0)
-
-
-def bound_memory(most: int) -> None:
-    """Let this process have ``most`` bytes of data more than now; then allocations fail."""
-    pages = int(Path("/proc/self/statm").read_text().split()[5])
-    limit = pages * resource.getpagesize() + most
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def die_with_parent(parent: int) -> None:
-    """End this process when its parent ends, however that ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # It ended before it could be watched.
-        os._exit(1)
+    def time_for(self, duration: float, path: str) -> float:
+        """Return the seconds for a file that claims to be ``duration`` seconds long."""
+        extra = self.seconds_per_second * max(duration, 0.0)
+        with contextlib.suppress(OSError):  # Remote files have no size here.
+            extra = min(extra, SECONDS_PER_MIB * os.path.getsize(path) / 2**20)
+        return min(self.seconds + extra, max(self.seconds, MAX_SECONDS))

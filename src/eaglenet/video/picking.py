@@ -1,13 +1,13 @@
-"""Takes wanted frames out of a stream while decoding as little of it as possible.
+"""Find frames in a stream while decoding as little of it as possible.
 
-Ways to do so, over a ``PacketSource`` (see ``source.VideoSource``):
+Three ways, over a ``PacketSource`` (see ``source.VideoSource``):
 
-- ``exact_picking.pick_exact``: the frame on show at each time.
-- ``pick_keyframes``: the nearest keyframe to each time; decodes one packet a frame.
-- ``decode_through``: every clean frame in order, for damaged files and files without timestamps;
-  a ``DecodedRun`` picks from these, which needs no times of packets.
+- ``windows.pick_exact``: the frame shown at each time.
+- ``pick_keyframes``: the keyframe nearest to each time; decodes one packet per frame.
+- ``decode_through``: every undamaged frame in order, for damaged files and files without
+  timestamps; a ``DecodedRun`` picks from these.
 
-Times are ticks of the stream's clock throughout. A frame is known by its time (``pts``).
+Times are ticks of the stream's clock. A frame is identified by its time (``pts``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 
 class PacketSource(Protocol):
-    """What picking needs of an opened stream."""
+    """The operations on an open stream that picking needs."""
 
     tick: Fraction
     errors: int
@@ -32,41 +32,41 @@ class PacketSource(Protocol):
 
     @property
     def is_pickable(self) -> bool:
-        """Whether single frames can be found without decoding all before them."""
+        """Whether a frame can be found without decoding all frames before it."""
 
     def packets(self) -> Iterator[Any]:
-        """Packets from the present position on, in decoding order."""
+        """Yield packets from the current position on, in decoding order."""
 
     def send(self, packet: Any, *, keep: bool = True) -> list[Any]:
-        """Decode; ``keep=False`` allows to drop the frame if no other refers to it."""
+        """Decode a packet; with ``keep=False`` an unreferenced frame may be dropped."""
 
     def reset(self) -> None:
-        """Make the decoder ready for another keyframe."""
+        """Flush the decoder, so that it can start at another keyframe."""
 
     def seek(self, time: int) -> None:
-        """Go to a keyframe at or before ``time`` as far as the container knows."""
+        """Seek to a keyframe at or before ``time``, as far as the container knows."""
 
     def rewind(self) -> None:
-        """Go to the first packet."""
+        """Seek to the first packet."""
 
     def keyframe_before(self, time: int) -> int | None:
-        """About where the last keyframe before ``time`` is, if a seek can find it."""
+        """Return the approximate time of the last keyframe before ``time``, if seekable."""
 
     def has_landed(self, packet: Any, target: int) -> bool:
-        """Whether reading on from a keyframe gives what reading from the start would."""
+        """Return whether reading from a keyframe gives the same frames as from the start."""
 
     def is_expected(self, packet: Any) -> bool:
-        """Whether a packet after a seek has a time that it has when read from the start."""
+        """Return whether a packet after a seek has the time it has when read from the start."""
 
 
 class UntimedPacketError(Exception):
-    """A packet without a time: only decoding through can tell what is shown when."""
+    """A packet has no time; only decoding all frames tells what is shown when."""
 
 
 class DecodedRun:
-    """The frames of ``decode_through`` from the start, as far as somebody has wanted them.
+    """Frames of ``decode_through`` from the start, decoded as far as needed.
 
-    Whoever wants later ones reads on, and gets what reading from the start would give.
+    Later requests continue where earlier ones stopped, with the same frames as from the start.
     """
 
     def __init__(self, source: PacketSource) -> None:
@@ -74,14 +74,14 @@ class DecodedRun:
         self._shown: Any | None = None
         self._following: tuple[int, Any] | None = None
         self.passed: int | None = None
-        """The latest time at which another frame has taken the place of the one on show."""
+        """Latest time at which the shown frame changed."""
 
     def can_show(self, target: int) -> bool:
-        """Whether what is shown at ``target`` has not been passed yet."""
+        """Return whether the frame shown at ``target`` can still be returned."""
         return self.passed is None or target >= self.passed
 
     def pick(self, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
-        """For each of the sorted ``targets`` its position and the frame on show then."""
+        """Yield the position of each sorted target and the frame shown at that time."""
         position = 0
         while position < len(targets):
             self._following = self._following or next(self._frames, None)
@@ -102,52 +102,52 @@ class DecodedRun:
 def pick_keyframes(
     source: PacketSource, targets: Sequence[int], keyframes: Sequence[int] | None
 ) -> Iterator[tuple[int, Any | None]]:
-    """For each target its position and the nearest of the ``keyframes`` (their times).
+    """Yield the position of each target and the frame of the nearest keyframe.
 
-    Without a list of keyframes, the one that a seek lands on.
+    ``keyframes`` are the times of all keyframes; without them, the one a seek finds is taken.
     """
-    chosen: dict[int, list[int]] = {}
+    positions_of: dict[int, list[int]] = {}
     packets: dict[int, Any] = {}
     for position, target in enumerate(targets):
-        place = target
+        time = target
         if keyframes:
             after = bisect_right(keyframes, target)
-            near = keyframes[max(after - 1, 0) : after + 1]
-            place = min(near, key=lambda time: abs(time - target))
-        if place not in packets:
-            packet = _keyframe_near(source, place, bool(keyframes))
+            neighbours = keyframes[max(after - 1, 0) : after + 1]
+            time = min(neighbours, key=lambda keyframe: abs(keyframe - target))
+        if time not in packets:
+            packet = _keyframe_near(source, time, bool(keyframes))
             if packet is None:
                 yield position, None
                 continue
-            place = packet.pts
-            packets.setdefault(place, packet)
-        chosen.setdefault(place, []).append(position)
+            time = packet.pts
+            packets.setdefault(time, packet)
+        positions_of.setdefault(time, []).append(position)
     source.reset()
     frames = [frame for packet in packets.values() for frame in source.send(packet)]
     for frame in frames + source.send(None):
-        for position in chosen.pop(frame.pts, ()):
+        for position in positions_of.pop(frame.pts, ()):
             yield position, frame
     source.reset()
-    for positions in chosen.values():
+    for positions in positions_of.values():
         for position in positions:
             yield position, None
 
 
-def _keyframe_near(source: PacketSource, place: int, is_known: bool) -> Any | None:
-    """The keyframe shown at ``place`` if that is known to be one, else the last before it."""
+def _keyframe_near(source: PacketSource, time: int, is_keyframe: bool) -> Any | None:
+    """Return the packet of the keyframe at ``time`` if there is one, else of the last before it."""
     nearest = None
     for back in (0, math.ceil(1 / source.tick), None):
         if back is None:
             source.rewind()
         else:
-            source.seek(place - back)
+            source.seek(time - back)
         for packet in source.packets():
             if not packet.is_keyframe or packet.pts is None:
                 continue
-            if packet.pts > place:
+            if packet.pts > time:
                 break
             nearest = packet
-            if packet.pts == place or not is_known:
+            if packet.pts == time or not is_keyframe:
                 return nearest
         if nearest is not None:
             return nearest
@@ -155,20 +155,20 @@ def _keyframe_near(source: PacketSource, place: int, is_known: bool) -> Any | No
 
 
 def decode_through(source: PacketSource, start: int | None = None) -> Iterator[tuple[int, Any]]:
-    """Every clean frame and its time, from the keyframe before ``start`` on.
+    """Yield every undamaged frame and its time, from the keyframe before ``start`` on.
 
-    After a packet that fails, frames are distrusted until the next keyframe: they refer to it, and
-    show what happened to lie in memory. Frames without a time follow the one before by one frame
-    duration; of these, all are distrusted until a keyframe comes out.
+    After a packet fails, frames up to the next keyframe are skipped: they refer to it and show
+    leftovers in memory. A frame without a time follows the previous one by one frame duration; such
+    frames are skipped until a keyframe is decoded.
     """
     if start is None:
         source.rewind()
     else:
         source.seek(start)
     source.reset()
-    distrusted: set[int] = set()
+    damaged_times: set[int] = set()
     is_clean = True
-    is_lost = False  # a frame without a time failed, and no keyframe has come out since
+    is_lost = False  # a frame without a time failed, and no keyframe was decoded since
     clock: int | None = None
     for packet in itertools.chain(source.packets(), (None,)):
         is_clean = is_clean or (packet is not None and packet.is_keyframe)
@@ -177,13 +177,13 @@ def decode_through(source: PacketSource, start: int | None = None) -> Iterator[t
         is_clean = is_clean and source.errors == errors
         if not is_clean and packet is not None:
             if source.has_times and packet.pts is not None:
-                distrusted.add(packet.pts)
+                damaged_times.add(packet.pts)
             else:
                 is_lost = True
         for frame in frames:
             clock = frame.pts = _time_of(frame, clock, source.has_times)
             is_lost = is_lost and not (is_clean and frame.key_frame)
-            if not (frame.is_corrupt or is_lost or clock in distrusted):
+            if not (frame.is_corrupt or is_lost or clock in damaged_times):
                 yield clock, frame
 
 

@@ -1,4 +1,4 @@
-"""A decoded frame to the square of RGB pixels a tower takes: orientation, scaling, crop."""
+"""Convert decoded frames to RGB pixels: orientation, scaling, crop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Pixels = NDArray[np.uint8]
 
 SCALING = 4 | 0x2000
 """swscale's BICUBIC | FULL_CHR_H_INT. Without the second flag chroma is halved in width and every
-channel comes out about one grey level too dark."""
+channel is about one grey value too dark."""
 
 ACCURATE = 0x40000
-"""swscale's ACCURATE_RND, which excludes its special converters for frames that keep their size.
-Trap: on x86 the one from YUV to planar RGB (libswscale 9.5) leaves the last columns unwritten where
-the width modulo 16 is 2 to 8, so they show whatever the memory held before."""
+"""swscale's ACCURATE_RND, which disables its special converters for frames that keep their size.
+On x86 the one from YUV to planar RGB (libswscale 9.5) does not write the last columns where the
+width modulo 16 is 2 to 8, so they show old memory."""
 
 BLANK = (123, 117, 104)
 """CLIP's mean colour: a blank frame is 0 after normalisation, as in the released code."""
@@ -28,7 +28,7 @@ BLANK = (123, 117, 104)
 
 @dataclass(frozen=True)
 class Orientation:
-    """How the stored picture is turned and mirrored for show, as the display matrix says."""
+    """Rotation and mirroring of a stored frame for display, from its display matrix."""
 
     transposed: bool = False
     flipped_rows: bool = False
@@ -36,9 +36,9 @@ class Orientation:
 
     @classmethod
     def of(cls, frame: Any) -> Orientation:
-        """From the display matrix ``[[a, b], [c, d]]``: stored (x, y) shows at (ax + cy, bx + dy).
+        """Read the display matrix ``[[a, b], [c, d]]``: (x, y) is shown at (ax + cy, bx + dy).
 
-        Only quarter turns exist in practice; any other angle is taken as the nearest of them.
+        Other angles than quarter turns are rounded to one.
         """
         data = frame.side_data.get("DISPLAYMATRIX")
         if data is None:
@@ -50,7 +50,7 @@ class Orientation:
 
     @property
     def rotation(self) -> int:
-        """Clockwise degrees by which the stored picture is turned; a mirror image counts as 0."""
+        """Clockwise degrees by which the stored frame is rotated; 0 for mirror images."""
         turns = {
             (False, False, False): 0,
             (True, False, True): 90,
@@ -59,65 +59,65 @@ class Orientation:
         }
         return turns.get((self.transposed, self.flipped_rows, self.flipped_columns), 0)
 
-    def apply(self, picture: Pixels) -> Pixels:
-        """``picture``: [3, height, width]."""
+    def apply(self, pixels: Pixels) -> Pixels:
+        """Rotate and mirror pixels [3, height, width]."""
         if self.transposed:
-            picture = picture.transpose(0, 2, 1)
+            pixels = pixels.transpose(0, 2, 1)
         if self.flipped_rows:
-            picture = picture[:, ::-1]
+            pixels = pixels[:, ::-1]
         if self.flipped_columns:
-            picture = picture[:, :, ::-1]
-        return picture
+            pixels = pixels[:, :, ::-1]
+        return pixels
 
 
 def pixel_aspect(frame: Any) -> Fraction:
-    """Width of a stored pixel over its height; 1 where unknown or absurd."""
+    """Return the aspect ratio of stored pixels; 1 where unknown or absurd."""
     ratio = getattr(frame, "sample_aspect_ratio", None)
     if not ratio or not Fraction(1, 4) <= Fraction(ratio) <= 4:
         return Fraction(1)
     return Fraction(ratio)
 
 
-LONGEST_SIDE = 64
-"""Times the shorter side; longer pictures are squeezed, for no picture has as many pixels."""
+MAX_ASPECT = 64
+"""Longer side / shorter side; narrower frames are squeezed, which bounds their pixels."""
 
 
 def scaled_size(width: int, height: int, aspect: Fraction, short_side: int) -> tuple[int, int]:
-    """Width and height for which the shorter side, as shown, is ``short_side``."""
+    """Return the width and height with ``short_side`` as the shorter side on display."""
     shown_width = width * aspect
-    most = LONGEST_SIDE * short_side
+    limit = MAX_ASPECT * short_side
     if shown_width <= height:
-        return short_side, min(most, max(short_side, int(short_side * height / shown_width)))
-    return min(most, max(short_side, int(short_side * shown_width / height))), short_side
+        return short_side, min(limit, max(short_side, int(short_side * height / shown_width)))
+    return min(limit, max(short_side, int(short_side * shown_width / height))), short_side
 
 
 def to_square(
     frame: Any, size: int, resize: Resize, reformatter: Any, aspect: Fraction = Fraction(1)
 ) -> Pixels:
-    """Upright RGB pixels [3, size, size] of one frame: bicubic, antialiased."""
+    """Return upright RGB pixels [3, size, size] of a frame: bicubic, antialiased."""
     if resize == "stretch":
         width, height = size, size
     else:
         width, height = scaled_size(frame.width, frame.height, aspect, size)
-    picture = _scale(frame, width, height, reformatter)
-    top = round((picture.shape[1] - size) / 2)
-    left = round((picture.shape[2] - size) / 2)
-    return picture[:, top : top + size, left : left + size]
+    pixels = _scale(frame, width, height, reformatter)
+    top = round((pixels.shape[1] - size) / 2)
+    left = round((pixels.shape[2] - size) / 2)
+    return pixels[:, top : top + size, left : left + size]
 
 
-def to_picture(
+def to_short_side(
     frame: Any, short_side: int, reformatter: Any, aspect: Fraction = Fraction(1)
 ) -> Pixels:
-    """Upright RGB pixels [3, height, width] of the whole frame, its shorter side ``short_side``."""
+    """Return upright RGB pixels [3, height, width] of a whole frame, scaled to ``short_side``."""
     width, height = scaled_size(frame.width, frame.height, aspect, short_side)
     return _scale(frame, width, height, reformatter)
 
 
 def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
-    """Upright pixels of a frame whose stored picture is scaled to ``width`` by ``height``."""
+    """Return the upright pixels of a stored frame scaled to ``width`` x ``height``."""
     is_scaled = (width, height) != (frame.width, frame.height)
     scaled = reformatter.reformat(
-        # Planes are scaled on their own: more than twice as fast as into packed RGB, same pixels.
+        # Planar output is twice as fast as packed RGB and gives the same pixels.
         frame,
         width=width,
         height=height,
@@ -129,6 +129,6 @@ def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
         np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[:height, :width]
         for plane in scaled.planes
     )
-    # Not of the frame itself: one that was asked for its side data refers to itself from then on,
-    # and megabytes a frame wait for Python's cyclic collector.
+    # Reading the side data of a frame makes it refer to itself, so that its megabytes wait for
+    # Python's cyclic garbage collector. Therefore the scaled copy is asked.
     return Orientation.of(scaled).apply(np.stack([red, green, blue]))

@@ -1,21 +1,19 @@
-"""Does work ahead in processes of its own, in order, and outlives a process that dies.
+"""A pool of worker processes that runs requests ahead, in order, and survives crashes.
 
     for outcome in map_ahead(decode_one, requests, workers=2):
-        if isinstance(outcome, Done): ...   # outcome.request, outcome.result
-        else: ...                           # Failed: outcome.request, outcome.reason
+        if isinstance(outcome, Success): ...   # outcome.request, outcome.result
+        else: ...                              # Failure: outcome.request, outcome.reason
 
-A broken file can take the whole process with it (a crash in a codec, the system out of memory), so
-each worker is a process of its own with one thread and a limit on its memory, and dies with its
-parent. A request whose worker dies is given to a fresh one once more, then reported as failed. Work
-that takes longer than its budget is ended, and what else has the same budget fails at once.
-Requests and results are any objects that can be pickled; tensors and arrays in them travel without
-being copied into the pickle.
+A broken file can end the process that decodes it (a crash in a codec, out of memory). Each worker
+is therefore a process with one thread and a memory limit that ends with its parent. A request whose
+worker dies is tried once more in a fresh worker, then reported as failed. Work that exceeds its
+time budget is ended, and all other requests with the same budget fail at once. Requests and results
+can be any objects that can be pickled; arrays and tensors are sent without copying them.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import queue
 import threading
 import time
@@ -28,40 +26,38 @@ from typing import Any, Generic, TypeVar
 from eaglenet.core.errors import EagleNetError
 from eaglenet.video.worker import Reply, Worker, attempt, end_worker, receive, start_worker
 
-logger = logging.getLogger(__name__)
+MAX_ATTEMPTS = 2
+"""Workers that a request may crash before it is reported as failed."""
 
-ATTEMPTS = 2
-"""Workers a request may kill before it is given up."""
+MAX_FAILED_STARTS = 3
+"""Workers in a row that may end before they are ready."""
 
-FAILED_STARTS = 3
-"""Workers in a row that end before they are ready, after which there is no use in going on."""
+POLL_SECONDS = 0.02
+"""How often the pool checks for a stop, for free capacity, and for exceeded budgets."""
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Done(Generic[Request, Result]):
-    """What a request gave."""
+class Success(Generic[Request, Result]):
+    """A request and its result."""
 
     request: Request
     result: Result
 
 
 @dataclass(frozen=True)
-class Failed(Generic[Request]):
-    """Why a request gave nothing."""
+class Failure(Generic[Request]):
+    """A request and the reason why it has no result."""
 
     request: Request
     reason: str
 
 
-_Outcome = Done[Any, Any] | Failed[Any]
-
-
 @dataclass(frozen=True)
 class Budget(Generic[Request]):
-    """What requests may cost: bytes of memory a worker, and seconds for all of one ``owner``."""
+    """Limits on requests: bytes of memory per worker, and seconds for all requests of an owner."""
 
     memory: int
     owner: Callable[[Request], Hashable]
@@ -75,12 +71,12 @@ def map_ahead(
     workers: int = 0,
     prefetch: int = 8,
     budget: Budget[Request] | None = None,
-) -> Iterator[Done[Request, Result] | Failed[Request]]:
-    """Do ``work`` on each request and give the outcomes in their order; none is ever lost.
+) -> Iterator[Success[Request, Result] | Failure[Request]]:
+    """Run ``work`` on each request and yield exactly one outcome per request, in order.
 
-    ``workers`` processes work up to ``prefetch`` requests ahead of the consumer; ``work`` goes to
-    them by its name. 0 works here, without a limit to memory or time. With workers the requests are
-    taken in another thread.
+    ``workers`` processes run up to ``prefetch`` requests ahead of the consumer; ``work`` must be
+    importable there. With 0 workers everything runs in this process, without limits. With workers,
+    ``requests`` is iterated in another thread.
     """
     if workers <= 0:
         for request in requests:
@@ -93,14 +89,14 @@ def map_ahead(
         pool.close()
 
 
-def _outcome(request: Request, answer: Reply) -> Done[Request, Any] | Failed[Request]:
-    if answer.reason is not None:
-        return Failed(request, answer.reason)
-    return Done(request, answer.result)
+def _outcome(request: Request, reply: Reply) -> Success[Request, Any] | Failure[Request]:
+    if reply.reason is not None:
+        return Failure(request, reply.reason)
+    return Success(request, reply.result)
 
 
 class _Pool(Generic[Request, Result]):
-    """A thread hands out requests and gathers answers, so that work goes on meanwhile."""
+    """Assigns requests to workers and collects their replies in a thread of its own."""
 
     def __init__(
         self,
@@ -110,112 +106,114 @@ class _Pool(Generic[Request, Result]):
         prefetch: int,
         budget: Budget[Request] | None = None,
     ) -> None:
-        self.budget = budget
-        self.spent: Counter[Hashable] = Counter()
-        self.over: dict[Hashable, str] = {}
         self.work = work
         self.requests = enumerate(requests)
         self.num_workers = workers
-        self.room = threading.Semaphore(workers + max(prefetch, 0))
+        self.budget = budget
+        self.seconds_used: Counter[Hashable] = Counter()
+        self.exceeded: dict[Hashable, str] = {}
+        """Owners whose budget is used up, with the reason for their remaining requests."""
+        self.capacity = threading.Semaphore(workers + max(prefetch, 0))
         self.workers: list[Worker] = []
         self.retries: deque[int] = deque()
-        self.open: dict[int, Request] = {}
-        self.deaths: dict[int, int] = {}
+        self.pending: dict[int, Request] = {}
+        self.crashes: Counter[int] = Counter()
         self.failed_starts = 0
-        self.all_taken = False
-        self.ready: queue.Queue[
-            tuple[int, Done[Request, Result] | Failed[Request]] | BaseException | None
+        self.is_input_done = False
+        self.finished: queue.Queue[
+            tuple[int, Success[Request, Result] | Failure[Request]] | BaseException | None
         ] = queue.Queue()
-        self.stopped = threading.Event()
+        self.stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="map-ahead", daemon=True)
         self.thread.start()
 
-    def outcomes(self) -> Iterator[Done[Request, Result] | Failed[Request]]:
-        early: dict[int, Done[Request, Result] | Failed[Request]] = {}
+    def outcomes(self) -> Iterator[Success[Request, Result] | Failure[Request]]:
+        early: dict[int, Success[Request, Result] | Failure[Request]] = {}
         for expected in itertools.count():
             while expected not in early:
-                message = self.ready.get()
+                message = self.finished.get()
                 if message is None:
                     return
                 if isinstance(message, BaseException):
                     raise message
                 early[message[0]] = message[1]
             outcome = early.pop(expected)
-            self.room.release()
+            self.capacity.release()
             yield outcome
 
     def close(self) -> None:
-        self.stopped.set()
+        self.stop.set()
         self.thread.join()
 
     def _run(self) -> None:
         try:
-            while not self.stopped.is_set() and self._hand_out():
-                self._gather()
-            self.ready.put(None)
+            while not self.stop.is_set() and self._assign():
+                self._end_slow_workers()
+                self._collect()
+            self.finished.put(None)
         except BaseException as error:
-            self.ready.put(error)
+            self.finished.put(error)
         finally:
             for worker in self.workers:
                 end_worker(worker)
 
-    def _hand_out(self) -> bool:
-        """Give every idle worker something to do; False when all is done."""
-        idle = [worker for worker in self.workers if worker.is_ready and worker.item is None]
-        for worker in idle:
+    def _assign(self) -> bool:
+        """Give every idle worker a request; return False when all requests are done."""
+        for worker in [each for each in self.workers if each.is_ready and each.item is None]:
             item = self._next_item()
             if item is None:
                 break
-            worker.item, worker.began = item, time.monotonic()
+            worker.item, worker.started_at = item, time.monotonic()
             try:
-                worker.connection.send(self.open[item])
+                worker.connection.send(self.pending[item])
             except OSError:
-                self._bury(worker)
-        useful = min(self.num_workers, len(self.open)) if self.all_taken else self.num_workers
-        while len(self.workers) < useful:
-            self.workers.append(self._start())
-        return bool(self.open) or not self.all_taken
+                self._remove(worker)
+        count = min(self.num_workers, len(self.pending)) if self.is_input_done else self.num_workers
+        while len(self.workers) < count:
+            memory = self.budget.memory if self.budget is not None else None
+            self.workers.append(start_worker(self.work, memory))
+        return bool(self.pending) or not self.is_input_done
 
     def _next_item(self) -> int | None:
         if self.retries:
             return self.retries.popleft()
-        if self.all_taken or not self.room.acquire(blocking=False):
-            return None
-        taken = next(self.requests, None)
-        if taken is None:
-            self.all_taken = True
-            return None
-        self.open[taken[0]] = taken[1]
-        if self.budget is not None and self.budget.owner(taken[1]) in self.over:
-            reason = self.over[self.budget.owner(taken[1])]
-            self._finish(taken[0], Reply(reason=reason))
-            return self._next_item()
-        return taken[0]
+        while not self.is_input_done and self.capacity.acquire(blocking=False):
+            following = next(self.requests, None)
+            if following is None:
+                self.is_input_done = True
+                break
+            item, request = following
+            self.pending[item] = request
+            reason = None if self.budget is None else self.exceeded.get(self.budget.owner(request))
+            if reason is None:
+                return item
+            self._finish(item, Reply(reason=reason))
+        return None
 
-    def _end_what_takes_too_long(self) -> None:
+    def _end_slow_workers(self) -> None:
         if self.budget is None:
             return
-        for worker in [each for each in self.workers if each.item is not None]:
-            request = self.open[worker.item]  # type: ignore[index]
-            owner, allowed = self.budget.owner(request), self.budget.seconds(request)
-            if self.spent[owner] + time.monotonic() - worker.began <= allowed:
+        for worker in list(self.workers):
+            if worker.item is None:
                 continue
-            self.over[owner] = f"gave up after {allowed:.0f} s, the limit for it"
+            request = self.pending[worker.item]
+            owner, limit = self.budget.owner(request), self.budget.seconds(request)
+            if self.seconds_used[owner] + time.monotonic() - worker.started_at <= limit:
+                continue
+            self.exceeded[owner] = f"gave up after {limit:.0f} s, the limit for it"
             item, worker.item = worker.item, None
             worker.process.kill()
-            self._bury(worker)
-            self._finish(item, Reply(reason=self.over[owner]))  # type: ignore[arg-type]
+            self._remove(worker)
+            self._finish(item, Reply(reason=self.exceeded[owner]))
 
-    def _gather(self) -> None:
-        self._end_what_takes_too_long()
+    def _collect(self) -> None:
         by_connection = {worker.connection: worker for worker in self.workers}
-        # The limit lets a stop, or room made by the consumer, be noticed.
-        for connection in wait(list(by_connection), timeout=0.02):
+        for connection in wait(list(by_connection), timeout=POLL_SECONDS):
             worker = by_connection[connection]  # type: ignore[index]
             try:
                 self._read(worker)
             except (EOFError, OSError):
-                self._bury(worker)
+                self._remove(worker)
 
     def _read(self, worker: Worker) -> None:
         if not worker.is_ready:
@@ -223,21 +221,19 @@ class _Pool(Generic[Request, Result]):
             worker.is_ready = True
             self.failed_starts = 0
             return
-        answer = receive(worker.connection)
+        reply = receive(worker.connection)
         if worker.item is not None:
             if self.budget is not None:
-                owner = self.budget.owner(self.open[worker.item])
-                self.spent[owner] += time.monotonic() - worker.began  # type: ignore[assignment]
-            self._finish(worker.item, answer)
+                owner = self.budget.owner(self.pending[worker.item])
+                self.seconds_used[owner] += time.monotonic() - worker.started_at  # type: ignore[assignment]
+            self._finish(worker.item, reply)
         worker.item = None
 
-    def _finish(self, item: int, answer: Reply) -> None:
-        self.ready.put((item, _outcome(self.open.pop(item), answer)))
+    def _finish(self, item: int, reply: Reply) -> None:
+        self.finished.put((item, _outcome(self.pending.pop(item), reply)))
 
-    def _start(self) -> Worker:
-        return start_worker(self.work, self.budget.memory if self.budget is not None else None)
-
-    def _bury(self, worker: Worker) -> None:
+    def _remove(self, worker: Worker) -> None:
+        """Remove a worker that ended; retry its request or report it as failed."""
         # A process closes its pipes a moment before its exit code is known.
         worker.process.join(1)
         end_worker(worker)
@@ -245,17 +241,16 @@ class _Pool(Generic[Request, Result]):
         code = worker.process.exitcode
         if not worker.is_ready:
             self.failed_starts += 1
-            if self.failed_starts >= FAILED_STARTS:
+            if self.failed_starts >= MAX_FAILED_STARTS:
                 raise EagleNetError(
                     f"decoder processes cannot start (exit code {code}); use workers=0, and in a "
                     "script of your own keep the call under `if __name__ == '__main__':`"
                 )
         if worker.item is None:
             return
-        item = worker.item
-        self.deaths[item] = self.deaths.get(item, 0) + 1
-        if self.deaths[item] < ATTEMPTS:
-            self.retries.append(item)
+        self.crashes[worker.item] += 1
+        if self.crashes[worker.item] < MAX_ATTEMPTS:
+            self.retries.append(worker.item)
             return
-        reason = f"the decoder process died (exit code {code}), {ATTEMPTS} times"
-        self._finish(item, Reply(reason=reason))
+        reason = f"the decoder process died (exit code {code}), {MAX_ATTEMPTS} times"
+        self._finish(worker.item, Reply(reason=reason))

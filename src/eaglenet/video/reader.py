@@ -1,4 +1,4 @@
-"""An opened video file: its packets from any place on, and what they decode to."""
+"""Reads packets of a video file from any position and decodes them. Keeps files open for reuse."""
 
 from __future__ import annotations
 
@@ -8,72 +8,72 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eaglenet.core.errors import VideoDecodeError
+from eaglenet.core.platform import file_identity
 from eaglenet.video.containers import open_container, pyav, video_stream
 from eaglenet.video.limits import MAX_PIXELS
 from eaglenet.video.picking import DecodedRun
 
-# Opened files that are kept for the next piece of the same film.
-
-MOST = 2
-"""One that goes through a piece, and one that repairs its damaged clips meanwhile. Of runs, which
-cannot go back: where pieces overlap, the next but one goes on with the same run."""
+MAX_OPEN = 2
+"""Containers kept open: one decodes a chunk while another repairs its damaged clips. Also decoded
+runs, which cannot go back: where chunks overlap, every second chunk continues the same run."""
 
 Identity = tuple[str, int, int, int, int, int]
+"""A path and the identity of the file there."""
 
 
-class KeptRun(NamedTuple):
-    """A run that somebody may go on with, and the source that it alone reads from."""
+class CachedRun(NamedTuple):
+    """A decoded run to continue later, and the source that only it reads from."""
 
     frames: DecodedRun
     source: Any
 
 
-class KeptFiles:
-    """Opened containers and runs of one file at a time; nobody uses them while they lie here."""
+class OpenFiles:
+    """Cache of unused open containers and decoded runs, of one file at a time."""
 
     def __init__(self) -> None:
         self._identity: Identity | None = None
         self._containers: list[Any] = []
-        self._runs: list[KeptRun] = []
+        self._runs: list[CachedRun] = []
 
     def take(self, identity: Identity) -> Any | None:
-        """A container of this very file, if there is one. Its position may be anywhere."""
+        """Remove and return a container of this file, at any position; None if there is none."""
         if identity != self._identity:
             self.close()
         return self._containers.pop() if self._containers else None
 
     def put(self, identity: Identity, container: Any) -> None:
-        """Keep a container; those of any other file are closed."""
+        """Add a container; containers of other files are closed."""
         if identity != self._identity:
             self.close()
             self._identity = identity
-        if len(self._containers) < MOST:
+        if len(self._containers) < MAX_OPEN:
             self._containers.append(container)
         else:
             container.close()
 
-    def take_run(self, identity: Identity, target: int) -> KeptRun | None:
-        """The run that has come furthest without passing ``target`` (a tick)."""
+    def take_run(self, identity: Identity, target: int) -> CachedRun | None:
+        """Remove and return the run nearest to, but not past, the tick ``target``."""
         if identity != self._identity:
             self.close()
-        found = [run for run in self._runs if run.frames.can_show(target)]
-        if not found:
+        usable = [run for run in self._runs if run.frames.can_show(target)]
+        if not usable:
             return None
-        furthest = max(found, key=lambda run: run.frames.passed or 0)
+        furthest = max(usable, key=lambda run: run.frames.passed or 0)
         self._runs.remove(furthest)
         return furthest
 
-    def put_run(self, identity: Identity, run: KeptRun) -> None:
-        """Keep a run; the one that was used longest ago makes room for it."""
+    def put_run(self, identity: Identity, run: CachedRun) -> None:
+        """Add a run; the least recently used one is closed if there are too many."""
         if identity != self._identity:
             self.close()
             self._identity = identity
         self._runs.append(run)
-        while len(self._runs) > MOST:
+        while len(self._runs) > MAX_OPEN:
             self._runs.pop(0).source.close()
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close all files."""
         while self._containers:
             self._containers.pop().close()
         while self._runs:
@@ -81,37 +81,34 @@ class KeptFiles:
         self._identity = None
 
 
-KEPT = KeptFiles()
-"""Of this process, which decodes in one thread where it keeps files open."""
+OPEN_FILES = OpenFiles()
+"""Cache of this process; a process that keeps files open decodes in one thread."""
 
 
 def identity_of(path: Path) -> Identity:
-    """Tells a file from every other and from its own earlier content."""
-    status = os.stat(path)
-    times = (status.st_mtime_ns, status.st_ctime_ns)
-    return (str(path), status.st_dev, status.st_ino, status.st_size, *times)
+    return (str(path), *file_identity(path))
 
 
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
-"""Codecs in which an unreferenced frame can be dropped undecoded without changing any other. So in
-HEVC where a stream has one temporal layer, within which alone its mark holds; not in VP9, whose
-entropy contexts adapt."""
+"""Codecs in which unreferenced frames can be skipped without changing other frames. In HEVC this
+holds for streams with one temporal layer; in VP9 it does not, since entropy contexts adapt."""
 
 
 def has_one_layer(extradata: bytes | None) -> bool:
-    """Whether an HEVC stream's description (``hvcC`` of MP4 and Matroska) says that it is not
-    divided in temporal layers; streams without one (MPEG-TS) do not say."""
+    """Return whether an HEVC stream declares a single temporal layer.
+
+    MP4 and Matroska declare it in ``hvcC``; MPEG-TS streams do not.
+    """
     if extradata is None or len(extradata) < 23 or extradata[0] != 1:
         return False
     return extradata[21] >> 3 & 7 == 1
 
 
-class OpenedVideo:
-    """One opened video stream, by which everything else reads packets and decodes them.
+class VideoReader:
+    """An open video stream: reads packets and decodes them.
 
-    ``threads`` 0 uses every core; 1 is best where many files are decoded side by side.
-    ``keep_open``, with one thread: a file without an index stays open for whoever reads it next
-    (``kept``).
+    threads: decoder threads; 0 uses every core, 1 is best for many files in parallel.
+    keep_open: with one thread, keep a file without an index in ``OPEN_FILES`` after closing.
     """
 
     def __init__(self, path: str | Path, *, threads: int = 0, keep_open: bool = False) -> None:
@@ -120,15 +117,15 @@ class OpenedVideo:
         self.threads = threads
         self._error_type = pyav().FFmpegError
         self._identity = self._identity_now() if keep_open and threads == 1 else None
-        kept = None if self._identity is None else KEPT.take(self._identity)
-        self._aside: Any = None
-        """The container that has gathered an index, while another one reads from the start."""
-        self._is_placed = kept is None
-        if kept is None:
+        container = None if self._identity is None else OPEN_FILES.take(self._identity)
+        self._indexed_container: Any = None
+        """Container with a gathered index, while another one reads from the start."""
+        self._is_positioned = container is None
+        if container is None:
             self._open()
             self.is_indexed = self._has_index()
         else:
-            self._use(kept)
+            self._use(container)
             self.is_indexed = False
 
     def _open(self) -> None:
@@ -142,11 +139,11 @@ class OpenedVideo:
         if context.width * context.height > MAX_PIXELS:
             self.container.close()
             raise VideoDecodeError(
-                self.path, f"claims {context.width} x {context.height} pixels, which no video has"
+                self.path, f"claims {context.width} x {context.height} pixels; at most {MAX_PIXELS}"
             )
         context.thread_type = "NONE" if self.threads == 1 else "AUTO"
         context.thread_count = self.threads
-        # Damaged slices are reported instead of painted over with guesses.
+        # Damaged slices are reported instead of concealed.
         context.options = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
 
     def _use(self, container: Any) -> None:
@@ -158,16 +155,16 @@ class OpenedVideo:
             name == "hevc" and has_one_layer(self._context.extradata)
         )
 
-    def close(self, *, is_well: bool = True) -> None:
-        """Let go of the file, or keep it for the next one who opens it, if all is well."""
-        self._return_to_aside()
+    def close(self, *, is_reusable: bool = True) -> None:
+        """Close the file, or keep it open for the next reader if it ``is_reusable``."""
+        self._return_to_indexed()
         identity = self._identity_now() if self._is_worth_keeping else None
-        if is_well and identity is not None and identity == self._identity:
-            KEPT.put(identity, self.container)
+        if is_reusable and identity is not None and identity == self._identity:
+            OPEN_FILES.put(identity, self.container)
             return
         self.container.close()
-        if not is_well and self.is_kept_open:
-            KEPT.close()
+        if not is_reusable and self.is_kept_open:
+            OPEN_FILES.close()
 
     def _identity_now(self) -> Identity | None:
         try:
@@ -181,12 +178,12 @@ class OpenedVideo:
 
     @property
     def _is_worth_keeping(self) -> bool:
-        # An AVI tells times by counting frames: where some are lost, reading on and seeking differ.
+        # AVI times are frame counts: where frames are lost, reading on and seeking differ.
         is_counted = self.container.format.name == "avi"
         return self.is_kept_open and not self.is_indexed and not is_counted
 
     def _has_index(self) -> bool:
-        """Whether the container lists all its packets, and they all lie within the file."""
+        """Return whether the container lists all its packets, and all lie within the file."""
         if self.container.format.name == "avi":
             return False
         entries = self.stream.index_entries
@@ -205,7 +202,7 @@ class OpenedVideo:
         return bool(last.pos + last.size > os.path.getsize(self.path))
 
     def packets(self) -> Iterator[Any]:
-        if not self._is_placed:
+        if not self._is_positioned:
             self.rewind()
         failures = 0
         while failures < 20:
@@ -216,7 +213,7 @@ class OpenedVideo:
                     yield packet
                 return
             except self._error_type:
-                # A broken block; the demuxer resumes at the next one it can find.
+                # After a broken block the demuxer resumes at the next one it finds.
                 failures += 1
                 self.errors += 1
 
@@ -233,26 +230,26 @@ class OpenedVideo:
         self._context.flush_buffers()
 
     def seek(self, time: int) -> None:
-        self._return_to_aside()
-        self._is_placed = True
+        self._return_to_indexed()
+        self._is_positioned = True
         try:
             self.container.seek(time, stream=self.stream)
         except self._error_type:
             self.rewind()
 
     def rewind(self) -> None:
-        # Opening anew is the one way to the first packet that every container understands.
-        before = self.container
-        is_worth_keeping = self._is_worth_keeping and self._aside is None
+        # Reopening is the only way to the first packet that works with every container.
+        previous = self.container
+        is_worth_keeping = self._is_worth_keeping and self._indexed_container is None
         if not is_worth_keeping:
-            before.close()
+            previous.close()
         self._open()
-        self._is_placed = True
+        self._is_positioned = True
         if is_worth_keeping:
-            self._aside = before
+            self._indexed_container = previous
 
-    def _return_to_aside(self) -> None:
-        if self._aside is not None:
+    def _return_to_indexed(self) -> None:
+        if self._indexed_container is not None:
             self.container.close()
-            self._use(self._aside)
-            self._aside = None
+            self._use(self._indexed_container)
+            self._indexed_container = None

@@ -1,7 +1,7 @@
-"""Which moments of a video are looked at. Pure arithmetic on ticks; knows nothing of files.
+"""Which times of a video are sampled. Arithmetic on ticks, without access to files.
 
-A tick is the unit of a container's clock. All sums are exact fractions, so that a moment that
-falls on the border of two frames goes to the later one on every machine.
+A tick is the unit of a container's clock. All sums are exact fractions, so that a time on the
+border between two frames belongs to the later one on every machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 BORDER_TOLERANCE = Fraction(1, 2000)
-"""Seconds. Containers round times to a tick (Matroska: 1 ms), so a border is only known so well."""
+"""Seconds. Containers round times to a tick (Matroska: 1 ms), which limits their precision."""
 
 
 def uniform_targets(start: Fraction, end: Fraction, num_frames: int, tick: Fraction) -> list[int]:
-    """Middles of ``num_frames`` equal segments of ``[start, end)``, in ticks of ``tick`` seconds.
+    """Return the middles of ``num_frames`` equal segments of ``[start, end)``, in ticks.
 
     t_i = start + (2 i + 1) (end - start) / (2 M)
     """
@@ -36,11 +36,11 @@ def uniform_targets(start: Fraction, end: Fraction, num_frames: int, tick: Fract
 
 
 def shared_step(clip_seconds: float, overlap: float, num_frames: int) -> float:
-    """Seconds between the frames of a clip for which overlapping clips look at the same ones.
+    """Return the seconds between frames for which overlapping clips share frames.
 
-    Clips begin every h seconds. With n = ceil(h M / length) frames in that time the step h / n is
-    not longer than the length / M of M equal segments, and clip after clip the moments fall on one
-    grid: n frames are new in each, M - n those of the clip before. 0 where none would be shared.
+    Clips begin every h seconds. With n = ceil(h M / length) frames in that time, the step h / n is
+    at most length / M, the step of M equal segments, and the times of all clips fall on one grid:
+    each clip has n new frames and M - n of the clip before. Returns 0 if no frame would be shared.
     """
     hop = clip_seconds - overlap
     fresh = math.ceil(hop * num_frames / clip_seconds - 1e-9)
@@ -50,7 +50,7 @@ def shared_step(clip_seconds: float, overlap: float, num_frames: int) -> float:
 def stepped_targets(
     start: Fraction, end: Fraction, num_frames: int, step: Fraction, tick: Fraction
 ) -> list[int]:
-    """``num_frames`` moments ``step`` ticks apart about the middle of ``[start, end)``.
+    """Return ``num_frames`` times, ``step`` ticks apart, around the middle of ``[start, end)``.
 
     t_i = (start + end) / 2 + (2 i + 1 - M) step / 2
     """
@@ -60,7 +60,7 @@ def stepped_targets(
 
 
 def evenly_spaced(count: int, num_frames: int) -> list[int]:
-    """``num_frames`` positions out of ``count`` with both ends kept: an integer ``linspace``."""
+    """Return ``num_frames`` positions out of ``count``, including both ends."""
     if num_frames == 1:
         return [0]
     return [i * (count - 1) // (num_frames - 1) for i in range(num_frames)]
@@ -69,10 +69,10 @@ def evenly_spaced(count: int, num_frames: int) -> list[int]:
 def per_second_targets(
     times: Sequence[int], zero: int, num_frames: int, tick: Fraction
 ) -> list[int]:
-    """Times of the first frame of each second, thinned to at most ``num_frames``.
+    """Return the times of the first frame of each second, thinned to at most ``num_frames``.
 
-    ``times`` are the frames' sorted times in ticks and ``zero`` the tick of second 0. A second in
-    which no frame starts gives none.
+    ``times`` are the sorted frame times in ticks, ``zero`` is the tick of second 0. A second in
+    which no frame starts is skipped.
     """
     first_of_second: dict[int, int] = {}
     for time in times:
@@ -86,26 +86,28 @@ def per_second_targets(
 def whole_rate_targets(
     times: Sequence[int], rate: int, num_frames: int, num_seconds: int | None = None
 ) -> list[int]:
-    """Times of the frames 0, n, 2n, ... with ``rate`` n, thinned to at most ``num_frames``.
+    """Return the times of frames 0, n, 2n, ... with ``rate`` n, thinned to ``num_frames``.
 
-    What the field's code takes for the first frame of each second: at 29.97 frames a second n is
-    29. ``num_seconds`` bounds a window as that code does, whose last second is taken too.
+    Common code counts seconds this way: at 29.97 frames per second n is 29. ``num_seconds`` bounds
+    a window as that code does, with its last second included.
     """
-    chosen = list(times[:: max(rate, 1)])
+    candidates = list(times[:: max(rate, 1)])
     if num_seconds is not None:
-        chosen = chosen[: num_seconds + 1]
-    if len(chosen) <= num_frames:
-        return chosen
-    return [chosen[position] for position in evenly_spaced(len(chosen), num_frames)]
+        candidates = candidates[: num_seconds + 1]
+    if len(candidates) <= num_frames:
+        return candidates
+    return [candidates[position] for position in evenly_spaced(len(candidates), num_frames)]
 
 
-def fill_up(count: int, num_frames: int, short: ShortVideo) -> tuple[list[int | None], list[bool]]:
-    """Spread ``count <= num_frames`` frames over ``num_frames`` places.
+def fill_frames(
+    count: int, num_frames: int, short: ShortVideo
+) -> tuple[list[int | None], list[bool]]:
+    """Spread ``count <= num_frames`` frames over ``num_frames`` positions.
 
-    Gives for each place the frame that goes there (``None``: a blank one) and whether it counts.
+    Returns the index of the frame at each position (None: a blank frame), and the mask.
     """
     if short == "repeat":
-        return [place * count // num_frames for place in range(num_frames)], [True] * num_frames
+        return [index * count // num_frames for index in range(num_frames)], [True] * num_frames
     padding = num_frames - count
     real: list[int | None] = list(range(count))
     if short == "mask":
@@ -113,29 +115,33 @@ def fill_up(count: int, num_frames: int, short: ShortVideo) -> tuple[list[int | 
     return real + [None] * padding, [True] * num_frames
 
 
-# Which moments of a video a window shows: the plan that picking then fills with frames.
-
 Window = tuple[float, float]
+"""Start and end in seconds."""
 
 
-class Picked(NamedTuple):
+class PickedFrame(NamedTuple):
+    """A frame's time, its square pixels, and the uncropped frame if it becomes a thumbnail."""
+
     time: int
-    picture: Pixels
-    whole: Pixels | None = None
+    square: Pixels
+    thumbnail: Pixels | None = None
 
 
 @dataclass
 class WindowPlan:
-    """What one window needs: a frame for each target, and where the frames then go."""
+    """Times to decode for one window, and the order of the decoded frames.
+
+    ``frame_indices`` are positions in ``targets``; None is a blank frame.
+    """
 
     window: Window | None
     start: Fraction
     end: Fraction
     targets: list[int]
-    places: list[int | None]
+    frame_indices: list[int | None]
     mask: list[bool]
     step: float = 0.0
-    picked: dict[int, Picked] = field(default_factory=dict)
+    picked: dict[int, PickedFrame] = field(default_factory=dict)
     is_damaged: bool = False
     open_targets: int = 0
 
@@ -145,14 +151,14 @@ def plan_window(
 ) -> WindowPlan:
     start, end = (Fraction(tick) for tick in source.span())
     if window is not None:
-        start, end = clipped(source, window)
+        start, end = clip_window(source, window)
     table = None
     if spec.sampling != "uniform" or spec.short != "repeat":
         table = source.table()
-    return plan_of(source, spec, window, (start, end), table.times if table else None, step)
+    return plan_targets(source, spec, window, (start, end), table.times if table else None, step)
 
 
-def plan_of(
+def plan_targets(
     source: VideoSource,
     spec: FrameSpec,
     window: Window | None,
@@ -160,11 +166,11 @@ def plan_of(
     times: Sequence[int] | None,
     step: float,
 ) -> WindowPlan:
-    """``times`` of the frames are needed where frames are counted, not only looked up."""
+    """Plan one window; ``times`` of all frames are needed where frames are counted."""
     start, end = span
     targets = None
     if times is not None:
-        inside = list(times) if window is None else shown_within(source, times, start, end)
+        inside = list(times) if window is None else frames_within(source, times, start, end)
         if spec.sampling == "whole_rate":
             first = 0 if window is None else bisect_left(times, inside[0])
             seconds = None if window is None else int(window[1]) - int(window[0])
@@ -177,8 +183,8 @@ def plan_of(
         targets = _stepped(source, spec, window, span, step)
     if targets is None:
         targets = uniform_targets(start, end, spec.num_frames, source.tick)
-    places, mask = fill_up(len(targets), spec.num_frames, spec.short)
-    return WindowPlan(window, start, end, targets, places, mask, step)
+    frame_indices, mask = fill_frames(len(targets), spec.num_frames, spec.short)
+    return WindowPlan(window, start, end, targets, frame_indices, mask, step)
 
 
 def _stepped(
@@ -188,21 +194,21 @@ def _stepped(
     span: tuple[Fraction, Fraction],
     step: float,
 ) -> list[int] | None:
-    """Moments ``step`` seconds apart; None where the video shows less of the window than that."""
-    apart = Fraction(step) / source.tick
-    if span[1] - span[0] + BORDER_TOLERANCE / source.tick < spec.num_frames * apart:
+    """Return times ``step`` seconds apart; None if the window is too short for that."""
+    ticks = Fraction(step) / source.tick
+    if span[1] - span[0] + BORDER_TOLERANCE / source.tick < spec.num_frames * ticks:
         return None
-    # As the window was asked for, not as the video's ends cut it: else its neighbour's differ.
+    # From the requested window, not the clipped one, so that neighbouring windows share times.
     first, last = (source.zero + Fraction(second) / source.tick for second in window)
-    return stepped_targets(first, last, spec.num_frames, apart, source.tick)
+    return stepped_targets(first, last, spec.num_frames, ticks, source.tick)
 
 
-def clipped(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
-    """Ticks of a window, cut at the ends of the video."""
+def clip_window(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
+    """Convert a window to ticks and clip it to the video."""
     start, end = source.span()
     if not window[0] < window[1]:
         raise UsageError(
-            f"window {window}: the start must lie before the end (seconds from the file's start)"
+            f"window {window}: the start must be before the end (seconds from the file's start)"
         )
     first = source.zero + Fraction(window[0]) / source.tick
     last = source.zero + Fraction(window[1]) / source.tick
@@ -215,10 +221,10 @@ def clipped(source: VideoSource, window: Window) -> tuple[Fraction, Fraction]:
     return max(first, Fraction(start)), min(last, Fraction(end))
 
 
-def shown_within(
+def frames_within(
     source: VideoSource, times: Sequence[int], start: Fraction, end: Fraction
 ) -> list[int]:
-    """The frame on show at ``start`` and all that follow before ``end``."""
+    """Return the times of the frame shown at ``start`` and all later ones before ``end``."""
     tolerance = BORDER_TOLERANCE / source.tick
     first = max(bisect_right(times, start + tolerance) - 1, 0)
     last = bisect_left(times, end - tolerance)

@@ -1,4 +1,4 @@
-"""Moments cut out of files: video with its sound, a moving picture, a sheet of frames."""
+"""Save a moment of a file: as a video with audio, a GIF, or a sheet of frames."""
 
 from __future__ import annotations
 
@@ -7,41 +7,37 @@ import shutil
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video import writing
-from eaglenet.video.containers import is_picture, pyav
+from eaglenet.video.containers import is_image, pyav
 from eaglenet.video.decoding import write_clip
+from eaglenet.video.images import pixels_to_image
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.sampling import clipped
+from eaglenet.video.sampling import clip_window
 from eaglenet.video.source import VideoSource, open_video
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-EXACT_ENOUGH = 0.25
-"""Seconds by which a clip that is copied, not encoded again, may begin too early."""
+MAX_EARLY_START = 0.25
+"""Seconds by which a clip that is copied, not re-encoded, may begin too early."""
 COPIED_VIDEO = ("h264", "hevc", "av1", "mpeg4")
-COPIED_SOUND = ("aac", "mp3", "ac3", "eac3", "opus")
-"""What players take out of an MP4."""
+COPIED_AUDIO = ("aac", "mp3", "ac3", "eac3", "opus")
+"""Codecs that players accept in an MP4."""
 COPIED_FROM = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
-"""Containers that say when each packet is shown."""
+"""Containers whose packets have display times."""
 GIF_RATE, GIF_SIDE = 8, 240
-"""Pictures a second, and their shorter side."""
+"""Frames per second, and their shorter side in pixels."""
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 4, 3, 180
 
 
 def save_video(source: str | Path, target: Path, start: float, end: float) -> None:
-    """``[start, end)`` seconds with sound as an MP4 that plays from its first frame.
+    """Save ``[start, end)`` seconds with audio as an MP4 that plays from its first frame.
 
-    The streams are copied where a keyframe lies at most ``EXACT_ENOUGH`` before the start and an
-    MP4 takes them; otherwise they are encoded again, and begin exactly.
+    Streams are copied if an MP4 can hold them and a keyframe is at most ``MAX_EARLY_START`` before
+    the start; otherwise they are re-encoded and begin exactly there.
     """
     with open_video(source) as opened:
-        first, last = clipped(opened, (start, end))
+        first, last = clip_window(opened, (start, end))
         keyframe = _near_keyframe(opened, first)
         if keyframe is not None:
             with contextlib.suppress(pyav().FFmpegError, ValueError), _mp4(target) as container:
@@ -52,7 +48,7 @@ def save_video(source: str | Path, target: Path, start: float, end: float) -> No
 
 @contextlib.contextmanager
 def _mp4(target: Path) -> Iterator[Any]:
-    """An output that leaves no half of a file."""
+    """Open an MP4 for writing; it is removed if the block fails."""
     options = {"movflags": "+faststart"}
     try:
         with pyav().open(str(target), "w", format="mp4", options=options) as container:
@@ -63,33 +59,33 @@ def _mp4(target: Path) -> Iterator[Any]:
 
 
 def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
-    """The keyframe to copy from; None where copying would not do."""
-    kinds = source.stream.codec_context.name, source.container.format.name
-    sound = source.container.streams.audio
-    if kinds[0] not in COPIED_VIDEO or kinds[1] not in COPIED_FROM:
+    """Return the keyframe to copy from; None if copying is not possible."""
+    codec, container = source.stream.codec_context.name, source.container.format.name
+    audio = source.container.streams.audio
+    if codec not in COPIED_VIDEO or container not in COPIED_FROM:
         return None
-    if sound and sound[0].codec_context.name not in COPIED_SOUND:
+    if audio and audio[0].codec_context.name not in COPIED_AUDIO:
         return None
     before = [time for time in source.keyframes() or () if time <= first]
-    if not before or (first - before[-1]) * source.tick > EXACT_ENOUGH:
+    if not before or (first - before[-1]) * source.tick > MAX_EARLY_START:
         return None
     return before[-1]
 
 
 def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> None:
-    """Packets from a keyframe on, as they are; times count from there."""
+    """Copy packets from a keyframe on; times count from there."""
     with contextlib.closing(source.reopened()) as again:
-        chosen = [again.stream, *again.container.streams.audio[:1]]
-        written = {stream.index: container.add_stream_from_template(stream) for stream in chosen}
+        streams = [again.stream, *again.container.streams.audio[:1]]
+        outputs = {stream.index: container.add_stream_from_template(stream) for stream in streams}
         zero, end = begin * source.tick, last * source.tick
         again.container.seek(begin, stream=again.stream)
-        open_streams = set(written)
-        for packet in again.container.demux(chosen):
+        open_streams = set(outputs)
+        for packet in again.container.demux(streams):
             if packet.dts is None or packet.pts is None:
                 continue
             number, tick = packet.stream.index, Fraction(packet.time_base)
-            # The first picture past the end closes its stream: those that come after it in the file
-            # and are shown before it refer to it.
+            # The first frame past the end closes its stream: later packets that are shown before it
+            # refer to it.
             if packet.pts * tick >= end:
                 open_streams.discard(number)
                 if not open_streams:
@@ -97,84 +93,81 @@ def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> No
             elif packet.pts * tick >= zero and number in open_streams:
                 shift = round(zero / tick)
                 packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
-                packet.stream = written[number]
+                packet.stream = outputs[number]
                 container.mux(packet)
 
 
 def save_gif(source: str | Path, target: Path, start: float, end: float) -> None:
-    """A moving picture without sound, ``GIF_RATE`` pictures a second."""
+    """Save ``[start, end)`` seconds as a GIF with ``GIF_RATE`` frames per second."""
     count = max(1, round((end - start) * GIF_RATE))
-    pictures = [_image(each) for each in _spread(source, start, end, count, GIF_SIDE)]
-    first, *rest = pictures
+    first, *rest = map(pixels_to_image, _sample_frames(source, start, end, count, GIF_SIDE))
     first.save(target, "GIF", save_all=True, append_images=rest, duration=1000 // GIF_RATE, loop=0)
 
 
 def save_sheet(source: str | Path, target: Path, start: float, end: float) -> None:
-    """Frames of the moment, in rows, as one JPEG."""
+    """Save frames of ``[start, end)`` seconds, arranged in rows, as one JPEG."""
     from PIL import Image
 
     count = SHEET_COLUMNS * SHEET_ROWS
-    pictures = [_image(each) for each in _spread(source, start, end, count, SHEET_SIDE)]
-    width, height = pictures[0].size
+    images = list(map(pixels_to_image, _sample_frames(source, start, end, count, SHEET_SIDE)))
+    width, height = images[0].size
     sheet = Image.new("RGB", (SHEET_COLUMNS * width, SHEET_ROWS * height))
-    for number, picture in enumerate(pictures):
-        sheet.paste(picture, (number % SHEET_COLUMNS * width, number // SHEET_COLUMNS * height))
+    for number, image in enumerate(images):
+        sheet.paste(image, (number % SHEET_COLUMNS * width, number // SHEET_COLUMNS * height))
     sheet.save(target, "JPEG", quality=88)
 
 
-def _spread(
+def _sample_frames(
     source: str | Path, start: float, end: float, count: int, side: int
 ) -> Iterator[Pixels]:
-    """Whole frames at the middles of ``count`` equal parts of a span."""
+    """Yield uncropped frames at the middles of ``count`` equal segments."""
     with open_video(source) as opened:
-        first, last = clipped(opened, (start, end))
-        wanted = [first + (last - first) * (2 * part + 1) / (2 * count) for part in range(count)]
+        first, last = clip_window(opened, (start, end))
+        targets = [first + (last - first) * (2 * index + 1) / (2 * count) for index in range(count)]
         for time, duration, frame in writing.frames_between(opened, first, last):
-            while wanted and time + duration > wanted[0]:
-                wanted.pop(0)
-                yield opened.picture(frame, min(side, frame.height, frame.width))
+            while targets and time + duration > targets[0]:
+                targets.pop(0)
+                yield opened.scaled_pixels(frame, min(side, frame.height, frame.width))
 
 
-def _image(picture: Pixels) -> Image:
-    from PIL import Image
-
-    return Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
-
-
-FORMS: dict[str, tuple[str, Callable[[str | Path, Path, float, float], None]]] = {
+FORMATS: dict[str, tuple[str, Callable[[str | Path, Path, float, float], None]]] = {
     "video": (".mp4", save_video),
     "gif": (".gif", save_gif),
     "sheet": (".jpg", save_sheet),
 }
-"""Name -> ending and function."""
+"""Format -> file extension and function."""
 
 
-def moment_name(source: Path, start: float, end: float, form: str = "video") -> str:
-    """A file name after the source and the time; a photograph has none and keeps its own."""
-    if form not in FORMS:
-        raise UsageError(f"clips are saved as {', '.join(FORMS)}, not as {form!r}")
-    if is_picture(source):
+def moment_name(source: Path, start: float, end: float, format: str = "video") -> str:
+    """Return a file name from the source and the time; an image keeps its name."""
+    if format not in FORMATS:
+        raise UsageError(f"cannot save clips as {format!r}; give {', '.join(FORMATS)}")
+    if is_image(source):
         return source.name
-    return f"{source.stem[:100]} {_spoken(start)}-{_spoken(end)}{FORMS[form][0]}"
+    return f"{source.stem[:100]} {_time_label(start)}-{_time_label(end)}{FORMATS[format][0]}"
 
 
-def save_moment(source: Path, target: Path, start: float, end: float, form: str = "video") -> None:
-    """Save a span of a file; a photograph is copied as it is."""
-    if is_picture(source):
+def save_moment(
+    source: Path, target: Path, start: float, end: float, format: str = "video"
+) -> None:
+    """Save ``[start, end)`` seconds of a file; an image is copied."""
+    if is_image(source):
         try:
             shutil.copyfile(source, target)
         except shutil.SameFileError:
-            raise VideoDecodeError(source, "is in that folder already; save to another") from None
+            raise VideoDecodeError(
+                source, "is already in that folder; choose another folder"
+            ) from None
         except OSError as error:
             raise VideoDecodeError(source, f"cannot be copied ({error.strerror})") from error
     else:
-        FORMS[form][1](source, target, start, end)
+        FORMATS[format][1](source, target, start, end)
 
 
-def _spoken(seconds: float) -> str:
-    """A time that may stand in the name of a file.
+def _time_label(seconds: float) -> str:
+    """Format a time for use in a file name.
 
-    >>> _spoken(3725.54)
+    >>> _time_label(3725.54)
     '1h02m05.5s'
     """
     minutes, rest = divmod(round(seconds * 10), 600)

@@ -1,4 +1,4 @@
-"""When the frames of an opened file are shown: what reads frames is handed a ``VideoSource``."""
+"""``VideoSource``: an open video that knows when its frames are shown."""
 
 from __future__ import annotations
 
@@ -19,27 +19,25 @@ from eaglenet.video import pixels
 from eaglenet.video.containers import pyav
 from eaglenet.video.limits import MAX_PACKETS
 from eaglenet.video.picking import DecodedRun, PacketSource, decode_through
-from eaglenet.video.reader import KEPT, KeptRun, OpenedVideo
+from eaglenet.video.reader import OPEN_FILES, CachedRun, Identity, VideoReader, identity_of
 
-# When the frames of a file are shown, found by reading its packets without decoding them.
-
-READABLE_PART = 0.25
-"""Share of a damaged file's declared length that must be readable."""
+MIN_READABLE_FRACTION = 0.25
+"""Fraction of a damaged file's declared length that must be readable."""
 
 
 class PacketTable(NamedTuple):
-    """Times (ticks) found by reading a file's packets without decoding them."""
+    """Times in ticks, from reading the packets of a file without decoding them."""
 
     times: list[int]
     keyframes: list[int]
     end: int
-    places: dict[int, int | None]
-    """Byte at which each keyframe lies; the first where several have one time. Empty where packets
-    have no times of their own."""
+    keyframe_offsets: dict[int, int | None]
+    """Byte offset of each keyframe by time; the first one where several share a time. Empty where
+    packets have no times."""
 
 
 class FileSource(PacketSource, Protocol):
-    """What a table is made from: an opened stream that knows its file."""
+    """An open stream that knows its file."""
 
     path: Path
 
@@ -48,20 +46,20 @@ class FileSource(PacketSource, Protocol):
         """Whether the container lists packets that lie past the end of the file."""
 
     def declared_seconds(self) -> float | None:
-        """How long the video stream says it is, where it says so."""
+        """Return the length that the video stream declares, if any."""
 
 
 def read_table(source: FileSource) -> PacketTable:
-    """Read a stream from where it is to its end."""
+    """Read the packets of a stream from its position to its end."""
     times: list[int] = []
     keyframes: list[int] = []
-    places: dict[int, int | None] = {}
+    keyframe_offsets: dict[int, int | None] = {}
     end = 0
     is_timed = True
     for count, packet in enumerate(source.packets()):
         if count >= MAX_PACKETS:
             raise VideoDecodeError(source.path, f"has more than {MAX_PACKETS} packets")
-        # In AVI the n-th frame to be decoded is not the n-th shown, but there are as many.
+        # In AVI decoding order differs from display order, but the number of frames is the same.
         time = packet.pts if source.has_times else packet.dts
         is_timed = is_timed and time is not None
         if time is None or packet.is_discard:
@@ -70,56 +68,60 @@ def read_table(source: FileSource) -> PacketTable:
         end = max(end, time + (packet.duration or 0))
         if packet.is_keyframe:
             keyframes.append(time)
-            places.setdefault(time, packet.pos)
+            keyframe_offsets.setdefault(time, packet.pos)
     if not is_timed:
         times = keyframes = [time for time, _ in decode_through(source)]
-        places = {}
+        keyframe_offsets = {}
         end = 0
     if not times:
         raise VideoDecodeError(source.path, "no frame could be read from it")
     times = sorted(times)
-    # The last frame is shown as long as the one before it, where nothing else is known.
+    # The last frame is assumed to be shown as long as the one before it.
     last = max(times[-1] - times[-2], 1) if len(times) > 1 else 1
-    return PacketTable(times, sorted(keyframes), max(end, times[-1] + last), places)
+    return PacketTable(times, sorted(keyframes), max(end, times[-1] + last), keyframe_offsets)
 
 
-def check_readable_part(source: FileSource, table: PacketTable) -> None:
-    """A file cut short stands for its readable part; one of which little is left does not."""
+def check_readable_fraction(source: FileSource, table: PacketTable) -> None:
+    """Refuse a damaged file of which little is readable; truncated files are accepted."""
     declared = source.declared_seconds()
     readable = float((table.end - table.times[0]) * source.tick)
-    if declared is not None and readable < READABLE_PART * declared and not source.is_cut_short:
+    if (
+        declared is not None
+        and readable < MIN_READABLE_FRACTION * declared
+        and not source.is_cut_short
+    ):
         raise VideoDecodeError(
-            source.path, f"damaged: only {readable:.1f} of its {declared:.1f} seconds can be read"
+            source.path, f"damaged: only {readable:.1f} of its {declared:.1f} seconds are readable"
         )
 
 
 SCAN_BYTES = 256 * 2**20
-"""Files without an index are read whole to learn their frame times only up to this size."""
+"""Files without an index are scanned for frame times only up to this size."""
 
 LONG_GAP = 300.0
-"""Seconds without a frame that split a video in two: its times jump, nothing is shown meanwhile."""
+"""Seconds without a frame after which a video counts as two spans: its times jump."""
 
 LONG_GROUP = 2000
-"""Packets after the last keyframe that are worth reading to learn where the video ends."""
+"""Maximum packets after the last keyframe to read for the exact end of a video."""
 
-LEAST_BYTES_A_SECOND = 50
+MIN_BYTES_PER_SECOND = 50
 
 LIKELY_GROUP = 10
-"""Seconds from one keyframe to the next, where only a seek would tell."""
+"""Assumed seconds between keyframes where only a seek would tell."""
 
 
-class VideoSource(OpenedVideo):
-    """An opened video stream that knows when its frames are shown, and where they lie."""
+class VideoSource(VideoReader):
+    """An open video stream that knows when its frames are shown and where they are in the file."""
 
     def __init__(self, path: str | Path, *, threads: int = 0, keep_open: bool = False) -> None:
         super().__init__(path, threads=threads, keep_open=keep_open)
         self._table: PacketTable | None = None
         self._span: tuple[int, int] | None = None
         self.is_decoded_through = False
-        """Whether all frames were found by decoding from the start, as only that tells times."""
+        """Whether frame times are known only from decoding all frames from the start."""
         self._is_listed = self._lists_most()
         self._listed = self._listed_keyframes()
-        # A whole index of an AVI knows better than reading, which passes over what it cannot read.
+        # The full index of an AVI is better than reading, which skips what it cannot read.
         self._is_fully_listed = self.container.format.name == "avi" and (
             len(self.stream.index_entries) == self.stream.frames
         )
@@ -128,47 +130,47 @@ class VideoSource(OpenedVideo):
         self.reformatter = pyav().video.reformatter.VideoReformatter()
 
     def reopened(self, threads: int = 1) -> VideoSource:
-        """The same file from its start; decoded without threads, errors tell which packet."""
+        """Open the same file again; with one thread, errors belong to the packet just sent."""
         return VideoSource(self.path, threads=threads, keep_open=self.is_kept_open)
 
     @property
     def zero(self) -> int:
-        """Tick of second 0: where the container starts, which is what players show as 0:00."""
+        """Tick of second 0: the start of the container, which players show as 0:00."""
         if self.container.format.name == "avi":
-            # Without times of its own, and a frame late by the clock of some decoders.
+            # It has no times, and some decoders are one frame late.
             return self.span()[0]
         start = Fraction(self.container.start_time or 0, 10**6) / self.tick
         own = self.stream.start_time
-        # The container's time is cut to microseconds; the stream's own is exact.
+        # The container's start is truncated to microseconds; the stream's is exact.
         if own is not None and abs(own - start) * self.tick < Fraction(1, 10**5):
             return int(own)
         return round(start)
 
     @property
     def rate(self) -> int:
-        """Whole frames a second, as OpenCV tells them; 1 where the file does not say."""
+        """Frames per second, truncated like in OpenCV; 1 if unknown."""
         return max(int(self.stream.average_rate or self.stream.guessed_rate or 1), 1)
 
     @property
     def has_times(self) -> bool:
-        """AVI holds no times of show: where frames are reordered, only decoding tells."""
+        """Whether packets have display times; an AVI with reordered frames has none."""
         return not (self.container.format.name == "avi" and self._context.has_b_frames)
 
     @property
     def is_pickable(self) -> bool:
-        """Whether frames are picked one by one.
+        """Whether frames are picked individually.
 
-        In an AVI whose index was cut off every seek reads from the start: what is decoded through
-        goes on from piece to piece instead.
+        In an AVI without an index every seek reads from the start, so that decoding all frames,
+        continued from chunk to chunk, is faster.
         """
         return self.has_times and (self.container.format.name != "avi" or self._is_listed)
 
     def _lists_most(self) -> bool:
-        """Whether an index was found in opening; more of it is gathered while reading."""
+        """Return whether opening found an index; reading adds to it."""
         return bool(10 * len(self.stream.index_entries) >= 9 * self.stream.frames)
 
     def _listed_keyframes(self) -> list[tuple[int, int]]:
-        """Times and places of an AVI's keyframes by its index, before reading adds to that."""
+        """Return the times and offsets of keyframes in an AVI's original index."""
         if self.container.format.name != "avi" or self.is_large:
             return []
         entries = self.stream.index_entries
@@ -176,30 +178,33 @@ class VideoSource(OpenedVideo):
 
     @functools.cached_property
     def is_miscounted(self) -> bool:
-        """Whether an AVI's index has other times than reading it from the start.
+        """Whether an AVI's index and reading it from the start give different times.
 
-        It has none but by counting, and either may miss frames that are damaged. Not known of large
-        files, which are not read whole: in these a damaged window may depend on the one before.
+        Both count frames, and either may miss damaged ones. Large files are not checked, since they
+        are not scanned: in these a damaged window may depend on the one before.
         """
         if not self._listed or not self.is_pickable:
             return False
-        read = [(time, place) for time, place in self.table().places.items() if place is not None]
-        if len(read) != len(self._listed):
+        offsets = self.table().keyframe_offsets
+        scanned = [(time, offset) for time, offset in offsets.items() if offset is not None]
+        if len(scanned) != len(self._listed):
             return True
         shifts = {
-            (time - listed, place - at)
-            for (time, place), (listed, at) in zip(read, self._listed, strict=True)
+            (time - listed_time, offset - listed_offset)
+            for (time, offset), (listed_time, listed_offset) in zip(
+                scanned, self._listed, strict=True
+            )
         }
         return len(shifts) > 1
 
     def declared_seconds(self) -> float | None:
-        """How long the video stream says it is, where it says so."""
+        """Return the length that the video stream declares, if any."""
         if self.stream.duration:
             return float(self.stream.duration * self.tick)
-        # Matroska writers leave the length of each stream in a tag: 00:01:02.345000000
-        parts = self.stream.metadata.get("DURATION", "").split(":")
+        # Matroska has a tag with the length of each stream: 00:01:02.345000000
+        fields = self.stream.metadata.get("DURATION", "").split(":")
         with contextlib.suppress(ValueError):
-            hours, minutes, seconds = (float(part) for part in parts)
+            hours, minutes, seconds = (float(field) for field in fields)
             return hours * 3600 + minutes * 60 + seconds
         return None
 
@@ -209,18 +214,18 @@ class VideoSource(OpenedVideo):
 
     @property
     def _index_shift(self) -> int:
-        """Indexes hold decoding times; a keyframe is shown this many ticks later."""
+        """Ticks between decoding times, which the index holds, and display times of keyframes."""
         first = self.stream.index_entries[0].timestamp
         return max(int(self.stream.start_time or 0) - int(first), 0)
 
     def span(self) -> tuple[int, int]:
-        """Ticks from the first frame's start to the last one's end."""
+        """Return the ticks of the start of the first frame and the end of the last."""
         if self._span is None:
             self._span = self._find_span()
         return self._span
 
-    def stretches(self) -> tuple[tuple[float, float], ...]:
-        """Seconds in which frames are shown: times are believed only as far as the data goes."""
+    def spans(self) -> tuple[tuple[float, float], ...]:
+        """Return the time spans with frames, in seconds, without declared times that lack data."""
         first, last = self.span()
         times = self._sparse_times(float((last - first) * self.tick))
         gap = LONG_GAP / self.tick
@@ -232,17 +237,17 @@ class VideoSource(OpenedVideo):
         zero = min(first, self.zero)
         seconds = [float((edge - zero) * self.tick) for edge in edges]
         pairs = zip(seconds[::2], seconds[1::2], strict=True)
-        found = tuple((start, max(end, start + 0.001)) for start, end in pairs)
-        # Absurd times are so large that numbers nearby are all the same.
-        return tuple(each for each in found if math.ulp(each[1]) < 0.001) or found[:1]
+        spans = tuple((start, max(end, start + 0.001)) for start, end in pairs)
+        # Absurd times are too large for neighbouring numbers to differ.
+        return tuple(span for span in spans if math.ulp(span[1]) < 0.001) or spans[:1]
 
     @property
     def _frame_ticks(self) -> int:
-        """How long a frame is shown where the next one does not tell."""
+        """Assumed display time of a frame before a gap."""
         return max(1, round(Fraction(1, 25) / self.tick))
 
     def _sparse_times(self, length: float) -> list[int]:
-        """Times of all frames, where these are so few for the length that there may be gaps."""
+        """Return the times of all frames if there are so few that gaps are possible, else none."""
         if self.is_indexed:
             entries = self.stream.index_entries
             if length <= len(entries):
@@ -260,15 +265,15 @@ class VideoSource(OpenedVideo):
             return start, max(self._end_of_index(), start + 1)
         if self.is_large and self.container.duration and self.stream.start_time is not None:
             start = self.container.start_time or 0
-            # Even a still picture takes a few bytes a second.
-            most = os.path.getsize(self.path) * 10**6 // LEAST_BYTES_A_SECOND
-            end = Fraction(start + min(self.container.duration, most), 10**6) / self.tick
+            # Even a still scene takes a few bytes per second.
+            longest = os.path.getsize(self.path) * 10**6 // MIN_BYTES_PER_SECOND
+            end = Fraction(start + min(self.container.duration, longest), 10**6) / self.tick
             return int(self.stream.start_time), round(end)
         table = self.table()
         return table.times[0], table.end
 
     def _end_of_index(self) -> int:
-        """Writers get the length of reordered, uneven streams wrong: the last packets tell it."""
+        """Return the end of the last packets; writers get the length of reordered streams wrong."""
         entries = self.stream.index_entries
         start, last = self.stream.start_time or 0, len(entries) - 1
         declared = int(start + self.stream.duration)
@@ -285,25 +290,24 @@ class VideoSource(OpenedVideo):
         return max(ends, default=declared)
 
     def table(self) -> PacketTable:
-        """Times of all frames, by reading the file once; damaged beyond use, it is refused."""
+        """Return the times of all frames by scanning the file; refuse a mostly unreadable one."""
         table = self._read_through()
-        check_readable_part(self, table)
+        check_readable_fraction(self, table)
         return table
 
     def _read_through(self) -> PacketTable:
         if self._table is None:
-            status = os.stat(self.path)
-            key = (str(self.path), status.st_ino, status.st_size, status.st_mtime_ns)
+            key = identity_of(self.path)
             if key not in _TABLES:
                 with contextlib.closing(self.reopened()) as scanner:
                     _TABLES[key] = read_table(scanner)
-                while len(_TABLES) > KEPT_TABLES:
+                while len(_TABLES) > MAX_TABLES:
                     _TABLES.pop(next(iter(_TABLES)), None)
             self._table = _TABLES[key]
         return self._table
 
     def keyframes(self) -> list[int] | None:
-        """Times of all keyframes; None where only reading a very large file could tell."""
+        """Return the times of all keyframes; None if that would take scanning a large file."""
         if self.is_indexed:
             shift = self._index_shift
             entries = self.stream.index_entries
@@ -316,7 +320,7 @@ class VideoSource(OpenedVideo):
             position = bisect_right(landmarks.keyframes, time) - 1
             return None if position < 0 else landmarks.keyframes[position]
         if not self.is_indexed and "matroska" in self.container.format.name:
-            # Its index lies at the end, and is read by the first seek.
+            # Its index is at the end of the file; the first seek reads it.
             return time - round(LIKELY_GROUP / self.tick)
         entries = self.stream.index_entries
         if not len(entries):
@@ -326,27 +330,27 @@ class VideoSource(OpenedVideo):
 
     @property
     def _is_worth_keeping(self) -> bool:
-        # Seeks find fragments of a damaged MP4 that reading does not: large ones are not read.
+        # Seeks find fragments of a damaged MP4 that reading does not; large files are not scanned.
         return super()._is_worth_keeping and not (
             self.is_large and "mp4" in self.container.format.name
         )
 
     @property
     def _landmarks(self) -> PacketTable | None:
-        """What a file without an index holds where: it is read once, if that is not once a look."""
+        """Scanned table of a file without an index, if the file stays open and is scanned once."""
         if self.is_indexed or self._is_fully_listed:
             return None
         if self._table is None and not self._is_worth_keeping:
             return None
         table = self._read_through()
-        return table if table.places else None
+        return table if table.keyframe_offsets else None
 
     def has_landed(self, packet: Any, target: int) -> bool:
         if packet.pts is None or packet.pts > target:
             return False
-        # In files whose times start anew a seek may land in another part than reading on would.
+        # In files whose times restart, a seek may land in another part than reading on would.
         landmarks = self._landmarks
-        return landmarks is None or landmarks.places.get(packet.pts) == packet.pos
+        return landmarks is None or landmarks.keyframe_offsets.get(packet.pts) == packet.pos
 
     def is_expected(self, packet: Any) -> bool:
         landmarks = self._landmarks
@@ -357,55 +361,55 @@ class VideoSource(OpenedVideo):
 
     @contextlib.contextmanager
     def decoded_run(self, target: int) -> Iterator[DecodedRun]:
-        """Frames decoded from the start on, ``target`` (a tick) among them.
+        """Yield a run of decoded frames that has not passed the tick ``target``.
 
-        Where files are kept open, a run goes on that was begun for an earlier piece.
+        Where files are kept open, it may continue a run of an earlier chunk.
         """
         if self._identity is None:
             yield DecodedRun(self)
             return
-        run = KEPT.take_run(self._identity, target)
+        run = OPEN_FILES.take_run(self._identity, target)
         if run is None:
             own = VideoSource(self.path, threads=1)
-            run = KeptRun(DecodedRun(own), own)
-        is_well = False
+            run = CachedRun(DecodedRun(own), own)
+        is_unchanged = False
         try:
             yield run.frames
-            is_well = self._identity_now() == self._identity
+            is_unchanged = self._identity_now() == self._identity
         finally:
-            if is_well:
-                KEPT.put_run(self._identity, run)
+            if is_unchanged:
+                OPEN_FILES.put_run(self._identity, run)
             else:
                 run.source.close()
 
     def seconds(self, time: int) -> float:
         return float((time - self.zero) * self.tick)
 
-    def square(self, frame: Any, spec: FrameSpec) -> pixels.Pixels:
+    def square_pixels(self, frame: Any, spec: FrameSpec) -> pixels.Pixels:
         aspect = Fraction(1) if spec.square_pixels else self.aspect
         return pixels.to_square(frame, spec.size, spec.resize, self.reformatter, aspect)
 
-    def picture(self, frame: Any, short_side: int) -> pixels.Pixels:
-        return pixels.to_picture(frame, short_side, self.reformatter, self.aspect)
+    def scaled_pixels(self, frame: Any, short_side: int) -> pixels.Pixels:
+        return pixels.to_short_side(frame, short_side, self.reformatter, self.aspect)
 
 
-KEPT_TABLES = 2
-_TABLES: dict[tuple[str, int, int, int], PacketTable] = {}
-"""Of the files read last: the pieces of a damaged film would each read it whole."""
+MAX_TABLES = 2
+_TABLES: dict[Identity, PacketTable] = {}
+"""Tables of the last files, so that the chunks of a damaged video do not each scan it."""
 
 
 @contextlib.contextmanager
 def open_video(
     path: str | Path, *, threads: int = 0, keep_open: bool = False
 ) -> Iterator[VideoSource]:
-    """Open a file's video stream; anything that goes wrong is a ``VideoDecodeError``."""
+    """Open the video stream of a file; all decoding errors become ``VideoDecodeError``."""
     source = VideoSource(path, threads=threads, keep_open=keep_open)
-    is_well = False
+    is_reusable = False
     try:
         yield source
-        is_well = True
+        is_reusable = True
     except pyav().FFmpegError as error:
         cause = getattr(error, "strerror", None) or str(error)
         raise VideoDecodeError(path, f"decoding failed ({cause})") from error
     finally:
-        source.close(is_well=is_well)
+        source.close(is_reusable=is_reusable)

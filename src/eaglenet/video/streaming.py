@@ -1,12 +1,12 @@
-"""A file as every browser plays it: a fragmented MP4, from a moment on.
+"""Convert a file to a fragmented MP4 that every browser plays, from a given second on.
 
-    python -m eaglenet.video.streaming DESCRIPTOR START PARENT
+    python -m eaglenet.video.streaming HANDLE START PARENT
 
-A process of its own, for files may be hostile: it is handed an open file and can neither name nor
-open another, its memory and time are bounded, and it dies with its parent. It imports no torch, so
-it is there at once. On its standard output comes one line of JSON (how, start; or error), then the
-MP4. Streams that browsers know are copied; then the MP4 begins at the keyframe before ``START``.
-Others are made H.264 (at most 1280 x 720) and AAC, from ``START`` exactly. Times begin at 0.
+Files may be hostile, so this runs in its own process: it inherits an open file, opens no other, has
+limited memory and CPU time, and ends with its parent. It does not import torch, so it starts fast.
+It writes one line of JSON (how, start; or error) to standard output, then the MP4. Streams that
+browsers can play are copied, from the keyframe before ``START`` on. Others are converted to H.264
+(at most 1280 x 720) and AAC, exactly from ``START`` on. Times begin at 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import json
 import os
-import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,113 +22,119 @@ from fractions import Fraction
 from typing import IO, Any
 
 from eaglenet.core.errors import VideoDecodeError
+from eaglenet.core.platform import (
+    exit_with_parent,
+    handle_to_descriptor,
+    limit_cpu_time,
+    limit_memory,
+    lower_priority,
+)
 from eaglenet.video.containers import CONTAINERS, pyav
-from eaglenet.video.limits import MAX_PIXELS, bound_memory, die_with_parent
+from eaglenet.video.limits import MAX_PIXELS
 
-# The streams of a video as an MP4 for browsers holds them: copied, or made H.264 and AAC.
-
-WIDEST, HIGHEST, FASTEST = 1280, 720, 60
-"""Pixels and frames a second that are made at most."""
+MAX_WIDTH, MAX_HEIGHT, MAX_RATE = 1280, 720, 60
+"""Pixels and frames per second of converted video."""
 ENCODER = {"preset": "ultrafast", "tune": "zerolatency", "crf": "25"}
-RATE = 48_000
+AUDIO_RATE = 48_000
 TICKS = 90_000
+"""Ticks per second of converted video."""
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A container and the streams of it that are played."""
+class Source:
+    """An open container and the streams that are played."""
 
     container: Any
     video: Any
-    sound: Any | None
+    audio: Any | None
     zero: Fraction
     """Second of the container's clock that players show as 0:00."""
 
     def seconds(self, item: Any) -> Fraction | None:
-        """When a packet or frame is shown."""
+        """Return the display time of a packet or frame."""
         if item.pts is None or item.time_base is None:
             return None
-        shown: Fraction = item.pts * item.time_base - self.zero
-        return shown
+        seconds: Fraction = item.pts * item.time_base - self.zero
+        return seconds
 
 
-def frames(packet: Any | None, stream: Any) -> list[Any]:
-    """What a packet decodes to; ``None`` asks for what is left."""
+def decode(packet: Any | None, stream: Any) -> list[Any]:
+    """Decode a packet; None drains the decoder. Broken packets give no frames."""
     try:
         return list(stream.codec_context.decode(packet))
     except pyav().FFmpegError:
         return []
 
 
-class Copied:
-    """A stream whose packets go into the MP4 as they are."""
+class StreamCopy:
+    """Copies the packets of a stream into the MP4."""
 
-    def __init__(self, opened: Opened, target: Any, source: Any, begin: Fraction) -> None:
-        self.opened, self.target, self.begin = opened, target, begin
-        self.stream = target.add_stream_from_template(source)
-        self.shift = round((begin + opened.zero) / source.time_base)
+    def __init__(self, source: Source, target: Any, stream: Any, begin: Fraction) -> None:
+        self.source, self.target, self.begin = source, target, begin
+        self.stream = target.add_stream_from_template(stream)
+        self.shift = round((begin + source.zero) / stream.time_base)
         self.last: int | None = None
-        held = getattr(source.codec_context, "has_b_frames", 0) or 0
-        self.lead = round(held / (source.average_rate or 25) / source.time_base) if held else 0
+        delay = getattr(stream.codec_context, "has_b_frames", 0) or 0
+        self.lead = round(delay / (stream.average_rate or 25) / stream.time_base) if delay else 0
 
     def take(self, packet: Any) -> None:
-        shown = self.opened.seconds(packet)
-        if shown is None or shown < self.begin:
+        seconds = self.source.seconds(packet)
+        if seconds is None or seconds < self.begin:
             return
-        # Matroska has no times of decoding; after a jump the demuxer needs a few frames to guess.
-        decoded = packet.dts
-        if decoded is None:
-            decoded = packet.pts - self.lead if self.last is None else self.last + 1
-        decoded = min(decoded, packet.pts)
-        if self.last is not None and decoded <= self.last:
+        # Matroska has no decoding times; after a seek the demuxer needs a few frames to guess them.
+        dts = packet.dts
+        if dts is None:
+            dts = packet.pts - self.lead if self.last is None else self.last + 1
+        dts = min(dts, packet.pts)
+        if self.last is not None and dts <= self.last:
             return
-        self.last = decoded
-        packet.pts, packet.dts = packet.pts - self.shift, decoded - self.shift
+        self.last = dts
+        packet.pts, packet.dts = packet.pts - self.shift, dts - self.shift
         packet.stream = self.stream
         self.target.mux(packet)
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: all packets are written."""
 
 
-class ConvertedVideo:
-    """Frames, upright and not larger than need be, as H.264."""
+class VideoConverter:
+    """Encodes upright frames, scaled down if necessary, as H.264."""
 
-    def __init__(self, opened: Opened, target: Any, begin: Fraction, turned: int) -> None:
-        self.opened, self.target, self.begin, self.turned = opened, target, begin, turned
-        self.width, self.height = _shown_size(opened.video)
-        rate = Fraction(opened.video.average_rate or 25)
-        self.stream = target.add_stream("libx264", rate=min(rate, Fraction(FASTEST)))
+    def __init__(self, source: Source, target: Any, begin: Fraction, rotation: int) -> None:
+        self.source, self.target, self.begin, self.rotation = source, target, begin, rotation
+        self.width, self.height = _output_size(source.video)
+        rate = Fraction(source.video.average_rate or 25)
+        self.stream = target.add_stream("libx264", rate=min(rate, Fraction(MAX_RATE)))
         self.stream.options = dict(ENCODER)
         self.stream.pix_fmt = "yuv420p"
-        sides = (self.width, self.height) if turned % 180 == 0 else (self.height, self.width)
+        sides = (self.width, self.height) if rotation % 180 == 0 else (self.height, self.width)
         self.stream.width, self.stream.height = sides
         self.stream.codec_context.time_base = Fraction(1, TICKS)
         # A fragment begins with a keyframe.
-        self.stream.codec_context.gop_size = max(1, round(2 * min(rate, Fraction(FASTEST))))
+        self.stream.codec_context.gop_size = max(1, round(2 * min(rate, Fraction(MAX_RATE))))
         self.graph: Any | None = None
         self.last = 0
         self.count = 0
-        self.gap = 1 / rate
-        self.closest = round(TICKS / FASTEST * 0.9)
+        self.frame_seconds = 1 / rate
+        self.min_gap = round(TICKS / MAX_RATE * 0.9)
 
     def take(self, packet: Any | None) -> None:
-        for frame in frames(packet, self.opened.video):
-            shown = self.opened.seconds(frame)
-            if shown is None:
-                shown = self.begin + self.count * self.gap
-            time = round((shown - self.begin) * TICKS)
-            if time < 0 or (self.count and time < self.last + self.closest):
+        for frame in decode(packet, self.source.video):
+            seconds = self.source.seconds(frame)
+            if seconds is None:
+                seconds = self.begin + self.count * self.frame_seconds
+            time = round((seconds - self.begin) * TICKS)
+            if time < 0 or (self.count and time < self.last + self.min_gap):
                 continue
             self.last = time
             self.count += 1
-            picture = self._turned(frame.reformat(self.width, self.height, "yuv420p"))
-            picture.pts, picture.time_base = time, Fraction(1, TICKS)
-            picture.pict_type = 0
-            self.target.mux(self.stream.encode(picture))
+            output = self._rotate(frame.reformat(self.width, self.height, "yuv420p"))
+            output.pts, output.time_base = time, Fraction(1, TICKS)
+            output.pict_type = 0
+            self.target.mux(self.stream.encode(output))
 
-    def _turned(self, frame: Any) -> Any:
-        if not self.turned:
+    def _rotate(self, frame: Any) -> Any:
+        if not self.rotation:
             return frame
         if self.graph is None:
             graph = self.graph = pyav().filter.Graph()
@@ -141,13 +146,13 @@ class ConvertedVideo:
                     time_base=Fraction(1, TICKS),
                 )
             ]
-            if self.turned == 180:
+            if self.rotation == 180:
                 steps += [graph.add("hflip"), graph.add("vflip")]
             else:
-                steps.append(graph.add("transpose", "clock" if self.turned == 90 else "cclock"))
+                steps.append(graph.add("transpose", "clock" if self.rotation == 90 else "cclock"))
             steps.append(graph.add("buffersink"))
-            for one, following in itertools.pairwise(steps):
-                one.link_to(following)
+            for step, following in itertools.pairwise(steps):
+                step.link_to(following)
             graph.configure()
         self.graph.push(frame)
         return self.graph.pull()
@@ -157,40 +162,42 @@ class ConvertedVideo:
         self.target.mux(self.stream.encode(None))
 
 
-def _shown_size(video: Any) -> tuple[int, int]:
-    """Even sides within the limits; pixels become square."""
+def _output_size(video: Any) -> tuple[int, int]:
+    """Return even sides within the limits, for square pixels."""
     context = video.codec_context
     ratio = Fraction(context.sample_aspect_ratio or 1)
-    wide = context.width * (ratio if Fraction(1, 4) <= ratio <= 4 else 1)
-    scale = min(Fraction(WIDEST) / wide, Fraction(HIGHEST, context.height), Fraction(1))
-    width, height = (max(2, int(side * scale) // 2 * 2) for side in (wide, context.height))
-    return width, height
+    width = context.width * (ratio if Fraction(1, 4) <= ratio <= 4 else 1)
+    scale = min(Fraction(MAX_WIDTH) / width, Fraction(MAX_HEIGHT, context.height), Fraction(1))
+    even_width, even_height = (
+        max(2, int(side * scale) // 2 * 2) for side in (width, context.height)
+    )
+    return even_width, even_height
 
 
-class ConvertedSound:
-    """Sound as AAC in two channels."""
+class AudioConverter:
+    """Encodes audio as stereo AAC."""
 
-    def __init__(self, opened: Opened, target: Any, begin: Fraction) -> None:
-        self.opened, self.target, self.begin = opened, target, begin
-        self.stream = target.add_stream("aac", rate=RATE)
+    def __init__(self, source: Source, target: Any, begin: Fraction) -> None:
+        self.source, self.target, self.begin = source, target, begin
+        self.stream = target.add_stream("aac", rate=AUDIO_RATE)
         self.stream.layout = "stereo"
-        self.resampler = pyav().AudioResampler(format="fltp", layout="stereo", rate=RATE)
+        self.resampler = pyav().AudioResampler(format="fltp", layout="stereo", rate=AUDIO_RATE)
         self.next: int | None = None
 
     def take(self, packet: Any | None) -> None:
-        for frame in frames(packet, self.opened.sound):
-            shown = self.opened.seconds(frame)
-            if shown is None or shown < self.begin:
+        for frame in decode(packet, self.source.audio):
+            seconds = self.source.seconds(frame)
+            if seconds is None or seconds < self.begin:
                 continue
             if self.next is None:
-                self.next = round((shown - self.begin) * RATE)
+                self.next = round((seconds - self.begin) * AUDIO_RATE)
             self._encode(self.resampler.resample(frame))
 
     def _encode(self, resampled: list[Any]) -> None:
-        for part in resampled:
-            part.pts, part.time_base = self.next, Fraction(1, RATE)
-            self.next = (self.next or 0) + part.samples
-            self.target.mux(self.stream.encode(part))
+        for chunk in resampled:
+            chunk.pts, chunk.time_base = self.next, Fraction(1, AUDIO_RATE)
+            self.next = (self.next or 0) + chunk.samples
+            self.target.mux(self.stream.encode(chunk))
 
     def finish(self) -> None:
         self.take(None)
@@ -200,29 +207,29 @@ class ConvertedSound:
 
 
 MEMORY = 2 * 2**30
-PROCESSOR_SECONDS = 3600
-"""Of one stream: an hour of work, which is longer than most films take."""
+CPU_SECONDS = 3600
+"""CPU time per stream; most films take less."""
 COPIED_VIDEO = {"h264": ("yuv420p", "yuvj420p"), "vp9": ("yuv420p",), "av1": ("yuv420p",)}
-"""Codecs that browsers play inside MP4, in these kinds of pixels."""
-COPIED_SOUND = ("aac", "mp3", "opus", "flac")
+"""Codecs that browsers play inside MP4, with their pixel formats."""
+COPIED_AUDIO = ("aac", "mp3", "opus", "flac")
 TIMED = ("matroska", "webm", "mov", "mp4", "flv")
-"""Containers that say when a frame is shown, and which frames can be begun with. In AVI only
-decoding tells the first, in transport streams the second."""
+"""Containers with display times and keyframe flags. In AVI only decoding tells the first, in
+transport streams the second."""
 STEPS_BACK = (0.0, 2.0, 10.0, 60.0)
-"""Seconds before a moment at which a frame to begin with is looked for; then from the start."""
+"""Seconds before the start at which to look for a decodable frame; then from the beginning."""
 FRAGMENTS = {
     "movflags": "frag_keyframe+empty_moov+default_base_moof",
     "frag_duration": "1000000",
     "flush_packets": "1",
 }
 MAX_ERRORS = 200
-"""Broken packets that are passed over."""
+"""Broken packets that are skipped."""
 
 
-def open_stream(file: IO[bytes]) -> Opened:
-    """The streams of an open file; anything that is no video is a ``VideoDecodeError``."""
+def open_source(file: IO[bytes]) -> Source:
+    """Open the streams of a file; raise ``VideoDecodeError`` if it is not a video."""
     av = pyav()
-    # No protocol is allowed: the open file is all there is to read.
+    # No protocol is allowed: only the open file can be read.
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "none"}
     try:
         container = av.open(file, metadata_errors="replace", options=options)
@@ -234,35 +241,35 @@ def open_stream(file: IO[bytes]) -> Opened:
         raise VideoDecodeError("file", "no video stream that can be decoded")
     video = videos[0]
     if video.codec_context.width * video.codec_context.height > MAX_PIXELS:
-        raise VideoDecodeError("file", "claims more pixels than any video has")
-    sounds = [stream for stream in container.streams.audio if stream.codec_context is not None]
+        raise VideoDecodeError("file", f"claims more than {MAX_PIXELS} pixels")
+    audios = [stream for stream in container.streams.audio if stream.codec_context is not None]
     zero = Fraction(container.start_time or 0, 10**6)
-    return Opened(container, video, sounds[0] if sounds else None, zero)
+    return Source(container, video, audios[0] if audios else None, zero)
 
 
-def can_copy(opened: Opened) -> bool:
-    """Whether browsers play the video stream as it is, once it lies in an MP4."""
-    context = opened.video.codec_context
-    names = opened.container.format.name.split(",")
+def can_copy(source: Source) -> bool:
+    """Return whether browsers can play the video stream unchanged in an MP4."""
+    context = source.video.codec_context
+    names = source.container.format.name.split(",")
     if not any(name in TIMED for name in names):
         return False
     return context.pix_fmt in COPIED_VIDEO.get(context.name.removeprefix("lib"), ())
 
 
-def seek(opened: Opened, start: float) -> None:
-    """To ``start`` in a container that was just opened."""
+def seek(source: Source, start: float) -> None:
+    """Seek to ``start`` in a container that was just opened."""
     if start <= 0:
         return
     with contextlib.suppress(pyav().FFmpegError):
-        opened.container.seek(int((start + float(opened.zero)) * 10**6))
+        source.container.seek(int((start + float(source.zero)) * 10**6))
 
 
-def packets(opened: Opened, *streams: Any) -> Iterator[Any]:
-    """Packets of these streams; broken ones are passed over."""
+def packets(source: Source, *streams: Any) -> Iterator[Any]:
+    """Yield the packets of these streams; skip broken ones."""
     errors = 0
     while errors < MAX_ERRORS:
         try:
-            for packet in opened.container.demux(*streams):
+            for packet in source.container.demux(*streams):
                 if packet.size:
                     yield packet
             return
@@ -271,94 +278,94 @@ def packets(opened: Opened, *streams: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """Where to begin reading so that a moment can be shown."""
+class StartPoint:
+    """Where to start reading, the keyframe found there, and the rotation of its frame."""
 
     position: float
     keyframe: Fraction
-    turned: int
-    """Clockwise degrees by which the stored picture is turned for show."""
+    rotation: int
+    """Clockwise degrees by which stored frames are rotated for display."""
 
 
-def beginning(file: IO[bytes], start: float) -> Beginning:
-    """The last place before ``start`` from which frames can be decoded."""
-    found: Beginning | None = None
+def find_start(file: IO[bytes], start: float) -> StartPoint:
+    """Return the last position before ``start`` from which frames can be decoded."""
+    point: StartPoint | None = None
     for position in [*(start - back for back in STEPS_BACK if back < start), 0.0]:
         file.seek(0)
-        found = _first_frame(open_stream(file), position)
-        if found is not None and found.keyframe <= start + 0.001:
-            return found
-    if found is None:
-        raise VideoDecodeError("file", "no frame of it can be decoded")
-    return found
+        point = _first_frame(open_source(file), position)
+        if point is not None and point.keyframe <= start + 0.001:
+            return point
+    if point is None:
+        raise VideoDecodeError("file", "no frame can be decoded")
+    return point
 
 
-def _first_frame(opened: Opened, position: float) -> Beginning | None:
-    seek(opened, position)
+def _first_frame(source: Source, position: float) -> StartPoint | None:
+    seek(source, position)
     keyframe: Fraction | None = None
-    with opened.container:
-        for packet in packets(opened, opened.video):
+    with source.container:
+        for packet in packets(source, source.video):
             if keyframe is None and packet.is_keyframe:
-                keyframe = opened.seconds(packet)
-            for frame in frames(packet, opened.video):
-                turned = round(-getattr(frame, "rotation", 0) / 90) % 4 * 90
-                return Beginning(position, max(keyframe or Fraction(0), Fraction(0)), turned)
+                keyframe = source.seconds(packet)
+            for frame in decode(packet, source.video):
+                rotation = round(-getattr(frame, "rotation", 0) / 90) % 4 * 90
+                return StartPoint(position, max(keyframe or Fraction(0), Fraction(0)), rotation)
     return None
 
 
 def stream(file: IO[bytes], start: float, output: IO[bytes]) -> None:
-    """Write one line of JSON and the MP4."""
+    """Write the line of JSON and the MP4."""
     try:
-        found = beginning(file, start)
+        point = find_start(file, start)
     except VideoDecodeError as error:
-        say(output, error=error.cause)
+        write_header(output, error=error.cause)
         return
     file.seek(0)
-    opened = open_stream(file)
-    is_copied = not found.turned and can_copy(opened)
-    begin = found.keyframe if is_copied else Fraction(start)
-    say(output, how="copy" if is_copied else "convert", start=round(float(begin), 3))
-    seek(opened, found.position)
+    source = open_source(file)
+    is_copied = not point.rotation and can_copy(source)
+    begin = point.keyframe if is_copied else Fraction(start)
+    write_header(output, how="copy" if is_copied else "convert", start=round(float(begin), 3))
+    seek(source, point.position)
     with pyav().open(output, "w", format="mp4", options=FRAGMENTS) as target:
-        streams = [opened.video]
-        parts: dict[int, Copied | ConvertedVideo | ConvertedSound] = {}
+        streams = [source.video]
+        outputs: dict[int, StreamCopy | VideoConverter | AudioConverter] = {}
         if is_copied:
-            parts[opened.video.index] = Copied(opened, target, opened.video, begin)
+            outputs[source.video.index] = StreamCopy(source, target, source.video, begin)
         else:
-            parts[opened.video.index] = ConvertedVideo(opened, target, begin, found.turned)
-        if opened.sound is not None:
-            streams.append(opened.sound)
-            context = opened.sound.codec_context
-            # In transport streams AAC describes itself in each packet, which an MP4 cannot.
-            if context.name in COPIED_SOUND and (context.name != "aac" or context.extradata):
-                parts[opened.sound.index] = Copied(opened, target, opened.sound, begin)
+            outputs[source.video.index] = VideoConverter(source, target, begin, point.rotation)
+        if source.audio is not None:
+            streams.append(source.audio)
+            context = source.audio.codec_context
+            # AAC in transport streams has headers in each packet, which an MP4 cannot hold.
+            if context.name in COPIED_AUDIO and (context.name != "aac" or context.extradata):
+                outputs[source.audio.index] = StreamCopy(source, target, source.audio, begin)
             else:
-                parts[opened.sound.index] = ConvertedSound(opened, target, begin)
-        for packet in packets(opened, *streams):
-            parts[packet.stream.index].take(packet)
-        for part in parts.values():
-            part.finish()
+                outputs[source.audio.index] = AudioConverter(source, target, begin)
+        for packet in packets(source, *streams):
+            outputs[packet.stream.index].take(packet)
+        for each in outputs.values():
+            each.finish()
 
 
-def say(output: IO[bytes], **values: object) -> None:
-    """The line before the MP4."""
+def write_header(output: IO[bytes], **values: object) -> None:
+    """Write the line of JSON before the MP4."""
     output.write(json.dumps(values).encode() + b"\n")
     output.flush()
 
 
 def main() -> None:
-    descriptor, start, parent = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    die_with_parent(parent)
-    os.nice(5)
-    bound_memory(MEMORY)
-    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
+    handle, start, parent = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    exit_with_parent(parent)
+    lower_priority()
+    limit_memory(MEMORY)
+    limit_cpu_time(CPU_SECONDS)
     pyav().logging.set_level(None)
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     try:
-        with os.fdopen(descriptor, "rb") as file:
+        with os.fdopen(handle_to_descriptor(handle), "rb") as file:
             stream(file, start, output)
     except BrokenPipeError:
-        os._exit(0)  # Nobody watches any more.
+        os._exit(0)  # Nobody is watching any more.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One process that works on requests: one thread, limited memory, and it dies with its parent."""
+"""A worker process: one thread, limited memory, ends with its parent. And how to talk to it."""
 
 from __future__ import annotations
 
@@ -16,55 +16,53 @@ from typing import Any, TypeVar
 import numpy as np
 
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
+from eaglenet.core.platform import exit_with_parent, limit_memory
 from eaglenet.core.process import ChildProcess, start_child
-from eaglenet.video.limits import bound_memory, die_with_parent
-from eaglenet.video.reader import KEPT
+from eaglenet.video.reader import OPEN_FILES
 
-# Objects from one process to another: tensors and arrays in them go as they are.
-
-SMALL = 4096
-"""Bytes up to which an array goes with the pickle rather than by itself."""
+MAX_INLINE_BYTES = 4096
+"""Size up to which an array is sent inside the pickle."""
 _readv: Callable[[int, list[memoryview]], int] | None = getattr(os, "readv", None)
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A pickle, and the arrays that it only names."""
+class Message:
+    """A pickle, and the arrays that it refers to."""
 
     content: bytes
     arrays: list[memoryview]
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors as the arrays they are, which can be sent as plain bytes."""
+    """Pickles tensors as arrays, which can be sent as plain bytes."""
 
     def reducer_override(self, value: Any) -> Any:
-        # Where torch was not imported nothing is a tensor, and importing it takes seconds.
+        # Without torch imported nothing is a tensor; importing it takes seconds.
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             return torch.from_numpy, (value.numpy(),)
         return NotImplemented
 
 
-def pack(value: Any) -> Packed:
-    """Raises as ``pickle`` does where something in ``value`` cannot leave its process."""
+def pack(value: Any) -> Message:
+    """Pickle ``value``; raises like ``pickle`` if that is not possible."""
     arrays: list[memoryview] = []
 
     def is_small(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes <= SMALL:
+        if buffer.raw().nbytes <= MAX_INLINE_BYTES:
             return True
         arrays.append(buffer.raw())
         return False
 
     stream = io.BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=is_small).dump(value)
-    return Packed(stream.getvalue(), arrays)
+    return Message(stream.getvalue(), arrays)
 
 
-def send(connection: Connection, packed: Packed) -> None:
-    """Write what :func:`receive` reads; ``OSError`` where nobody is there any more."""
-    connection.send((packed.content, [array.nbytes for array in packed.arrays]))
-    for array in packed.arrays:
+def send(connection: Connection, message: Message) -> None:
+    """Send a message; raises ``OSError`` if the other process has ended."""
+    connection.send((message.content, [array.nbytes for array in message.arrays]))
+    for array in message.arrays:
         if _readv is None:
             connection.send_bytes(array)
             continue
@@ -73,9 +71,9 @@ def send(connection: Connection, packed: Packed) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """The next object; ``EOFError`` or ``OSError`` where nobody is there any more."""
+    """Receive an object; raises ``EOFError`` or ``OSError`` if the other process has ended."""
     content, sizes = connection.recv()
-    # Not filled with zeros first, as a bytearray would be.
+    # A bytearray would be filled with zeros first.
     arrays = [np.empty(size, np.uint8) for size in sizes]
     for array in arrays:
         if _readv is None:
@@ -93,12 +91,12 @@ def receive(connection: Connection) -> Any:
 Request = TypeVar("Request")
 
 IDLE_SECONDS = 10.0
-"""Without a request, after which no file is kept open."""
+"""Seconds without a request after which a worker closes its open files."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes back from a worker; it keeps to itself what was asked."""
+    """A worker's answer: a result, or the reason why there is none."""
 
     result: Any = None
     reason: str | None = None
@@ -106,23 +104,23 @@ class Reply:
 
 @dataclass
 class Worker:
-    """A worker process as its parent sees it; ``item`` is what it works on, since ``began``."""
+    """A worker process; ``item`` is the number of its request, if any."""
 
     process: ChildProcess
     connection: Connection
     is_ready: bool = False
     item: int | None = None
-    began: float = 0.0
+    started_at: float = 0.0
 
 
 def start_worker(work: Callable[[Any], Any], memory: int | None) -> Worker:
-    """Start a process that does ``work`` on requests; it says when it is ready."""
+    """Start a process that runs ``work`` on requests; its first message says that it is ready."""
     child = start_child(_work, work, os.getpid(), memory)
     return Worker(child.process, child.connection)
 
 
 def end_worker(worker: Worker) -> None:
-    """End a process, by force where it does not listen."""
+    """End a process; kill it if it does not react."""
     worker.connection.close()
     worker.process.terminate()
     worker.process.join(1)
@@ -132,7 +130,7 @@ def end_worker(worker: Worker) -> None:
 
 
 def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
-    """What the work gives, or in words why it gives nothing."""
+    """Run ``work`` on a request and return its result or the reason for its failure."""
     try:
         return Reply(work(request))
     except VideoDecodeError as error:
@@ -140,46 +138,45 @@ def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
     except EagleNetError as error:
         return Reply(reason=str(error))
     except MemoryError:
-        return Reply(reason="it needs more memory than a file may have")
+        return Reply(reason="needs more memory than the limit for a file")
     except Exception as error:
-        # Nothing that one request does may end the run over all the others.
+        # One request must not end the run over all others.
         return Reply(reason=f"{type(error).__name__}: {error}")
 
 
 def next_request(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> Any:
-    """Wait for something to do; one who waits long keeps no file open meanwhile."""
+    """Wait for a request; close open files if that takes long."""
     if not connection.poll(idle_seconds):
-        KEPT.close()
+        OPEN_FILES.close()
     return connection.recv()
 
 
 def _work(
     connection: Connection, work: Callable[[Any], Any], parent: int, memory: int | None
 ) -> None:
-    """Body of a worker process: requests in, answers out, until the other side is gone."""
-    die_with_parent(parent)
-    # Ctrl-C reaches the whole group; the parent decides what becomes of the workers.
+    """Answer requests until the parent closes the connection."""
+    exit_with_parent(parent)
+    # Ctrl-C reaches all processes; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["OMP_NUM_THREADS"] = "1"  # For what the work imports later; decoding needs no torch.
+    os.environ["OMP_NUM_THREADS"] = (
+        "1"  # For libraries that the work imports; decoding does not need torch.
+    )
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     if memory is not None:
-        bound_memory(memory)
+        limit_memory(memory)
     try:
         connection.send("ready")
         while True:
             request = next_request(connection)
-            answer = attempt(work, request)
+            reply = attempt(work, request)
             try:
-                content = pack(answer)
+                message = pack(reply)
             except (pickle.PicklingError, AttributeError, TypeError) as error:
-                content = pack(Reply(reason=f"{type(error).__name__}: {error}"))
-            send(connection, content)
+                message = pack(Reply(reason=f"{type(error).__name__}: {error}"))
+            send(connection, message)
     except (EOFError, OSError):
         return
-
-
-# Calls in a process of its own: what a broken file does there ends nothing here.
 
 
 def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
@@ -187,10 +184,10 @@ def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
     return function(*arguments)
 
 
-class Isolated:
-    """Calls functions in one process of its own with limits; replaced when it dies or is slow.
+class IsolatedProcess:
+    """Calls functions in a child process with limits; a crashed or slow process is replaced.
 
-    Safe to use from several threads, which wait for each other.
+    Safe to use from several threads; calls run one after the other.
     """
 
     def __init__(self, memory: int, seconds: float) -> None:
@@ -200,9 +197,9 @@ class Isolated:
         self._worker: Worker | None = None
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``function`` gives; an error of its own, or of the limits, is an EagleNetError."""
+        """Return ``function(*arguments)``; its errors and exceeded limits become ``UsageError``."""
         with self._lock:
-            # It dies with the thread that started it, and threads of a service come and go.
+            # On Linux it ends with the thread that started it.
             if self._worker is not None and not self._worker.process.is_alive():
                 self._stop()
             if self._worker is None:
@@ -212,15 +209,15 @@ class Isolated:
             try:
                 connection.send((function, arguments))
                 if not connection.poll(self.seconds):
-                    raise EagleNetError(f"it took longer than {self.seconds:.0f} s")
-                answer: Reply = receive(connection)
+                    raise EagleNetError(f"took longer than {self.seconds:.0f} s")
+                reply: Reply = receive(connection)
             except (EagleNetError, EOFError, OSError) as error:
                 self._stop()
                 reason = str(error) if isinstance(error, EagleNetError) else "the decoder crashed"
-                raise UsageError(f"{reason}; give a smaller or another file") from None
-            if answer.reason is not None:
-                raise UsageError(answer.reason)
-            return answer.result
+                raise UsageError(f"{reason}; use a smaller or another file") from None
+            if reply.reason is not None:
+                raise UsageError(reply.reason)
+            return reply.result
 
     def close(self) -> None:
         with self._lock:

@@ -1,11 +1,11 @@
-"""Encoding, for saved clips, demo worlds and test files. Containers are opened in ``decoding``."""
+"""Encode frames and audio into open output containers."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,11 @@ from eaglenet.video.pixels import Pixels
 from eaglenet.video.sampling import BORDER_TOLERANCE
 from eaglenet.video.source import VideoSource
 
-if TYPE_CHECKING:
-    from eaglenet.video.source import VideoSource
-
-
 QUIET = {"libx265": {"x265-params": "log-level=none"}}
-"""Encoders that write to the terminal by themselves unless told not to."""
+"""Options for encoders that would write to the terminal."""
 
 FRAME_DURATION = 1 << 8
-"""AV_CODEC_FLAG_FRAME_DURATION: durations of frames reach the container."""
+"""AV_CODEC_FLAG_FRAME_DURATION: write frame durations to the container."""
 
 CLIP_OPTIONS = {"crf": "20", "preset": "veryfast"}
 
@@ -38,29 +34,29 @@ def encode(
     options: Mapping[str, str] | None,
     frame_type: Any,
 ) -> None:
-    """Encode uint8 ``frames`` into an opened output container."""
-    pictures = as_pictures(frames)
-    height, width = pictures.shape[1:3]
+    """Encode uint8 ``frames`` into an open output container."""
+    images = channels_last(frames)
+    height, width = images.shape[1:3]
     stream = container.add_stream(codec, rate=fps)
     stream.options = {**QUIET.get(codec, {}), **(options or {})}
-    # 4:2:0 chroma needs even sides; one row or column less does not show.
+    # 4:2:0 chroma needs even sides.
     stream.width, stream.height = width - width % 2, height - height % 2
     stream.pix_fmt = "yuv420p"
-    for number, picture in enumerate(pictures):
-        cut = np.ascontiguousarray(picture[: stream.height, : stream.width])
-        frame = frame_type.from_ndarray(cut, format="rgb24")
+    for number, image in enumerate(images):
+        even = np.ascontiguousarray(image[: stream.height, : stream.width])
+        frame = frame_type.from_ndarray(even, format="rgb24")
         frame.pts = number
         frame.time_base = 1 / fps
         container.mux(stream.encode(frame))
     container.mux(stream.encode(None))
 
 
-def as_pictures(frames: Any) -> Pixels:
-    """[frames, 3, height, width] or [frames, height, width, 3] as the latter.
+def channels_last(frames: Any) -> Pixels:
+    """Convert [frames, 3, height, width] to [frames, height, width, 3].
 
-    The latter may be anything of that shape that gives one frame after the other.
+    Input of the latter shape may be any object that yields one frame after the other.
     """
-    # A tensor is known by its method: importing torch for it would take seconds.
+    # Importing torch to recognise a tensor would take seconds.
     array = frames.numpy() if hasattr(frames, "numpy") else frames
     if array.ndim != 4 or array.dtype != np.uint8 or 3 not in (array.shape[1], array.shape[3]):
         raise UsageError(
@@ -68,36 +64,36 @@ def as_pictures(frames: Any) -> Pixels:
             f"not {array.dtype} {list(array.shape)}"
         )
     if len(array) == 0 or min(array.shape[2], *array.shape[1:]) < 2:
-        raise UsageError(f"a video needs frames of at least 2x2 pixels, not {list(array.shape)}")
-    pictures: Pixels = array if array.shape[3] == 3 else array.transpose(0, 2, 3, 1)
-    return pictures
+        raise UsageError(f"frames must have at least 2x2 pixels, not {list(array.shape)}")
+    images: Pixels = array if array.shape[3] == 3 else array.transpose(0, 2, 3, 1)
+    return images
 
 
-def cut(
+def encode_clip(
     source: VideoSource,
     container: Any,
     first: Fraction,
     last: Fraction,
-    add_sound: Callable[[Any], Callable[[], None]] | None = None,
+    add_audio: Callable[[Any], Callable[[], None]] | None = None,
 ) -> None:
-    """Re-encode ticks ``[first, last)``, so that the clip begins at exactly its first frame.
+    """Re-encode the ticks ``[first, last)``, so that the clip begins exactly at its first frame.
 
-    ``add_sound`` adds a stream to the container and gives the function that fills it.
+    ``add_audio`` adds a stream to the container and returns a function that fills it.
     """
     stream = fill = None
     begin = 0
     for time, duration, frame in frames_between(source, first, last):
-        picture = source.picture(frame, min(frame.width, frame.height)).transpose(1, 2, 0)
+        pixels = source.scaled_pixels(frame, min(frame.width, frame.height)).transpose(1, 2, 0)
         if stream is None:
-            height, width = (side - side % 2 for side in picture.shape[:2])
+            height, width = (side - side % 2 for side in pixels.shape[:2])
             stream = _clip_stream(container, source, height, width)
-            # All streams have to be there before the first packet is.
-            fill = add_sound(container) if add_sound is not None else None
+            # All streams must exist before the first packet.
+            fill = add_audio(container) if add_audio is not None else None
             begin = time
-        picture = np.ascontiguousarray(picture[: stream.height, : stream.width])
-        shown = type(frame).from_ndarray(picture, format="rgb24")
-        shown.pts, shown.duration, shown.time_base = time - begin, duration, source.tick
-        container.mux(stream.encode(shown))
+        pixels = np.ascontiguousarray(pixels[: stream.height, : stream.width])
+        output = type(frame).from_ndarray(pixels, format="rgb24")
+        output.pts, output.duration, output.time_base = time - begin, duration, source.tick
+        container.mux(stream.encode(output))
     if stream is None:
         raise VideoDecodeError(source.path, "no frame between the start and the end of the clip")
     container.mux(stream.encode(None))
@@ -110,7 +106,7 @@ def _clip_stream(container: Any, source: VideoSource, height: int, width: int) -
     stream = container.add_stream("libx264", rate=rate, options=dict(CLIP_OPTIONS))
     stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
     stream.time_base = stream.codec_context.time_base = source.tick
-    # Without it the last frame of a clip has no duration.
+    # Otherwise the last frame of a clip has no duration.
     stream.codec_context.flags |= FRAME_DURATION
     return stream
 
@@ -118,7 +114,7 @@ def _clip_stream(container: Any, source: VideoSource, height: int, width: int) -
 def frames_between(
     source: VideoSource, first: Fraction, last: Fraction
 ) -> Iterator[tuple[int, int, Any]]:
-    """Time, duration and picture of the frame on show at ``first`` and all that follow."""
+    """Yield time, duration and frame for the frame shown at ``first`` and all later ones."""
     tolerance = BORDER_TOLERANCE / source.tick
     shown: tuple[int, Any] | None = None
     for time, frame in decode_through(source, int(first)):
@@ -131,32 +127,30 @@ def frames_between(
         yield shown[0], max(round(last) - shown[0], 1), shown[1]
 
 
-# The sound of a part of a video, read whole and written beside new pictures.
-
 RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
-"""Samples a second that are kept; others become the last."""
-SOUND_FRAME = 1024
-"""Samples that AAC takes at once."""
-Sound = NDArray[np.float32]
+"""Sample rates that are kept; others become the last."""
+AUDIO_FRAME = 1024
+"""Samples per AAC frame."""
+Samples = NDArray[np.float32]
 """``[channels, samples]``."""
 
 
-class ReadSound:
-    """Samples of the sound of a clip, and how to write them."""
+class ClipAudio:
+    """Audio samples of a clip."""
 
-    def __init__(self, samples: Sound, rate: int, layout: str) -> None:
+    def __init__(self, samples: Samples, rate: int, layout: str) -> None:
         self.samples = samples
         self.rate = rate
         self.layout = layout
 
     def write(self, container: Any) -> Callable[[], None]:
-        """Add a stream for it; the function that is returned fills it."""
+        """Add an audio stream and return a function that fills it."""
         stream = container.add_stream("aac", rate=self.rate, layout=self.layout)
 
         def fill() -> None:
-            for start in range(0, self.samples.shape[1], SOUND_FRAME):
-                part = np.ascontiguousarray(self.samples[:, start : start + SOUND_FRAME])
-                frame = pyav().AudioFrame.from_ndarray(part, format="fltp", layout=self.layout)
+            for start in range(0, self.samples.shape[1], AUDIO_FRAME):
+                chunk = np.ascontiguousarray(self.samples[:, start : start + AUDIO_FRAME])
+                frame = pyav().AudioFrame.from_ndarray(chunk, format="fltp", layout=self.layout)
                 frame.sample_rate, frame.pts = self.rate, start
                 frame.time_base = Fraction(1, self.rate)
                 container.mux(stream.encode(frame))
@@ -165,10 +159,10 @@ class ReadSound:
         return fill
 
 
-def read_sound(source: VideoSource, first: Fraction, last: Fraction) -> ReadSound | None:
-    """The first sound of a file between two ticks of its video; None where there is none.
+def read_audio(source: VideoSource, first: Fraction, last: Fraction) -> ClipAudio | None:
+    """Read the first audio stream between two ticks of the video; None if there is none.
 
-    Each piece is put where its time says, so that gaps stay silent and nothing drifts.
+    Samples are placed by their times, so that gaps stay silent and audio does not drift.
     """
     begin, end = first * source.tick, last * source.tick
     with contextlib.closing(source.reopened()) as again:
@@ -180,7 +174,7 @@ def read_sound(source: VideoSource, first: Fraction, last: Fraction) -> ReadSoun
         layout = "mono" if stream.channels == 1 else "stereo"
         samples = np.zeros((1 if layout == "mono" else 2, int((end - begin) * rate)), np.float32)
         resampler = pyav().AudioResampler(format="fltp", layout=layout, rate=rate)
-        # Damaged sound is no reason to have no picture.
+        # Damaged audio must not prevent saving the video.
         with contextlib.suppress(pyav().FFmpegError):
             again.container.seek(int(max(begin - 1, Fraction(0)) * 10**6))
             for frame in again.container.decode(stream):
@@ -188,15 +182,14 @@ def read_sound(source: VideoSource, first: Fraction, last: Fraction) -> ReadSoun
                     continue
                 if frame.pts * Fraction(frame.time_base) >= end:
                     break
-                for piece in resampler.resample(frame):
-                    place = int((piece.pts * Fraction(piece.time_base) - begin) * rate)
-                    _put(samples, piece.to_ndarray(), place)
-        return ReadSound(samples, rate, layout)
+                for chunk in resampler.resample(frame):
+                    offset = int((chunk.pts * Fraction(chunk.time_base) - begin) * rate)
+                    _copy_samples(samples, chunk.to_ndarray(), offset)
+        return ClipAudio(samples, rate, layout)
 
 
-def _put(samples: Sound, piece: Sound, place: int) -> None:
-    """``piece`` from ``place`` on, as far as it lies inside."""
-    piece = piece[:, max(0, -place) :]
-    place = max(0, place)
-    room = samples[:, place : place + piece.shape[1]]
-    room[:] = piece[:, : room.shape[1]]
+def _copy_samples(samples: Samples, chunk: Samples, offset: int) -> None:
+    """Copy ``chunk`` to ``samples`` from ``offset`` on, clipped at both ends."""
+    chunk = chunk[:, max(0, -offset) :]
+    target = samples[:, max(0, offset) : max(0, offset) + chunk.shape[1]]
+    target[:] = chunk[:, : target.shape[1]]
