@@ -32,11 +32,18 @@ from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.methods import METHODS, Method
 from eaglenet.research.evaluation.paper import paper_tables
-from eaglenet.research.recipes.configs import HEADS
-from eaglenet.research.recipes.originals import ORIGINALS
 from eaglenet.scoring.score import score_all
 
 FRAMES, WORDS = 12, 32
+HEADS = {
+    "clip4clip-lstm": "lstm",
+    "clip4clip-transformer": "transformer",
+    "clip4clip-tight": "tight",
+}
+COMPARED = (
+    "clip4clip", "xpool", "tmass", "ts2net", "clipvip", "tvproxynet", "video_colbert", "ucofia",
+    "prost", "glscl", "tempme", "rap", "tfvl", "shenet", "drl", "wordframe",
+)  # fmt: skip
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}
 CLASSES = {
     "one vector": (
@@ -153,7 +160,7 @@ def measure_scores(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def scores_part(options: argparse.Namespace) -> list[dict[str, Any]]:
-    names = options.methods or ["eaglenet", *ORIGINALS, *HEADS]
+    names = options.methods or ["eaglenet", *COMPARED, *HEADS]
     print(
         f"{options.count:,} x {options.count:,} scores, width {options.dim}; one vector a pair "
         f"would take {4 * options.count**2 * options.dim / 2**30:.2f} GiB"

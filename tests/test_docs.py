@@ -18,8 +18,8 @@ from typer.main import get_command
 
 import eaglenet.core.types
 from eaglenet.cli.main import app
+from eaglenet.cli.options import find_recipe
 from eaglenet.methods import METHODS
-from eaglenet.research.recipes import RECIPES
 from eaglenet.research.small.run import TOWER_RECIPES
 
 ROOT = Path(__file__).parents[1]
@@ -70,11 +70,24 @@ def test_commands_and_their_options_exist(page: Path) -> None:
                 assert word.split("=")[0] in known, f"{page.name}: {' '.join(words)}: {word}"
 
 
+def axis(words: list[str], option: str) -> str:
+    return words[words.index(option) + 1] if option in words else ""
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_recipes_that_are_trained_exist(page: Path) -> None:
+def test_recipes_that_are_trained_can_be_composed(page: Path) -> None:
     for words in commands(page):
-        if words[:1] == ["train"] and len(words) > 1 and re.fullmatch(r"[a-z][\w/+-]*", words[1]):
-            assert words[1] in {*RECIPES, *TOWER_RECIPES}, f"{page.name}: {' '.join(words)}"
+        if words[:1] != ["train"] or len(words) < 2 or "--import" in words:
+            continue
+        name = words[1]
+        if not re.fullmatch(r"[a-z][\w/+-]*", name) or name in TOWER_RECIPES:
+            continue
+        if name not in METHODS and not name.startswith("table"):
+            assert page.name == "extending.md", f"{page.name}: {' '.join(words)}"
+            continue
+        variants = [words[i + 1] for i, word in enumerate(words) if word == "--variant"]
+        axes = [axis(words, option) for option in ("--data", "--tower", "--protocol")]
+        find_recipe(name, *axes, variants).resolve()
 
 
 def test_the_documents_name_commands_at_all() -> None:

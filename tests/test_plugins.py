@@ -21,7 +21,7 @@ from eaglenet.research.data.demo.dataset import render_world
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 SMALL = (
-    "method=best_frame encoder.kind=grey_clip data.options.train=16 data.options.val=8 "
+    "encoder.kind=grey_clip data.options.train=16 data.options.val=8 "
     "data.options.test=8 training.epochs=1 training.coarse_epochs=0 training.batch_size=8"
 )
 STEPS = """
@@ -102,7 +102,7 @@ def test_a_plug_in_is_trained_evaluated_indexed_and_searched_and_loads_again(
     (tmp_path / "train.tsv").write_text("a\ta red circle\n")
     (tmp_path / "a.mp4").write_bytes(b"damaged")
     commands = [
-        ["train", "demo", "--output", "run", "--device", "cpu", "--json", *settings],
+        ["train", "best_frame", "--output", "run", "--device", "cpu", "--json", *settings],
         ["evaluate", "run", "--device", "cpu", "--json"],
         ["index", "world/videos", "--store", "shelf://ours", "--model", "run", "--json",
          "--workers", "0"],

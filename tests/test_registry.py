@@ -13,7 +13,7 @@ from eaglenet.core.errors import UnknownNameError
 from eaglenet.core.registry import MAX_LISTED, Registry
 from eaglenet.encoders import ENCODERS
 from eaglenet.methods import METHODS
-from eaglenet.research.recipes import RECIPES
+from eaglenet.research.recipes import paper_recipes
 from eaglenet.scoring.fast import FAST_FORMS
 
 SOURCES = Path(__file__).parents[1] / "src" / "eaglenet"
@@ -38,8 +38,8 @@ def test_of_very_many_names_only_some_are_listed() -> None:
 
 
 def test_of_very_many_names_the_command_that_lists_them_is_told() -> None:
-    with pytest.raises(UnknownNameError, match=r"\(`eaglenet recipes` lists all \d+\)"):
-        RECIPES["nothing like any"]
+    with pytest.raises(UnknownNameError, match=r"\(`eaglenet recipes table1` lists all \d+\)"):
+        paper_recipes()["nothing like any"]
 
 
 def test_a_name_is_taken_once() -> None:

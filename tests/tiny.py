@@ -15,7 +15,7 @@ from eaglenet.research.training.config import TrainingConfig
 TEXT_DIM, FRAME_DIM, DIM, FRAMES, VIDEOS, CAPTIONS = 9, 11, 8, 5, 40, 3
 
 
-def write_features(folder: Path, *, videos: int = VIDEOS, seed: int = 0) -> Path:
+def write_features(folder: Path, *, videos: int = VIDEOS, seed: int = 0, first: int = 0) -> Path:
     """Frames and sentences of a video are noisy views of one hidden vector."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(seed)
@@ -31,7 +31,7 @@ def write_features(folder: Path, *, videos: int = VIDEOS, seed: int = 0) -> Path
     np.save(folder / "frame_features.npy", frames.astype(np.float32))
     np.save(folder / "sentence_features.npy", texts.astype(np.float32))
     index = {
-        "video_ids": [f"video{number}" for number in range(videos)],
+        "video_ids": [f"video{first + number}" for number in range(videos)],
         "frames_per_video": counts,
         "captions_per_video": [CAPTIONS] * videos,
         "captions": [[f"caption {c} of {v}" for c in range(CAPTIONS)] for v in range(videos)],

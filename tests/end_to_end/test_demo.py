@@ -156,9 +156,9 @@ def test_train_index_and_search_from_python(tmp_path: Path) -> None:
     from eaglenet.indexing.index import IndexOptions, index_videos
     from eaglenet.research.experiments.evaluation import evaluate_run
     from eaglenet.research.experiments.runs import train
-    from eaglenet.research.recipes import build_recipe
+    from eaglenet.research.recipes import Recipe
 
-    run = train(build_recipe("demo/mean").override(TINY), tmp_path / "run", device="cpu")
+    run = train(Recipe("clip4clip", "demo").build().override(TINY), tmp_path / "run", device="cpu")
     assert evaluate_run(run.folder, device="cpu").num_videos == 10
     render_world(tmp_path / "world", "test", 6)
     report = index_videos(

@@ -101,7 +101,7 @@ def test_evaluate_takes_frames_words_and_precision_from_a_converted_checkpoint(
     result = evaluation.evaluate_model("it", "folder", tmp_path / "videos", device="cpu")
     assert result.num_videos == 3
     assert (result.precision, set(tokenizer.lengths)) == ("fp16", {32})
-    assert not any("made for" in note for note in result.notes)
+    assert not any("built for" in note for note in result.notes)
     (kept,) = (tmp_path / "cache").rglob("cache.json")
     assert '"whole_rate"' in kept.read_text()
 

@@ -76,12 +76,12 @@ def test_a_run_teaches_and_a_student_learns_with_the_commands(tmp_path: Path) ->
     run("data", "demo-experts", "--output", folder, "--count", 24)
     small = ["--set", f"data.root={folder}", "--set", "data.val_videos=8", "--set",
              "training.epochs=1", "--set", "training.batch_size=16"]  # fmt: skip
-    run("train", "experts/ce", "--output", tmp_path / "teacher", *small,
+    run("train", "ce", "--data", "experts", "--output", tmp_path / "teacher", *small,
         "--set", "encoder.config.words=gpt", "--set", "encoder.config.words_dim=32")  # fmt: skip
     told = run("data", "teach", tmp_path / "teacher", "--root", folder, "--name", "gpt")
     assert "96 texts and 24 videos" in told
     assert load_expert_folder(folder).text_teachers is not None
-    run("train", "experts/teachtext", "--output", tmp_path / "student", *small)
+    run("train", "teachtext", "--data", "experts", "--output", tmp_path / "student", *small)
     log = (tmp_path / "student" / "log.jsonl").read_text()
     assert '"teachers"' in log
-    run("evaluate", tmp_path / "student")
+    run("evaluate", tmp_path / "student", "--split", "val")

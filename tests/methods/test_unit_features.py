@@ -8,15 +8,16 @@ import torch
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
-from eaglenet.research.recipes.configs import method_config
-from eaglenet.research.recipes.registry import build_recipe
+from eaglenet.research.recipes import Recipe
 
 DIM = 16
 
 
 @pytest.mark.parametrize("name", ["tmass", "eaglenet"])
 def test_scores_do_not_depend_on_the_length_of_the_towers_features(name: str) -> None:
-    config = method_config(name, dim=DIM, num_frames=3, unit_features=True)
+    names = METHODS[name].config_class.__dataclass_fields__
+    sizes = {"dim": DIM} if "dim" in names else {}
+    config = METHODS[name].config_class(**sizes, num_frames=3, unit_features=True)
     encoder = FeatureEncoder(FeatureConfig(DIM, DIM, DIM, identity=True))
     method = METHODS[name].build(config, encoder).eval()
     texts, frames = torch.randn(4, DIM), torch.randn(5, 3, DIM)
@@ -37,8 +38,13 @@ def test_scores_do_not_depend_on_the_length_of_the_towers_features(name: str) ->
     assert not torch.allclose(plain, short, atol=1e-3)
 
 
-@pytest.mark.parametrize("family", ["frames", "frames-tuned"])
-@pytest.mark.parametrize("name", ["tmass", "eaglenet", "components/frl+sigmoid"])
-def test_the_recipes_on_towers_of_small_ask_for_it(family: str, name: str) -> None:
-    config = build_recipe(f"{family}/{name}").method_config
-    assert config.unit_features
+@pytest.mark.parametrize("tower", ["small-frozen", "small"])
+@pytest.mark.parametrize(
+    ("method", "variants"),
+    [("tmass", ()), ("eaglenet", ()), ("eaglenet", ("components=frl+sigmoid",))],
+)
+def test_recipes_on_towers_of_small_scale_features(
+    tower: str, method: str, variants: tuple[str, ...]
+) -> None:
+    recipe = Recipe(method, "frames", tower, variants=variants)
+    assert recipe.build().method_config.unit_features

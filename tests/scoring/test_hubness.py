@@ -92,7 +92,7 @@ def test_evaluate_ranks_again_with_the_bias_of_the_models_own_scores() -> None:
     with torch.no_grad():
         bank = method.encode_text(method.tokenize(few))
         biased = method.score(text, video).double() + hub_bias(method.score(bank, video))
-    options = EvaluationOptions(hubness=True, bank=tuple(few))
+    options = EvaluationOptions(hubness=True, hubness_bank=tuple(few))
     result = evaluate(method, list(world.texts), clips, owners, "demo", options)
     assert result.hubness is not None
     assert result.hubness.t2v.to_dict() == retrieval_metrics(biased, owners).t2v.to_dict()
@@ -102,7 +102,7 @@ def test_the_command_takes_the_sentences_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "sentences.txt"
     file.write_text("a red circle\na blue square moves\n")
     arguments = ["evaluate", "demo", "--dataset", "demo", "--split", "val", "--json"]
-    arguments += ["--set", "val=8", "--bank"]
+    arguments += ["--set", "val=8", "--hubness-bank"]
     runner = CliRunner()
     found = runner.invoke(app, [*arguments, str(file)])
     assert found.exit_code == 0, found.output

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from eaglenet import __version__
 from eaglenet.cli import main
 from eaglenet.cli.main import app
-from eaglenet.cli.results import clock
+from eaglenet.cli.results import format_time
 from eaglenet.cli.search import read_lines
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search.engine import Engine
@@ -82,7 +82,7 @@ def test_filters_and_grouping_reach_the_engine(world: Path) -> None:
     for options in (["--after", "2999-01-01"], ["--max-duration", "1"], ["--tag", "' OR 1=1"]):
         assert json.loads(search(world, "car", "--json", *options))["hits"] == []
     nothing = search(world, "car", "--min-duration", "99")
-    assert nothing == "nothing found for 'car': none of the 2 files has at least 99 s\n"
+    assert nothing == "no results for 'car': none of the 2 files has at least 99 s\n"
 
 
 def test_several_queries_come_from_a_file(world: Path, tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_several_queries_come_from_a_file(world: Path, tmp_path: Path) -> None:
     found = json.loads(search(world, "--queries", str(queries), "--json", "-k", "1"))
     assert [entry["query"] for entry in found] == ["red car", "blue"]
     queries.write_text("\n")
-    with pytest.raises(UsageError, match="one sentence a line"):
+    with pytest.raises(UsageError, match="one text per line"):
         read_lines(queries)
 
 
-def test_pictures_videos_and_clips_are_queries_too(world: Path, tmp_path: Path) -> None:
+def test_searches_with_images_videos_and_clips(world: Path, tmp_path: Path) -> None:
     from PIL import Image
 
     Image.new("RGB", (50, 30), (0, 0, 255)).save(tmp_path / "blue.png")
@@ -138,8 +138,8 @@ def test_hits_are_saved_as_clips_and_as_a_page(world: Path, tmp_path: Path) -> N
     assert "red%20%26%20green.mp4" in html
 
 
-def test_each_sentence_has_its_own_clips(world: Path, tmp_path: Path) -> None:
-    """A clip that two sentences find is saved for both, at the moment of each."""
+def test_each_query_has_its_own_folder_of_clips(world: Path, tmp_path: Path) -> None:
+    """A clip that is a hit of two queries is saved for both, at the moment of each."""
     (tmp_path / "queries.txt").write_text("red car\nblue / sky\n")
     options = ["--queries", str(tmp_path / "queries.txt"), "--save-clips", str(tmp_path / "out")]
     found = json.loads(search(world, *options, "--json", "--padding", "0", "-k", "2"))
@@ -183,16 +183,16 @@ def test_files_and_folders_are_removed_from_a_store(world: Path, tmp_path: Path)
     assert str(unknown.exception).endswith(f"with: eaglenet store files --store {store[1]}")
     blue = world / "videos" / "blue.mp4"
     removed = runner.invoke(app, ["store", "remove", str(blue), *store])
-    assert removed.stdout == f"1 file of {tmp_path / 'store'} forgotten\n"
+    assert removed.stdout == f"removed 1 file from {tmp_path / 'store'}\n"
     assert blue.exists()
     found = runner.invoke(app, ["search", "a blue sky", "--json", *store]).stdout
     assert [Path(hit["path"]).name for hit in json.loads(found)["hits"]] == ["red & green.mp4"]
-    assert "whole: 1 clip of 1 file" in runner.invoke(app, ["store", "verify", *store]).stdout
+    assert "intact: 1 clip of 1 file" in runner.invoke(app, ["store", "verify", *store]).stdout
     removed = runner.invoke(app, ["store", "remove", str(world / "videos"), *store])
     assert "2 files" in removed.stdout  # The broken one was known too.
 
 
-def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path: Path) -> None:
+def test_saves_results_although_some_files_are_missing(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "videos", tmp_path / "videos")
     shutil.copy(tmp_path / "videos" / "red & green.mp4", tmp_path / "videos" / "a copy.mp4")
     store = ["--store", str(tmp_path / "store")]
@@ -208,7 +208,7 @@ def test_results_whose_file_is_gone_do_not_cost_the_others(world: Path, tmp_path
     assert set(hits) == {"red & green.mp4", "blue.mp4"}
     assert Path(hits["red & green.mp4"]["saved"]).is_file()
     assert hits["blue.mp4"]["saved"] is None
-    assert "found files that are not there any more: 1," in result.stderr
+    assert "1 indexed file no longer exists (first: " in result.stderr
     assert "1 result not saved" in result.stderr
 
 
@@ -285,21 +285,21 @@ def test_a_device_that_is_not_there_is_one_clear_error(world: Path, device: str)
         ["index", "x", "--store", "x", "--workers", "-1"],
     ],
 )
-def test_counts_of_nothing_are_refused(arguments: list[str]) -> None:
+def test_refuses_counts_below_one(arguments: list[str]) -> None:
     assert runner.invoke(app, arguments).exit_code == 2
 
 
-def test_words_without_quotes_are_one_sentence(world: Path) -> None:
+def test_joins_words_without_quotes(world: Path) -> None:
     assert search(world, "a", "red", "circle") == search(world, "a red circle")
     store = ["--store", str(world / "store")]
     result = runner.invoke(app, ["search", "a red circle", "a blue square", *store])
     assert isinstance(result.exception, UsageError)
-    assert "2 sentences were given" in str(result.exception)
+    assert "2 texts; search for one" in str(result.exception)
     assert "--queries FILE" in str(result.exception)
 
 
 @pytest.mark.parametrize("is_short", [False, True])
-def test_an_interrupt_is_told(
+def test_reports_an_interrupt(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_short: bool
 ) -> None:
     interrupted = typer.Typer()
@@ -310,7 +310,7 @@ def test_an_interrupt_is_told(
 
     monkeypatch.setattr(main, "app", interrupted)
     monkeypatch.setattr("sys.argv", ["eaglenet"])
-    monkeypatch.setattr(main.ShortCommand, "runs", is_short)
+    monkeypatch.setattr(main.ShortCommand, "is_running", is_short)
     monkeypatch.setattr(main, "end_short_command", sys.exit)  # it would end this process
     with pytest.raises(SystemExit) as leaving:
         main.main()
@@ -320,7 +320,7 @@ def test_an_interrupt_is_told(
     assert ("run the same command again" in told) == (not is_short)
 
 
-def test_the_version_is_told() -> None:
+def test_prints_the_version() -> None:
     result = runner.invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"eaglenet {__version__}\n")
 
@@ -328,8 +328,8 @@ def test_the_version_is_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (["search", "--store", "x"], UsageError, "nothing to search for; give words"),
-        (["search", "a", "--image", "b.png"], UsageError, "words and --image cannot be"),
+        (["search", "--store", "x"], UsageError, "nothing to search for; give one of: TEXT"),
+        (["search", "a", "--image", "b.png"], UsageError, "a text and --image cannot be"),
         (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
         (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
         (["search", "a", "--min-duration", "5", "--max-duration", "1"], UsageError, "swap"),
@@ -340,7 +340,7 @@ def test_the_version_is_told() -> None:
         (["store", "info", "--store", "/nowhere/at/all"], StoreError, "no store"),
     ],
 )
-def test_wrong_usage_is_one_clear_error(
+def test_reports_wrong_usage(
     arguments: list[str], kind: type[EagleNetError], words: str
 ) -> None:
     error = runner.invoke(app, arguments).exception
@@ -349,7 +349,7 @@ def test_wrong_usage_is_one_clear_error(
 
 
 def test_times_are_written_as_players_do() -> None:
-    assert [clock(value) for value in (0, 59.96, 61.5, 3725.5)] == [
+    assert [format_time(value) for value in (0, 59.96, 61.5, 3725.5)] == [
         "0:00.0",
         "1:00.0",
         "1:01.5",
@@ -357,7 +357,7 @@ def test_times_are_written_as_players_do() -> None:
     ]
 
 
-def test_commands_agree_on_a_store_that_nobody_named(
+def test_commands_use_the_same_default_store(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one in the user's data folder, or that of EAGLENET_STORE; each command says which."""
@@ -381,11 +381,11 @@ def test_commands_agree_on_a_store_that_nobody_named(
     assert "searched 2 clips" in runner.invoke(app, ["search", "a red car"]).stderr
 
 
-def test_options_that_go_together_say_so(world: Path) -> None:
+def test_refuses_options_that_do_not_go_together(world: Path) -> None:
     wrong = {
-        ("a car", "--save-as", "gif"): "say where: --save-clips FOLDER",
-        ("--similar", str(world / "videos" / "blue.mp4")): "to search with a file: --video",
-        ("--image", str(world / "videos" / "blue.mp4")): "to search with a video: --video",
+        ("a car", "--save-as", "gif"): "needs a folder: --save-clips FOLDER",
+        ("--similar", str(world / "videos" / "blue.mp4")): "is a file, not a clip id; use --video",
+        ("--image", str(world / "videos" / "blue.mp4")): "is a video; use --video",
         ("--queries", "nosuch.txt"): "nosuch.txt: cannot be read as a text file: no such file",
         ("--similar", "3f9c"): "ids come from search results, like 3f9c-0",
     }
@@ -401,7 +401,7 @@ def test_options_that_go_together_say_so(world: Path) -> None:
         assert "no such file" in str(result.exception)
 
 
-def test_a_saved_photograph_never_replaces_another(tmp_path: Path) -> None:
+def test_saved_image_does_not_replace_another(tmp_path: Path) -> None:
     from PIL import Image
 
     save_small_model(tmp_path / "model")
@@ -423,9 +423,8 @@ def test_a_saved_photograph_never_replaces_another(tmp_path: Path) -> None:
     assert "me.png: is in that folder already; save to another" in result.stderr
 
 
-def test_help_speaks_of_numbers_and_files_and_not_of_types() -> None:
-    """Neither `<bool>` nor `<list[str]>` tells a person anything."""
-    for command in (["search"], ["index"], ["store", "recall"], ["train"], ["recipes", "show"]):
+def test_help_names_no_python_types() -> None:
+    for command in (["search"], ["index"], ["store", "recall"], ["train"], ["recipes"]):
         shown = runner.invoke(app, [*command, "--help"]).stdout
         assert "<" not in shown, shown
         assert "TEXT" in shown or "NUMBER" in shown
@@ -441,7 +440,7 @@ def test_a_model_that_is_not_the_stores_is_refused_before_it_is_downloaded(
     def load(name: str) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("eaglenet.indexing.index.load_model", load)
+    monkeypatch.setattr("eaglenet.search.model.load_model", load)
     result = runner.invoke(app, [*command, "--model", "fast"])
     assert isinstance(result.exception, EagleNetError)
     assert "was made with model 'demo' (now 'fast'): the two do not mix" in str(result.exception)

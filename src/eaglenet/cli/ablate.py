@@ -24,7 +24,7 @@ from eaglenet.cli.options import (
     print_table,
     root_setting,
 )
-from eaglenet.cli.terminal import shown_progress
+from eaglenet.cli.terminal import show_progress
 from eaglenet.core.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def ablate(
         print_checks(check_trials(trials, device), [], seeds, as_json)
         return
     reported = split or default_split(trials[0].experiment.data)
-    with shown_progress(quiet=as_json) as announce:
+    with show_progress(quiet=as_json) as announce:
         rows = run_campaign(
             trials, range(seeds), output, split=reported, device=device, announce=announce
         )

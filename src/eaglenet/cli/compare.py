@@ -23,7 +23,7 @@ from eaglenet.cli.options import (
     print_table,
     root_setting,
 )
-from eaglenet.cli.terminal import shown_progress
+from eaglenet.cli.terminal import show_progress
 
 if TYPE_CHECKING:
     from eaglenet.research.experiments.build import ExperimentCheck
@@ -99,7 +99,7 @@ def compare(
         trials, refused = find_trials(methods, base, [*root_settings, *(settings or ())])
         print_checks(check_trials(trials, device), reasons(refused), seeds, as_json)
         return
-    with shown_progress(quiet=as_json) as announce:
+    with show_progress(quiet=as_json) as announce:
         comparison = run_comparison(
             methods,
             data,

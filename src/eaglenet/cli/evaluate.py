@@ -11,7 +11,7 @@ import typer
 from eaglenet.cli.data_options import EXAMPLE, VideoFolders
 from eaglenet.cli.data_options import Settings as DatasetSettings
 from eaglenet.cli.options import AsJson, Device
-from eaglenet.cli.terminal import shown_progress
+from eaglenet.cli.terminal import show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
 from eaglenet.core.settings import read_assignments
@@ -78,7 +78,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Print recalls in both directions, with their split, protocol and time."""
-    from eaglenet.indexing.hubness import read_file
+    from eaglenet.indexing.hubness import read_text_file
     from eaglenet.research.evaluation.metrics import EvaluationOptions
     from eaglenet.research.experiments.evaluation import (
         evaluate_model,
@@ -107,7 +107,7 @@ def evaluate(
         tuple(range(noise_seeds)),
         scores,
         hubness=hubness or hubness_bank is not None,
-        hubness_bank=read_file(hubness_bank) if hubness_bank is not None else (),
+        hubness_bank=read_text_file(hubness_bank) if hubness_bank is not None else (),
     )
     if dataset is None and features is None:
         split = evaluated_split(load_experiment(Path(run).expanduser()), split)
@@ -116,7 +116,7 @@ def evaluate(
             f"--output {output} names the test split, but {split} would be scored; add "
             f"--split test, or write evaluation-{split}.json"
         )
-    with shown_progress(quiet=as_json) as announce:
+    with show_progress(quiet=as_json) as announce:
         shared: dict[str, Any] = {
             "options": how,
             "frames": frames or (),

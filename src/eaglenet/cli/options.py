@@ -118,6 +118,6 @@ StoreName = Annotated[
         default_factory=default_store,
         show_default="in your data folder",
         metavar="FOLDER",
-        help="The store.",
+        help="Use this store.",
     ),
 ]

@@ -24,7 +24,7 @@ from eaglenet.cli.options import (
     find_experiment,
     root_setting,
 )
-from eaglenet.cli.terminal import counted, one_line, shown_progress
+from eaglenet.cli.terminal import escape_line, pluralize, show_progress
 from eaglenet.core import plugins
 from eaglenet.core.errors import UsageError, shell_quote
 
@@ -84,7 +84,7 @@ def train(
         check(experiment, device, as_json)
         return
     is_main = os.environ.get("RANK", "0") == "0"
-    with shown_progress(quiet=as_json or not is_main) as announce:
+    with show_progress(quiet=as_json or not is_main) as announce:
         run = run_training(
             experiment,
             output,
@@ -152,7 +152,7 @@ def check(experiment: Experiment, device: str, as_json: bool) -> None:
         print(json.dumps(found.to_dict(), indent=2))
         return
     for line in summary(experiment, found, str(world.device)):
-        print(one_line(line))
+        print(escape_line(line))
     print("nothing was trained (--dry-run); --json prints every setting")
 
 
@@ -164,8 +164,8 @@ def summary(experiment: Experiment, found: ExperimentCheck, device: str) -> list
     lines = [
         f"{experiment.name}: {experiment.method}, {found.parameters['trained']:,} trained "
         f"parameters, on {device}",
-        f"{counted(training.epochs, 'epoch')} in batches of {training.batch_size}, "
-        f"{counted(choice.frames.num_frames, 'frame')} of {choice.frames.size} pixels per video",
+        f"{pluralize(training.epochs, 'epoch')} in batches of {training.batch_size}, "
+        f"{pluralize(choice.frames.num_frames, 'frame')} of {choice.frames.size} pixels per video",
     ]
     for split, part in found.data.items():
         lines.append(f"{split}: {split_line(part)}")
@@ -177,5 +177,5 @@ def split_line(part: Mapping[str, Any]) -> str:
     missing = part["videos_missing"]
     first = "".join(f" (first: {name})" for name in part.get("missing_videos", [])[:1])
     note = f", {missing:,} more not found{first}" if missing else ""
-    texts, videos = counted(part["texts"], "text"), counted(part["videos_found"], "video")
+    texts, videos = pluralize(part["texts"], "text"), pluralize(part["videos_found"], "video")
     return f"{texts} of {videos}{note}"

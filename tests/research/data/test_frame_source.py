@@ -22,7 +22,7 @@ from eaglenet.research.experiments.build import build_method, default_split
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.experiments.stored_data import feature_folder
-from eaglenet.research.recipes import build_recipe
+from eaglenet.research.recipes import Recipe
 
 SMALL = [
     "data.options.towers=demo",
@@ -122,7 +122,7 @@ def test_any_model_is_evaluated_on_it(folder: Path) -> None:
 
 
 def test_a_head_trains_on_features_that_are_made_once(folder: Path, tmp_path: Path) -> None:
-    experiment = build_recipe("frames/drl").override([*SMALL, f"data.root={folder}"])
+    experiment = Recipe("drl", "frames").build().override([*SMALL, f"data.root={folder}"])
     run = train(experiment, tmp_path / "run", device="cpu")
     assert run.result["metrics"]["t2v"]["queries"] == 10
     made = feature_folder(experiment.data, "train", tmp_path / "run" / "frames")
@@ -138,7 +138,7 @@ def test_a_head_trains_on_features_that_are_made_once(folder: Path, tmp_path: Pa
 
 
 def test_methods_that_read_words_get_those_of_the_towers(folder: Path, tmp_path: Path) -> None:
-    experiment = build_recipe("frames/drl").override([*SMALL, f"data.root={folder}"])
+    experiment = Recipe("drl", "frames").build().override([*SMALL, f"data.root={folder}"])
     method = build_method(experiment)
     source = SOURCES["frames"].open(experiment.data, "val", Opening(method, tmp_path))
     model = eaglenet.load("demo")

@@ -21,7 +21,7 @@ from eaglenet.research.data import (
 from eaglenet.research.data.records import DATASETS, Split, make_split
 from eaglenet.research.data.sources import DataChoice, Opening, Source, SourceSpec, memory_source
 from eaglenet.research.experiments.build import build_method, check_data, default_split, load_source
-from eaglenet.research.recipes import build_recipe
+from eaglenet.research.recipes import Recipe
 
 COLOURS = {"a red sheet": (255, 0, 0), "a green sheet": (0, 255, 0), "a blue sheet": (0, 0, 255)}
 
@@ -50,7 +50,7 @@ def colours() -> Iterator[str]:
 
 
 def test_a_source_is_opened_by_its_name_with_the_models_tokens(colours: str) -> None:
-    experiment = build_recipe("demo").override([f"data.dataset={colours}", "data.options={}"])
+    experiment = Recipe("eaglenet", "demo").build().override([f"data.dataset={colours}", "data.options={}"])
     check_data(experiment.data)
     method = build_method(experiment)
     source = load_source(experiment.data, "train", method, cache=Path(), device=torch.device("cpu"))

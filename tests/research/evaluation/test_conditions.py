@@ -12,7 +12,7 @@ from eaglenet.research.evaluation.run_records import (
     paper_conditions,
     run_conditions,
 )
-from eaglenet.research.recipes import build_recipe
+from eaglenet.research.recipes import Recipe
 
 
 def test_every_row_before_clip_has_conditions_of_its_own() -> None:
@@ -28,20 +28,27 @@ def test_every_row_before_clip_has_conditions_of_its_own() -> None:
 
 
 def test_a_run_says_what_it_read_and_what_chose_its_epoch() -> None:
-    experts = run_conditions(build_recipe("experts/ce").to_plain(), "demo (4 texts x 2 videos)")
+    experts = run_conditions(
+        Recipe("ce", "experts").build().to_plain(), "demo (4 texts x 2 videos)"
+    )
     assert experts.features == "stored experts: colour, motion, scene, shape, sound"
     assert (experts.split, experts.selection) == ("demo (4 texts x 2 videos)", "validation")
-    released = run_conditions(build_recipe("msrvtt-b16-released").to_plain())
+    released = run_conditions(
+        Recipe("eaglenet", "msrvtt", "clip-b16", "released").build().to_plain()
+    )
     assert released.pretraining == "openai/clip-vit-base-patch16"
     assert released.selection == "TEST"
-    assert run_conditions(build_recipe("demo/ce").to_plain()).pretraining == "none"
+    assert run_conditions(Recipe("ce", "demo").build().to_plain()).pretraining == "none"
     assert run_conditions({}).features == "its tower, trained"
 
 
 def test_rows_that_differ_are_told_in_what() -> None:
-    ours = [run_conditions(build_recipe(f"experts/{name}").to_plain()) for name in ("ce", "mmt")]
+    ours = [run_conditions(Recipe(name, "experts").build().to_plain()) for name in ("ce", "mmt")]
     assert conditions_lines(ours) == []
-    mixed = [*ours, run_conditions(build_recipe("msrvtt-b16-released").to_plain())]
+    mixed = [
+        *ours,
+        run_conditions(Recipe("eaglenet", "msrvtt", "clip-b16", "released").build().to_plain()),
+    ]
     assert differing(mixed) == ["pre-training", "features", "split", "epoch chosen on"]
     (line,) = conditions_lines(mixed)
     assert line.startswith("Rows differ in pre-training, features, split and epoch chosen on")

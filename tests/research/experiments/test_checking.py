@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, EagleNetError, ModelNotFoundError
-from eaglenet.research.experiments.build import SeveralFaultsError
+from eaglenet.research.experiments.build import SeveralProblemsError
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +19,8 @@ def nothing_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
-def dry_run(recipe: str, *arguments: str) -> EagleNetError:
-    command = ["train", recipe, "--output", "run", "--dry-run", *arguments]
+def dry_run(data: str, *arguments: str) -> EagleNetError:
+    command = ["train", "eaglenet", "--data", data, "--output", "run", "--dry-run", *arguments]
     result = CliRunner().invoke(app, command)
     assert isinstance(result.exception, EagleNetError), result.output
     return result.exception
@@ -28,20 +28,22 @@ def dry_run(recipe: str, *arguments: str) -> EagleNetError:
 
 def test_missing_data_and_a_missing_model_are_told_together(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    fault = dry_run("msrvtt-b32", "--root", str(tmp_path / "empty"))
-    assert isinstance(fault, SeveralFaultsError)
+    fault = dry_run("msrvtt", "--tower", "clip-b32", "--root", str(tmp_path / "empty"))
+    assert isinstance(fault, SeveralProblemsError)
     title, captions, model = str(fault).splitlines()
-    assert title == "2 things stand in the way of this run:"
+    assert title == "cannot start: 2 problems"
     assert "MSRVTT_data.json not found; looked in" in captions
     assert "clip-vit-base-patch32" in model
     assert "--set encoder.source=FOLDER" in model
     assert "eaglenet models --download openai/clip-vit-base-patch32" in model
     assert "--model small" not in model  # `train` has no such option
-    assert "folder-small" in model  # what works without
+    assert "--data folder --tower small" in model  # works without a network
 
 
 def test_a_missing_folder_of_a_model_is_not_to_be_downloaded(tmp_path: Path) -> None:
-    fault = dry_run("msrvtt-b32", "--set", f"encoder.source={tmp_path / 'my models'}")
+    fault = dry_run(
+        "msrvtt", "--tower", "clip-b32", "--set", f"encoder.source={tmp_path / 'my models'}"
+    )
     assert f"no model '{tmp_path / 'my models'}'" in str(fault)
     assert "--set encoder.source=FOLDER" in str(fault)
     assert "--download" not in str(fault)
@@ -52,7 +54,7 @@ def test_a_missing_folder_of_a_model_is_not_to_be_downloaded(tmp_path: Path) -> 
     [([], "say it with --root FOLDER"), (["--root", "nosuch"], "--root nosuch: no such folder")],
 )
 def test_a_root_that_is_not_there_does_not_hide_the_model(arguments: list[str], told: str) -> None:
-    _, data, model = str(dry_run("folder-b32", *arguments)).splitlines()
+    _, data, model = str(dry_run("folder", *arguments)).splitlines()
     assert told in data
     assert "encoder.source" in model
 

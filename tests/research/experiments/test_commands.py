@@ -18,7 +18,7 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import EagleNetError
 from eaglenet.research.experiments.campaign import CannotRun
 from eaglenet.research.experiments.trials import Trial
-from eaglenet.research.recipes import TABLES
+from eaglenet.research.recipes import TABLES, Recipe
 from tiny import FRAME_DIM, FRAMES, TEXT_DIM, write_features
 
 SMALL = [
@@ -32,7 +32,8 @@ SMALL = [
     "training.coarse_batch_size=16",
     "training.batch_size=16",
 ]
-EAGLENET = ["method_config.dim=8", "method_config.num_candidates=2", "method_config.num_frames=5"]
+EAGLENET = ["method_config.dim=8", "method_config.num_candidates=2"]
+PLAIN = [line for line in SMALL if "coarse" not in line]
 
 
 def settings(*groups: list[str]) -> list[str]:
@@ -50,68 +51,183 @@ def invoke(*arguments: Any) -> str:
 
 def test_train_evaluate_and_resume(features: Path, tmp_path: Path) -> None:
     command = [
-        "train", "features/eaglenet", "--output", tmp_path / "run", "--device", "cpu", "--json",
+        "train", "eaglenet", "--data", "features", "--output", tmp_path / "run", "--device", "cpu",
+        "--json",
         *settings([f"data.root={features}"], SMALL, EAGLENET),
     ]  # fmt: skip
     first = json.loads(invoke(*command))
     assert json.loads(invoke(*command)) == first
-    found = json.loads(invoke("evaluate", tmp_path / "run", "--device", "cpu", "--json"))
+    evaluate = ["evaluate", tmp_path / "run", "--device", "cpu", "--split", "val"]
+    found = json.loads(invoke(*evaluate, "--json"))
     assert found["t2v"] == first["metrics"]["t2v"]
+    assert found["split"] == "val"
     other = write_features(tmp_path / "other", videos=9, seed=4)
     found = json.loads(
         invoke("evaluate", tmp_path / "run", "--features", other, "--device", "cpu", "--json")
     )
     assert found["videos_found"] == 9
-    text = invoke("evaluate", tmp_path / "run", "--device", "cpu")
+    text = invoke(*evaluate)
     assert "R@1" in text
     assert "features of" in text
     command.remove("--json")
-    assert "nothing was trained" in invoke(*command)
+    printed = invoke(*command)
+    assert "nothing was trained" in printed
+    assert "t2v on val [" in printed
+    assert "--features TEST_FOLDER" in printed
+
+
+def test_evaluate_never_takes_validation_for_test(features: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    invoke(
+        "train", "xpool", "--data", "features", "--output", run, "--device", "cpu", "--json",
+        *settings([f"data.root={features}"], SMALL),
+    )  # fmt: skip
+    evaluate = ["evaluate", run, "--device", "cpu"]
+    with pytest.raises(
+        EagleNetError, match=r"no test split; .*--features FOLDER"
+    ):
+        invoke(*evaluate)
+    with pytest.raises(EagleNetError, match="names the test split, but val would be scored"):
+        invoke(*evaluate, "--split", "val", "--output", run / "evaluation-test.json")
+    invoke(
+        "train", "xpool", "--data", "features", "--output", tmp_path / "other", "--device", "cpu",
+        *settings([f"data.root={features}", f"data.options.test_root={features}"], SMALL),
+    )  # fmt: skip
+    with pytest.raises(EagleNetError, match=r"10 of the 40 videos .* chose the epoch"):
+        invoke("evaluate", tmp_path / "other", "--device", "cpu")
+    unseen = write_features(tmp_path / "unseen", videos=6, seed=4, first=100)
+    invoke(
+        "train", "xpool", "--data", "features", "--output", tmp_path / "third", "--device", "cpu",
+        *settings([f"data.root={features}", f"data.options.test_root={unseen}"], SMALL),
+    )  # fmt: skip
+    record = json.loads(invoke("evaluate", tmp_path / "third", "--device", "cpu", "--json"))
+    assert (record["split"], record["videos_found"]) == ("test", 6)
+
+
+def test_expert_rows_ask_for_the_test_videos(tmp_path: Path) -> None:
+    with pytest.raises(EagleNetError, match=r"--set data\.options\.test_root=FOLDER"):
+        invoke("train", "table1/ce", "--root", tmp_path, "--output", tmp_path / "run")
+
+
+def test_a_finished_run_trains_on_with_more_epochs(features: Path, tmp_path: Path) -> None:
+    command = [
+        "train", "clip4clip", "--data", "features", "--output", tmp_path / "run", "--device", "cpu",
+        "--json", *settings([f"data.root={features}"], PLAIN),
+    ]  # fmt: skip
+    first = json.loads(invoke(*command))
+    invoke("evaluate", tmp_path / "run", "--split", "val", "--device", "cpu",
+           "--output", tmp_path / "run" / "evaluation-val.json")  # fmt: skip
+    more = json.loads(invoke(*command, "--set", "training.epochs=3"))
+    assert [record["epoch"] for record in more["history"]] == [1, 2, 3]
+    assert more["history"][0] == first["history"][0]
+    assert json.loads((tmp_path / "run" / "experiment.json").read_text())["training"]["epochs"] == 3
+    # Results of the shorter run are kept apart, so that nothing old passes for new.
+    archive = tmp_path / "run" / "epochs-1"
+    assert {path.name for path in archive.iterdir()} == {"result.json", "evaluation-val.json"}
+    with pytest.raises(EagleNetError, match=r"training\.epochs: 3 -> 1"):
+        invoke(*command)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("method_config.num_frames=2", "set data.frames.num_frames instead"),
+        ("method=xpool", "eaglenet train METHOD"),
+        ("training.rate_decay=0.5", "no effect: it needs training.schedule=epochs"),
+        ("training.coarse_batch_size=8", "no effect: training.coarse_epochs is 0"),
+        ("data.max_words=8", "no effect: stored features"),
+        ("encoder.source=small", "no effect: stored features"),
+    ],
+)
+def test_settings_without_effect_are_refused(setting: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(EagleNetError, match=message):
+        invoke("train", "clip4clip", "--data", "features", "--output", tmp_path / "run",
+               "--set", setting)  # fmt: skip
+
+
+def test_the_frames_of_a_method_follow_the_data() -> None:
+    shown = json.loads(invoke("recipes", "xpool", "--json", "--set", "data.frames.num_frames=2"))
+    assert shown["method_config"]["num_frames"] == shown["data"]["frames"]["num_frames"] == 2
 
 
 def test_noise_seeds_give_mean_and_spread(features: Path, tmp_path: Path) -> None:
     invoke(
-        "train", "features/tmass", "--output", tmp_path / "run", "--device", "cpu", "--json",
-        *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
+        "train", "tmass", "--data", "features", "--output", tmp_path / "run", "--device", "cpu",
+        "--json",
+        *settings([f"data.root={features}"], SMALL),
     )  # fmt: skip
     found = json.loads(
-        invoke("evaluate", tmp_path / "run", "--noise-seeds", 3, "--device", "cpu", "--json")
+        invoke(
+            "evaluate",
+            tmp_path / "run",
+            "--split",
+            "val",
+            "--noise-seeds",
+            3,
+            "--device",
+            "cpu",
+            "--json",
+        )
     )
     assert found["noise"]["seeds"] == [0, 1, 2]
     assert {"mean", "std"} <= set(found["noise"])
 
 
-def test_recipes_are_listed_and_shown() -> None:
-    listed = json.loads(invoke("recipes", "--json"))
-    assert "msrvtt-b16" in listed
-    shown = invoke("recipes", "show", "msrvtt-b16-released")
-    assert shown.startswith("# eaglenet train msrvtt-b16-released --output DIR")
-    plain = json.loads(invoke("recipes", "show", "demo", "--set", "training.epochs=9", "--json"))
+def test_recipes_list_the_axes_and_show_one() -> None:
+    axes = json.loads(invoke("recipes", "--json"))
+    assert axes["methods"]["xpool"].startswith("X-Pool")
+    assert "(approximate)" in axes["methods"]["rap"]
+    assert axes["data"]["msrvtt"]["towers"]["clip-b16"] == ["paper", "released", "original"]
+    assert axes["variants"]["eaglenet"]["edges"] == ["no-frl", "no-f2f", "full"]
+    listed = invoke("recipes").splitlines()
+    assert len(listed) < 60
+    assert max(map(len, listed)) <= 130
+    shown = invoke("recipes", "eaglenet", "--data", "msrvtt", "--protocol", "released")
+    assert shown.startswith(
+        "eaglenet train eaglenet --data msrvtt --tower clip-b16 --protocol released"
+    )
+    assert "  training.lr_encoder: 1e-06 -> 1e-07" in shown.splitlines()
+    assert "  method_config.edge_weights: 'raw' -> 'activated'" in shown.splitlines()
+    plain = json.loads(invoke("recipes", "eaglenet", "--set", "training.epochs=9", "--json"))
     assert plain["training"]["epochs"] == 9
-    assert "components/frl+eam" in invoke("recipes", "--containing", "components")
+    rows = json.loads(invoke("recipes", "table9", "--json"))
+    assert rows["table9/msrvtt/no-f2f"].endswith("--variant edges=no-f2f")
+    assert "approximate" in invoke("recipes", "table1/rap-b32")
 
 
-def test_recipes_are_an_overview_that_fits_a_screen_and_all_of_them_for_who_asks() -> None:
-    listed = json.loads(invoke("recipes", "--json"))
-    overview = invoke("recipes").splitlines()
-    assert len(overview) < 30
-    assert max(map(len, overview)) <= 100
-    assert any(line.startswith("folder ") for line in overview)
-    assert overview[-2].startswith(f"{len(listed)} recipes")
-    assert sum(int(line.split()[1]) for line in overview[:-3]) == len(listed)
-    assert all(": " in line for line in overview[:-3])  # each group is said in words
-    everything = invoke("recipes", "--all")
-    assert all(f"  {name} " in everything for name in listed)
+def test_a_row_of_the_paper_takes_other_axes() -> None:
+    shown = invoke("recipes", "table1/xpool-b16", "--protocol", "released")
+    assert shown.startswith(
+        "eaglenet train xpool --data msrvtt --tower clip-b16 --protocol released"
+    )
 
 
 def test_a_dry_run_counts_the_data_and_trains_nothing(features: Path, tmp_path: Path) -> None:
     text = invoke(
-        "train", "features/xpool", "--output", tmp_path / "run", "--dry-run", "--json",
-        *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
+        "train", "xpool", "--data", "features", "--output", tmp_path / "run", "--dry-run", "--json",
+        *settings([f"data.root={features}"], SMALL),
     )  # fmt: skip
     found = json.loads(text)
     assert found["data"]["train"]["videos_found"] == 30
+    assert found["estimate"]["num_steps"] == 10
+    assert found["estimate"]["seconds"] > 0
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["compare", "xpool", "ts2net"], ["ablate", "coefficient"]])
+def test_a_campaign_can_be_checked_without_training(
+    command: list[str], features: Path, tmp_path: Path
+) -> None:
+    extra = EAGLENET if command[0] == "ablate" else []
+    printed = invoke(
+        *command, "--data", "features", "--root", features, "--output", tmp_path / "out",
+        "--dry-run", "--device", "cpu", *settings(SMALL, extra),
+    )  # fmt: skip
+    assert "estimate: 10 steps" in printed
+    assert "nothing was trained" in printed
+    if command[0] == "compare":
+        assert "ts2net: ts2net works inside CLIP's towers" in printed
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -125,16 +241,16 @@ def test_a_dry_run_counts_the_data_and_trains_nothing(features: Path, tmp_path: 
 def test_a_dry_run_refuses_what_the_run_would_refuse(
     features: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    command = ["train", "features/xpool", "--output", tmp_path / "run", "--dry-run"]
-    command += settings([f"data.root={features}", "method_config.num_frames=5"], SMALL)
+    command = ["train", "xpool", "--data", "features", "--output", tmp_path / "run", "--dry-run"]
+    command += settings([f"data.root={features}"], SMALL)
     with pytest.raises(EagleNetError, match=message):
         invoke(*command, *arguments)
 
 
 def test_an_experiment_file_can_be_trained(features: Path, tmp_path: Path) -> None:
     saved = invoke(
-        "recipes", "show", "features/xpool", "--json",
-        *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
+        "recipes", "xpool", "--data", "features", "--json",
+        *settings([f"data.root={features}"], SMALL),
     )  # fmt: skip
     (tmp_path / "mine.json").write_text(saved)
     invoke("train", tmp_path / "mine.json", "--output", tmp_path / "run", "--device", "cpu")
@@ -144,12 +260,13 @@ def test_an_experiment_file_can_be_trained(features: Path, tmp_path: Path) -> No
 def test_compare_gives_one_table_and_says_what_cannot_run(features: Path, tmp_path: Path) -> None:
     found = json.loads(
         invoke(
-            "compare", "clip4clip,xpool", "xpool", "--dataset", "features", "--root", features,
-            "--seeds", 2, "--output", tmp_path, "--device", "cpu", "--json",
-            *settings(SMALL, ["method_config.num_frames=5"]),
+            "compare", "clip4clip", "xpool", "xpool", "ts2net", "--data", "features",
+            "--root", features, "--seeds", 2, "--output", tmp_path, "--device", "cpu", "--json",
+            *settings(SMALL),
         )
     )  # fmt: skip
-    assert [row["label"] for row in found["rows"]] == ["clip4clip", "xpool"]
+    assert [row["label"] for row in found["rows"]] == ["clip4clip", "xpool", "ts2net"]
+    assert "works inside CLIP's towers" in found["rows"][2]["cannot_run"]
     row = found["rows"][1]
     assert row["seeds"] == [0, 1]
     assert row["parameters"]["head"] > 0
@@ -165,9 +282,9 @@ def test_compare_gives_one_table_and_says_what_cannot_run(features: Path, tmp_pa
 def test_a_comparison_names_earlier_runs_that_its_table_leaves_out(
     features: Path, tmp_path: Path
 ) -> None:
-    command = ["compare", "--dataset", "features", "--root", features, "--seeds", 1]
+    command = ["compare", "--data", "features", "--root", features, "--seeds", 1]
     command += ["--output", tmp_path, "--device", "cpu"]
-    command += settings(SMALL, ["method_config.num_frames=5"])
+    command += settings(SMALL)
     assert "not in this table" not in invoke(*command, "clip4clip", "xpool")
     for _ in range(2):
         assert "not in this table: clip4clip;" in invoke(*command, "xpool")
@@ -175,7 +292,7 @@ def test_a_comparison_names_earlier_runs_that_its_table_leaves_out(
 
 
 @pytest.mark.parametrize(
-    "command", [["compare", "xpool", "--dataset"], ["ablate", "coefficient", "--world"]]
+    "command", [["compare", "xpool", "--data"], ["ablate", "coefficient", "--data"]]
 )
 def test_a_wrong_root_is_told_before_weights_are_looked_for(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +302,7 @@ def test_a_wrong_root_is_told_before_weights_are_looked_for(
 
     monkeypatch.setattr("eaglenet.encoders.loading.load_pretrained", loaded)
     with pytest.raises(EagleNetError, match="--root /nothere: no such folder"):
-        invoke(*command, "msrvtt-b16", "--root", "/nothere", "--output", tmp_path / "out")
+        invoke(*command, "msrvtt", "--root", "/nothere", "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -197,20 +314,21 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_p
         write_report,
     )
     from eaglenet.research.experiments.trials import Trial
-    from eaglenet.research.recipes.stored_features import feature_experiment
 
-    trial = Trial("ts2net", feature_experiment("ts2net"))
+    ts2net = Recipe("ts2net", "demo").build()
+    stored = Recipe("xpool", "features").build().encoder
+    trial = Trial("ts2net", dataclasses.replace(ts2net, encoder=stored))
     rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")
     assert "frozen features" in rows[0].cannot_run
     assert campaign_table(rows)[1][0] == ["ts2net", "cannot run"]
     assert "frozen features" in reasons(rows)[0]
-    write_report(tmp_path / "new", "compare", "title", rows)
+    write_report(tmp_path / "new", "compare", "title", rows, split="val")
     assert "frozen features" in (tmp_path / "new" / "compare.md").read_text()
 
 
 def test_ablate_prints_ours_beside_the_papers_numbers(features: Path, tmp_path: Path) -> None:
     text = invoke(
-        "ablate", "coefficient", "--world", "features", "--root", features, "--output", tmp_path,
+        "ablate", "coefficient", "--data", "features", "--root", features, "--output", tmp_path,
         "--device", "cpu", *settings(SMALL, EAGLENET),
     )  # fmt: skip
     assert "paper" in text
@@ -220,44 +338,46 @@ def test_ablate_prints_ours_beside_the_papers_numbers(features: Path, tmp_path: 
     assert "(ours)" in (tmp_path / "ablate.md").read_text()
 
 
-@pytest.mark.parametrize("world", ["msrvtt-b16-released", "didemo-b16-released"])
+@pytest.mark.parametrize("data", ["msrvtt", "didemo"])
 @pytest.mark.parametrize("table", ["components", "energy", "pooling", "graph", "edges"])
-def test_ablate_takes_the_worlds_of_released_settings(
-    table: str, world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ablate_takes_released_settings(
+    table: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Trial] = []
+    trained: list[Trial] = []
 
-    def noted(trials: list[Trial], *arguments: Any, **options: Any) -> list[CannotRun]:
-        asked.extend(trials)
+    def record(trials: list[Trial], *arguments: Any, **options: Any) -> list[CannotRun]:
+        trained.extend(trials)
         return [CannotRun(trial.label, "not trained here") for trial in trials]
 
-    monkeypatch.setattr("eaglenet.research.experiments.campaign.run_campaign", noted)
-    invoke("ablate", table, "--world", world, "--root", tmp_path, "--output", tmp_path / "out")
-    assert [trial.label for trial in asked] == [row.label for row in TABLES[table]]
-    for trial in asked:
-        assert trial.experiment.name.startswith(f"{world}/{table}/")
+    monkeypatch.setattr("eaglenet.research.experiments.campaign.run_campaign", record)
+    invoke("ablate", table, "--data", data, "--protocol", "released", "--root", tmp_path,
+           "--output", tmp_path / "out")  # fmt: skip
+    assert [trial.label for trial in trained] == list(TABLES[table])
+    for trial in trained:
+        assert trial.experiment.name.startswith(f"eaglenet/{data}/clip-b16/released/{table}=")
         assert trial.experiment.training.select == "test"
-    dataset = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}[world.partition("-")[0]]
-    assert dataset in paper_numbers(table, asked[0].label, world)
+    dataset = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}[data]
+    assert dataset in paper_numbers(table, trained[0].label, data)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "msrvtt-b61", "--output", "x"], "did you mean"),
+        (["train", "eaglenett", "--output", "x"], "did you mean 'eaglenet'"),
+        (["train", "table1/xpol-b16", "--output", "x"], "did you mean"),
         (["ablate", "colour", "--output", "x"], "unknown table"),
-        (["ablate", "energy", "--world", "moon", "--output", "x"], "known: demo, features"),
+        (["ablate", "energy", "--data", "moon", "--output", "x"], "choose one of demo, folder"),
         (["compare", "nonsense", "--output", "x"], "unknown method"),
-        (["compare", ",", "--output", "x"], "no method to compare on demo: none given"),
-        (["compare", "xpool", "--dataset", "moon", "--output", "x"], "choose one of demo, didemo"),
+        (["compare", "xpool", "--data", "moon", "--output", "x"], "choose one of demo, folder"),
         (
-            ["compare", "xpool-original", "--dataset", "didemo-b16", "--output", "x"],
-            "original given",
+            ["compare", "xpool:protocol=original", "--data", "didemo", "--output", "x"],
+            "no method to compare on didemo: .*published no settings",
         ),
         (["evaluate", "x", "--features", "f", "--split", "test"], "leave out --split"),
         (["evaluate", "x", "--root", "f"], "--root belongs to --dataset"),
         (["evaluate", "nowhere"], "no such run folder.*--dataset"),
-        (["recipes", "--containing", "moon"], "none of the .* recipes has 'moon'"),
+        (["recipes", "moon"], "unknown method 'moon'"),
+        (["train", "x.json", "--data", "demo", "--output", "x"], "change it with --set"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], message: str) -> None:
@@ -270,7 +390,14 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
-    command += ["train", "features/clip4clip", "--output", str(tmp_path / "file" / "run")]
+    command += [
+        "train",
+        "clip4clip",
+        "--data",
+        "features",
+        "--output",
+        str(tmp_path / "file" / "run"),
+    ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
     assert "a folder is needed there" in result.stderr
@@ -282,9 +409,9 @@ def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(
 ) -> None:
     log = tmp_path / "run" / "log.jsonl"
     command = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
-    command += ["train", "features/clip4clip", "--output", str(tmp_path / "run")]
+    command += ["train", "clip4clip", "--data", "features", "--output", str(tmp_path / "run")]
     command += ["--device", "cpu", *settings([f"data.root={features}"], SMALL)]
-    command += settings(["method_config.num_frames=5", "training.epochs=100000"])
+    command += settings(["training.epochs=100000"])
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not (log.exists() and '"event": "step"' in log.read_text()):
         time.sleep(0.05)
@@ -300,11 +427,12 @@ def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(
 def test_scores_of_a_run_can_be_written_and_post_processed(features: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     invoke(
-        "train", "features/clip4clip", "--output", run, "--device", "cpu",
-        *settings([f"data.root={features}", "method_config.num_frames=5"], SMALL),
+        "train", "clip4clip", "--data", "features", "--output", run, "--device", "cpu",
+        *settings([f"data.root={features}"], SMALL),
     )  # fmt: skip
     file = tmp_path / "sim.npy"
-    record = json.loads(invoke("evaluate", run, "--device", "cpu", "--scores", file, "--json"))
+    evaluate = ["evaluate", run, "--split", "val", "--device", "cpu", "--scores"]
+    record = json.loads(invoke(*evaluate, file, "--json"))
     metrics = json.loads(
         invoke(
             "metrics", file, "--video-of-text", tmp_path / "sim.videos.npy", "--dual-softmax",
@@ -315,16 +443,25 @@ def test_scores_of_a_run_can_be_written_and_post_processed(features: Path, tmp_p
     assert metrics["v2t"] == record["v2t"]
     assert "dual_softmax" in metrics
     with pytest.raises(EagleNetError, match=r"ends in \.npy"):
-        invoke("evaluate", run, "--device", "cpu", "--scores", tmp_path / "sim.csv")
+        invoke(*evaluate, tmp_path / "sim.csv")
 
 
 def test_a_train_command_without_a_terminal_says_where_it_is(
     features: Path, tmp_path: Path
 ) -> None:
-    command = ["train", "features/xpool", "--output", str(tmp_path / "run"), "--device", "cpu"]
-    command += settings([f"data.root={features}"], SMALL, ["method_config.num_frames=5"])
+    command = [
+        "train",
+        "xpool",
+        "--data",
+        "features",
+        "--output",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+    ]
+    command += settings([f"data.root={features}"], SMALL)
     told = CliRunner().invoke(app, command).stderr.splitlines()
-    assert told == ["features/xpool: step 0 of 10", told[1]]
+    assert told == ["xpool/features: step 0 of 10", told[1]]
     assert "epoch 2: t2v R@1" in told[1]
 
 
@@ -357,9 +494,9 @@ def test_a_split_that_the_run_knows_is_said_beside_its_score(
     features: Path, tmp_path: Path
 ) -> None:
     invoke(
-        "train", "features/xpool", "--output", tmp_path / "run", "--device", "cpu",
-        *settings([f"data.root={features}"], SMALL, ["method_config.num_frames=5"]),
+        "train", "xpool", "--data", "features", "--output", tmp_path / "run", "--device", "cpu",
+        *settings([f"data.root={features}"], SMALL),
     )  # fmt: skip
     command = ["evaluate", tmp_path / "run", "--device", "cpu"]
     assert "the run was trained on this split" in invoke(*command, "--split", "train")
-    assert "this split chose the epoch" in invoke(*command)
+    assert "this split chose the epoch" in invoke(*command, "--split", "val")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.core.errors import ConfigError
 from eaglenet.research.experiments.build import build_method
-from eaglenet.research.recipes import build_recipe
+from eaglenet.research.recipes import Recipe
 
 
 def run(*arguments: object) -> str:
@@ -23,9 +24,9 @@ def run(*arguments: object) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of the demo world's experts."""
-    place = tmp_path_factory.mktemp("experts") / "demo"
-    run("data", "demo-experts", "--output", place, "--count", 24)
-    return place
+    output = tmp_path_factory.mktemp("experts") / "demo"
+    run("data", "demo-experts", "--output", output, "--count", 24)
+    return output
 
 
 SMALL = ["--set", "data.val_videos=8", "--set", "training.epochs=1", "--set",
@@ -38,7 +39,7 @@ OLD = ("ce", "mmt", "t2vlad", "hit", "teachtext", "hgr", "supportset")
 def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
     folder: Path, tmp_path: Path
 ) -> None:
-    told = run("compare", *OLD, "clip4clip", "--dataset", "experts", "--root", folder,
+    told = run("compare", *OLD, "clip4clip", "--data", "experts", "--root", folder,
                "--output", tmp_path, *SMALL)  # fmt: skip
     assert "Rows differ in features: compare only those that agree." in " ".join(told.split())
     text = (tmp_path / "compare.md").read_text()
@@ -54,15 +55,27 @@ def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
 def test_a_folder_of_other_experts_is_told_what_to_set(folder: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(
         app,
-        ["train", "msrvtt-experts/ce", "--set", f"data.root={folder}", "--output", str(tmp_path)],
+        [
+            "train",
+            "ce",
+            "--data",
+            "msrvtt",
+            "--set",
+            f"data.root={folder}",
+            "--set",
+            f"data.options.test_root={folder}",
+            "--output",
+            str(tmp_path),
+        ],
     )
     assert "encoder.config.experts=" in str(result.exception)
-    wrong = ["train", "experts/ce", "--set", f"data.root={folder}", "--set",
+    wrong = ["train", "ce", "--data", "experts", "--set", f"data.root={folder}", "--set",
              "encoder.config.words_dim=9", "--output", str(tmp_path)]  # fmt: skip
     assert "encoder.config.words_dim=24" in str(CliRunner().invoke(app, wrong).exception)
 
 
 def test_a_method_that_reads_no_experts_says_so() -> None:
-    experiment = build_recipe("experts/ce").override(["method=xpool"])
+    xpool = Recipe("xpool", "experts").build()
+    experiment = dataclasses.replace(xpool, encoder=Recipe("ce", "experts").build().encoder)
     with pytest.raises(ConfigError, match=r"encoder\.kind=features"):
         build_method(experiment)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eaglenet.core.errors import UsageError
+from eaglenet.methods import METHODS
 from eaglenet.research.evaluation.bootstrap import read_ranks
 from eaglenet.research.evaluation.report import write_report
 from eaglenet.research.experiments.campaign import (
@@ -26,7 +27,8 @@ from tiny import tiny_experiment
 def trial(features: Path, label: str = "tiny", **training: object) -> Trial:
     """EagleNet without its costly parts, one epoch."""
     experiment = tiny_experiment(features, **{"epochs": 1, **training})
-    return Trial(label, experiment.override(["method=clip4clip", "method_config.num_frames=5"]))
+    config = METHODS["clip4clip"].config_class(num_frames=experiment.data.frames.num_frames)
+    return Trial(label, dataclasses.replace(experiment, method="clip4clip", method_config=config))
 
 
 def test_a_search_takes_two_values_or_more() -> None:
@@ -64,7 +66,7 @@ def test_rows_have_ranks_differences_and_seconds(features: Path, tmp_path: Path)
     assert timed[0].pair_seconds["70"] > 0
     written = write_report([tmp_path], tmp_path / "report")
     text = written.markdown.read_text()
-    assert "Differences (val)" in text
+    assert "Differences on the validation split" in text
     assert "Paired bootstrap" in text
 
 

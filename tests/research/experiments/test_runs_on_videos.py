@@ -84,7 +84,15 @@ def test_a_split_of_a_few_videos_is_remarked_on(
 def test_a_recipe_is_checked_on_own_data_as_the_documentation_says(
     videos: Path, tmp_path: Path
 ) -> None:
-    command = ["train", "demo", "--output", str(tmp_path / "run"), "--dry-run"]
+    command = [
+        "train",
+        "eaglenet",
+        "--data",
+        "demo",
+        "--output",
+        str(tmp_path / "run"),
+        "--dry-run",
+    ]
     for setting in ("data.dataset=folder", f"data.root={videos}", "data.options={}"):
         command += ["--set", setting]
     told = CliRunner().invoke(app, [*command, "--set", "training.batch_size=8"])
@@ -151,13 +159,13 @@ def test_any_model_is_evaluated_on_any_dataset(
     assert (result.num_videos, result.num_texts) == (6, 24)
     assert list((tmp_path / "cache").rglob("frames.bin"))
     assert (result.precision, result.notes) == ("fp32", result.notes)
-    assert not any("made for" in note for note in result.notes)
+    assert not any("built for" in note for note in result.notes)
     other = evaluate_model(
         str(run.folder), "folder", str(videos), split="val", device="cpu",
         frames=["sampling=whole_rate", "square_pixels=true"],
         options=EvaluationOptions(precision="fp16"),
     )  # fmt: skip
-    assert [note.split("made for: ")[1] for note in other.notes if "made for" in note] == [
+    assert [note.split("built for: ")[1] for note in other.notes if "built for" in note] == [
         "sampling: 'uniform' -> 'whole_rate'",
         "square_pixels: False -> True",
     ]
@@ -172,7 +180,7 @@ def test_a_run_is_evaluated_on_other_frames_and_says_so(videos: Path, tmp_path: 
     command = ["evaluate", str(run.folder), "--split", "val", "--json", "--frames", "short=mask"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     notes = json.loads(result.stdout)["notes"]
-    assert any("made for: short: 'repeat' -> 'mask'" in note for note in notes)
+    assert any("built for: short: 'repeat' -> 'mask'" in note for note in notes)
 
 
 @decoded_here

@@ -1,12 +1,13 @@
-"""Every recipe builds, travels through JSON, and takes a step with shrunken towers."""
+"""Every composition builds, travels through JSON, and takes a step with shrunken towers."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,18 +21,17 @@ from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import ExpertConfig, FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
-from eaglenet.methods.eaglenet import build
+from eaglenet.methods.eaglenet import build as build_eaglenet
 from eaglenet.methods.eaglenet_config import EagleNetConfig
 from eaglenet.research.data.role_graphs import role_graphs
 from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.research.experiments import build as building
-from eaglenet.research.experiments.build import build_method
+from eaglenet.research.experiments.build import build_method, default_split
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
-from eaglenet.research.recipes import RECIPES, TABLES, build_recipe
-from eaglenet.research.recipes.benchmarks import DATASETS, num_frames, released_training
-from eaglenet.research.recipes.originals import ORIGINALS, PAPER_CHANGES
-from eaglenet.research.recipes.registry import add_recipe
-from eaglenet.research.recipes.stored_features import NEED_EXPERTS, NEED_IDS, NEED_TOWERS
+from eaglenet.research.recipes import DATA, TABLES, VARIANTS, Recipe
+from eaglenet.research.recipes.authors import MASKS_FRAMES, ORIGINALS
+from eaglenet.research.recipes.benchmarks import METHOD_TRAINING
+from eaglenet.research.recipes.recipe import INSIDE_CLIP, INSIDE_TOWERS
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
     build_optimizer,
@@ -42,7 +42,38 @@ from eaglenet.research.training.optimizer import (
 from eaglenet.research.training.step import StepOptions, training_losses
 
 DIM, FRAMES, WORDS, PAIRS = 8, 3, 7, 5
-WORLDS = ("didemo-b16", "msrvtt-b16-released", "didemo-b16-released", "demo", "features")
+DATASETS = ("msrvtt", "didemo", "msvd", "vatex")
+CELLS = [
+    (data, tower, protocol)
+    for data, axis in DATA.items()
+    for tower, protocols in axis.towers.items()
+    for protocol in protocols
+]
+"""Every (data, tower, protocol)."""
+
+
+def build(
+    method: str, data: str, tower: str = "", protocol: str = "", *variants: str
+) -> Experiment:
+    return Recipe(method, data, tower, protocol, variants).build()
+
+
+def builds(data: str, tower: str, protocol: str) -> Iterator[Experiment]:
+    """Every method and every variant of it that can be combined with a cell."""
+    for method in METHODS:
+        variants = [
+            f"{name}={value}"
+            for name, values in VARIANTS.get(method, {}).items()
+            for value in values
+        ]
+        try:
+            yield build(method, data, tower, protocol)
+        except ConfigError:
+            continue
+        for variant in variants:
+            yield build(method, data, tower, protocol, variant)
+
+
 TOWERS = ClipConfig(
     dim=DIM,
     vision=VisionConfig(image_size=12, patch_size=4, width=16, layers=2, heads=2, mlp_width=20),
@@ -99,6 +130,10 @@ def shrunken(experiment: Experiment) -> Experiment:
         experiment,
         method_config=dataclasses.replace(experiment.method_config, **changes),
         encoder=encoder,
+        data=dataclasses.replace(
+            experiment.data,
+            frames=dataclasses.replace(experiment.data.frames, num_frames=FRAMES),
+        ),
     )
 
 
@@ -119,10 +154,7 @@ def make_batch(experiment: Experiment) -> PairBatch:
     return PairBatch(Tokens(words, words > 0), clips, ids)
 
 
-CANNOT_RUN = {f"features/{method}" for method in NEED_TOWERS | NEED_EXPERTS | NEED_IDS}
-
-
-TAKEN: set[str] = set()
+STEPPED: set[str] = set()
 STEP = ("freeze", "precision", "optimizer", "decay", "accumulate", "accumulation", "augment")
 """The settings of training that choose what a step does."""
 
@@ -151,21 +183,26 @@ def one_tokenizer() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_tokenizer")
-@pytest.mark.parametrize("name", [name for name in RECIPES if name not in CANNOT_RUN])
-def test_every_recipe_builds_and_takes_a_step(name: str) -> None:
-    """One step for recipes that differ in nothing that a step of a shrunken model can see."""
-    experiment = build_recipe(name)
-    assert experiment.name == name
-    assert Experiment.from_plain(json.loads(json.dumps(experiment.to_plain()))) == experiment
-    assert experiment.method_config.num_frames == experiment.data.frames.num_frames
-    document = RECIPES[name].__doc__ or ""
-    assert document.startswith(f"eaglenet train {name} --output DIR")
+@pytest.mark.parametrize(("data", "tower", "protocol"), CELLS)
+def test_every_composition_builds_and_takes_a_step(data: str, tower: str, protocol: str) -> None:
+    """One step for experiments that differ in nothing that a shrunken model can see."""
+    names = set()
+    for experiment in builds(data, tower, protocol):
+        assert experiment.name not in names
+        names.add(experiment.name)
+        assert Experiment.from_plain(json.loads(json.dumps(experiment.to_plain()))) == experiment
+        assert experiment.method_config.num_frames == experiment.data.frames.num_frames
+        take_step(experiment)
+    assert names
+
+
+def take_step(experiment: Experiment) -> None:
     small = shrunken(experiment)
     training = small.training
     kind = kind_of_step(small)
-    if kind in TAKEN:
+    if kind in STEPPED:
         return
-    TAKEN.add(kind)
+    STEPPED.add(kind)
     method = build_method(small).train()
     freeze_parameters(method, training.freeze)
     if training.precision == "fp16_weights":
@@ -187,92 +224,110 @@ def test_every_recipe_builds_and_takes_a_step(name: str) -> None:
     assert all(value.isfinite() for value in losses.terms.values())
 
 
-def test_there_is_a_recipe_for_every_row_of_the_papers_tables() -> None:
-    for dataset in ("msrvtt", "didemo", "msvd", "vatex"):
-        for tower in ("b32", "b16"):
-            assert f"{dataset}-{tower}" in RECIPES
-            assert f"{dataset}-{tower}-released" in RECIPES
+def test_building_a_recipe_imports_no_other_method() -> None:
+    code = (
+        "import sys; from eaglenet.research.recipes import Recipe; "
+        "Recipe('xpool', 'msrvtt').build(); "
+        "print([m for m in sys.modules if m.startswith('eaglenet.methods.')])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert "eaglenet.methods.xpool" in printed
+    assert "eaglenet.methods.clip4clip" not in printed
+    assert "eaglenet.methods.eaglenet" not in printed
+
+
+def test_tables_have_the_rows_of_the_paper() -> None:
     sizes = {table: len(rows) for table, rows in TABLES.items()}
     assert sizes == {
         "components": 8, "energy": 3, "pooling": 5, "graph": 4, "coefficient": 3, "edges": 3,
     }  # fmt: skip
     for table, rows in TABLES.items():
-        for row in rows:
-            for prefix in (*(f"{world}/" for world in WORLDS), ""):
-                assert f"{prefix}{table}/{row.slug}" in RECIPES
-
-
-def test_every_row_stands_in_the_papers_table_and_no_other_is_missing() -> None:
-    for table, rows in TABLES.items():
-        assert {row.label for row in rows} == {row.label for row in paper_tables()[table].rows}
+        assert list(rows) == [row.label for row in paper_tables()[table].rows]
 
 
 def test_rows_of_a_table_differ_from_each_other() -> None:
     for table, rows in TABLES.items():
-        configs = {repr(build_recipe(f"{table}/{row.slug}").method_config) for row in rows}
+        configs = {
+            repr(build("eaglenet", "msrvtt", "", "", f"{table}={row}").method_config)
+            for row in rows
+        }
         assert len(configs) == len(rows)
 
 
-def test_modern_recipes_select_on_validation_and_released_ones_say_test() -> None:
-    for name in RECIPES:
-        experiment = build_recipe(name)
-        is_released = "-released" in name
+@pytest.mark.parametrize(("data", "tower", "protocol"), CELLS)
+def test_only_the_released_protocol_selects_on_test(data: str, tower: str, protocol: str) -> None:
+    for experiment in builds(data, tower, protocol):
+        is_released = protocol == "released"
         assert (experiment.training.select == "test") == is_released
         if is_released:
             assert "TEST" in experiment.notes
-            changes = PAPER_CHANGES.get(name.split("/")[-1])
-            expected = changes.training.get("precision") if changes else None
-            assert experiment.training.precision == (expected or "fp16_weights")
+            changes = METHOD_TRAINING.get(experiment.method, {})
+            assert experiment.training.precision == changes.get("precision", "fp16_weights")
         elif experiment.encoder.kind == "pretrained":
             assert experiment.training.lr_encoder >= 1e-6
 
 
 def test_the_last_component_row_is_the_main_result() -> None:
-    main = build_recipe("msrvtt-b16").method_config
-    assert build_recipe("components/frl+eam+sigmoid").method_config == main
-    assert build_recipe("graph/rgat+eam").method_config == main
-    assert build_recipe("edges/full").method_config == main
+    main = build("eaglenet", "msrvtt").method_config
+    for variant in ("components=frl+eam+sigmoid", "graph=rgat+eam", "edges=full"):
+        assert build("eaglenet", "msrvtt", "", "", variant).method_config == main
     literal = dataclasses.replace(main, edge_weights="raw")
-    assert build_recipe("msrvtt-b16-literal").method_config == literal
+    assert build("eaglenet", "msrvtt", "", "", "reading=literal").method_config == literal
 
 
-def test_the_row_without_components_is_tmass() -> None:
+@pytest.mark.parametrize(
+    ("data", "protocol"),
+    [("didemo", "paper"), ("msrvtt", "released"), ("didemo", "released"), ("demo", ""),
+     ("features", "")],
+)  # fmt: skip
+def test_the_row_without_components_is_tmass(data: str, protocol: str) -> None:
     """The paper's first row has the numbers of T-MASS."""
-    for world in WORLDS:
-        row = build_recipe(f"{world}/components/none")
-        assert row.method == "tmass"
-        full = build_recipe(f"{world}/components/frl+eam+sigmoid")
-        assert row.data == full.data
-        assert row.method_config.prior == "uniform"
-    # Test chooses the epoch there, as everywhere in released settings.
-    assert build_recipe("msrvtt-b16-released/components/none").training == released_training(
-        "msrvtt"
-    )
+    row = build("eaglenet", data, "", protocol, "components=none")
+    assert row.method == "tmass"
+    full = build("eaglenet", data, "", protocol, "components=frl+eam+sigmoid")
+    assert row.data == full.data
+    assert row.method_config.prior == "uniform"
+    if protocol:
+        assert row.training == full.training
 
 
 def test_the_released_didemo_recipe_has_matrices_of_sixteen_pairs() -> None:
-    training = build_recipe("didemo-b16-released").training
+    training = build("eaglenet", "didemo", "clip-b16", "released").training
     assert training.batch_size // training.accumulate == 16
     assert training.accumulation == "split"
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_frames_are_even_in_the_paper_and_one_a_second_in_the_released_code(dataset: str) -> None:
-    paper, released = (build_recipe(f"{dataset}-b16{end}").data for end in ("", "-released"))
+@pytest.mark.parametrize("data", DATASETS)
+def test_frames_are_even_in_the_paper_and_one_per_second_in_the_released_code(data: str) -> None:
+    paper, released = (
+        build("eaglenet", data, "clip-b16", protocol).data for protocol in ("paper", "released")
+    )
     assert (paper.frames.sampling, paper.frames.short) == ("uniform", "repeat")
     assert (released.frames.sampling, released.frames.short) == ("whole_rate", "zeros")
     assert (paper.frames.square_pixels, released.frames.square_pixels) == (False, True)
-    assert paper.frames.num_frames == released.frames.num_frames == num_frames(dataset)
+    frames = 64 if data == "didemo" else 12
+    assert paper.frames.num_frames == released.frames.num_frames == frames
     assert paper.options == {}
     # The released code reads DiDeMo's videos up to second 31.
     assert released.options.get("window", "whole") == (
-        "first_31_seconds" if dataset == "didemo" else "whole"
+        "first_31_seconds" if data == "didemo" else "whole"
     )
 
 
-@pytest.mark.parametrize("tower", ["b16", "b32"])
+def test_released_settings_mask_blank_frames_where_the_methods_own_code_does() -> None:
+    for method in ORIGINALS:
+        try:
+            frames = build(method, "msrvtt", "clip-b16", "released").data.frames
+        except ConfigError:
+            continue
+        assert frames.short == ("mask" if method in MASKS_FRAMES else "zeros"), method
+
+
+@pytest.mark.parametrize("tower", ["clip-b16", "clip-b32"])
 def test_the_main_results_train_as_the_benchmark_measures(tower: str) -> None:
-    training = build_recipe(f"msrvtt-{tower}").training
+    training = build("eaglenet", "msrvtt", tower).training
     assert (training.compile, training.checkpointing, training.checkpointed_blocks) == (
         True,
         True,
@@ -285,122 +340,177 @@ def test_masks_and_frames_are_options_of_their_own() -> None:
     released = EagleNetConfig.released()
     encoder = FeatureEncoder(FeatureConfig(512, 512, 512, identity=True))
     specs = {
-        build(dataclasses.replace(released, energy=None, mask_frames=masked), encoder).frame_spec
+        build_eaglenet(
+            dataclasses.replace(released, energy=None, mask_frames=masked), encoder
+        ).frame_spec
         for masked in (False, True)
     }
     assert len(specs) == 1
 
 
-def test_two_recipes_of_one_name_are_an_error() -> None:
-    with pytest.raises(ValueError, match="twice"):
-        add_recipe("msrvtt-b16", lambda: build_recipe("demo"), "another")
-
-
-def test_every_method_has_a_demo_recipe_with_one_budget() -> None:
-    """Two spend half of their epochs on bringing the towers together."""
-    recipes = [build_recipe(f"demo/{name}") for name in METHODS if name not in NEED_EXPERTS]
+def test_every_method_has_one_budget_on_the_demo_world() -> None:
+    """Two methods spend half of their epochs on bringing the towers together."""
     budgets = {
-        replace(
-            recipe.training,
-            epochs=recipe.training.epochs + recipe.training.coarse_epochs,
+        dataclasses.replace(
+            experiment.training,
+            epochs=experiment.training.epochs + experiment.training.coarse_epochs,
             coarse_epochs=0,
             eval_every=1,
         )
-        for recipe in recipes
+        for experiment in builds("demo", "random", "equal")
     }
     assert len(budgets) == 1
 
 
-def test_every_method_that_reads_experts_has_a_recipe_with_one_budget() -> None:
+def test_every_method_that_reads_experts_has_one_budget_on_experts() -> None:
     readers = [method for method in METHODS if METHODS[method].reads_experts]
     assert {"ce", "mmt", "t2vlad", "hit", "teachtext", "hgr"} <= set(readers)
-    assert len({build_recipe(f"experts/{method}").training for method in readers}) == 1
-
-
-@pytest.mark.parametrize("method", sorted(NEED_TOWERS | NEED_EXPERTS | NEED_IDS))
-def test_methods_that_need_towers_say_that_they_cannot_run_on_features(method: str) -> None:
-    with pytest.raises(ConfigError, match="frozen features"):
-        build_method(build_recipe(f"features/{method}"))
-
-
-def test_an_unknown_recipe_suggests_a_near_one() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'msrvtt-b16'"):
-        build_recipe("msrvtt-b61")
+    assert len({build(method, "experts").training for method in readers}) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("recipe", "message"),
     [
-        ("msrvtt-b32/xpool-original", {"dropout": 0.3}),
-        ("msvd-b32/xpool-original", {"dropout": 0.4}),
-        ("msrvtt-b16/tmass-original", {"support_weight": 0.8, "num_frames": 12}),
-        ("didemo-b16/tmass-original", {"support_weight": 0.0, "num_frames": 12, "dropout": 0.4}),
-        ("msrvtt-b32/tvproxynet-original", {"text_sign": 1.0, "leader_sign": 1.0, "num_read": 4}),
-        ("msrvtt-b16/tvproxynet-original", {"text_sign": -1.0, "leader_sign": -1.0}),
-        (
-            "didemo-b16/tvproxynet-original",
-            {"num_read": 1, "proxy_weight": 1.0, "num_frames": 12, "dash": "linear"},
-        ),
-        ("didemo-b32/drl-original", {"num_frames": 64}),
+        *((Recipe(method, "features"), "works inside") for method in INSIDE_CLIP | INSIDE_TOWERS),
+        (Recipe("hgr", "features"), "choose --data experts"),
+        (Recipe("hgr", "demo"), "choose --data experts"),
+        (Recipe("supportset", "features"), "token ids"),
+        (Recipe("ts2net", "msrvtt", "siglip2-b16"), "works inside CLIP's towers"),
+        (Recipe("xpool", "demo", "clip-b16"), "--tower clip-b16 cannot be .* choose one of random"),
+        (Recipe("xpool", "msrvtt", "pe-b16", "released"), "choose one of paper"),
+        (Recipe("xpool", "didemo", "clip-b16", "original"), "published: --data msrvtt"),
+        (Recipe("wordframe", "msrvtt", "", "original"), "published: no dataset"),
+        (Recipe("frozen", "msrvtt", "clip-b32", "original"), "published: .*clip-b16"),
+        (Recipe("eaglenet", "demo", variants=("components=none", "edges=full")), "leave out"),
+    ],
+)  # fmt: skip
+def test_refuses_what_cannot_be_combined(recipe: Recipe, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        recipe.build()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (Recipe("xpol"), "did you mean 'xpool'"),
+        (Recipe("xpool", "moon"), "choose one of demo, folder"),
+        (Recipe("xpool", "msrvtt", "b61"), "unknown tower 'b61'; choose one of clip-b16"),
+        (Recipe("xpool", "msrvtt", "", "papre"), "unknown protocol 'papre'; choose one of paper"),
+        (Recipe("xpool", variants=("head=lstm",)), "xpool has no variant 'head'"),
+        (Recipe("clip4clip", variants=("head=round",)), "choose one of mean, lstm"),
     ],
 )
+def test_unknown_names_list_the_choices(recipe: Recipe, message: str) -> None:
+    with pytest.raises(UnknownNameError, match=message):
+        recipe.build()
+
+
+def test_defaults_follow_the_data_and_the_method() -> None:
+    assert Recipe("xpool", "msrvtt").command.endswith("--tower clip-b16 --protocol paper")
+    assert Recipe("xpool", "folder").command.endswith("--data folder --tower clip-b32")
+    assert Recipe("xpool", "demo").command == "eaglenet train xpool --data demo"
+    assert Recipe("ce", "msrvtt").resolve().tower == "experts"
+    assert Recipe("eaglenet", "msrvtt").name == "eaglenet/msrvtt/clip-b16/paper"
+    assert Recipe("eaglenet", variants=("edges=no-f2f",)).name == "eaglenet/demo/edges=no-f2f"
+
+
+@pytest.mark.parametrize(
+    ("method", "data", "tower", "expected"),
+    [
+        ("xpool", "msrvtt", "clip-b32", {"dropout": 0.3}),
+        ("xpool", "msvd", "clip-b32", {"dropout": 0.4}),
+        ("tmass", "msrvtt", "clip-b16", {"support_weight": 0.8, "num_frames": 12}),
+        ("tmass", "didemo", "clip-b16", {"support_weight": 0.0, "num_frames": 12, "dropout": 0.4}),
+        ("tvproxynet", "msrvtt", "clip-b32",
+         {"text_sign": 1.0, "leader_sign": 1.0, "num_read": 4}),
+        ("tvproxynet", "msrvtt", "clip-b16", {"text_sign": -1.0, "leader_sign": -1.0}),
+        ("tvproxynet", "didemo", "clip-b16",
+         {"num_read": 1, "proxy_weight": 1.0, "num_frames": 12, "dash": "linear"}),
+        ("drl", "didemo", "clip-b32", {"num_frames": 64, "decorrelation": 0.00014 / 0.11}),
+        ("drl", "msrvtt", "clip-b16", {"decorrelation": 0.001}),
+        ("glscl", "msrvtt", "clip-b32", {"consistency": 0.02}),
+        ("glscl", "didemo", "clip-b32", {"consistency": 0.005, "num_frames": 64}),
+        ("glscl", "msvd", "clip-b16", {"consistency": 0.005, "num_frames": 12}),
+        ("ucofia", "didemo", "clip-b16", {"num_words": 64}),
+        ("ce", "msvd", "experts", {"text_ghosts": 0, "text_centres": 12}),
+    ],
+)  # fmt: skip
 def test_compared_methods_have_their_authors_settings_on_each_dataset(
-    name: str, expected: Any
+    method: str, data: str, tower: str, expected: Any
 ) -> None:
-    config = build_recipe(name).method_config
-    assert {field: getattr(config, field) for field in expected} == expected
+    config = build(method, data, tower, "original").method_config
+    assert {field: getattr(config, field) for field in expected} == pytest.approx(expected)
 
 
 def test_originals_have_their_authors_data_and_optimizer() -> None:
-    didemo = build_recipe("didemo-b16/tvproxynet-original")
+    didemo = build("tvproxynet", "didemo", "clip-b16", "original")
     assert (didemo.data.max_words, didemo.training.batch_size, didemo.data.jitter) == (50, 128, 3)
-    xpool = build_recipe("msrvtt-b32/xpool-original")
+    sizes = {
+        tower: build("tvproxynet", "msrvtt", tower, "original").training.batch_size
+        for tower in ("clip-b32", "clip-b16")
+    }
+    assert sizes == {"clip-b32": 128, "clip-b16": 112}
+    xpool = build("xpool", "msrvtt", "clip-b32", "original")
     assert xpool.data.max_words == 77
     assert (xpool.training.augment, xpool.training.decay) == ("crop_flip", "all")
     assert xpool.training.second_beta == 0.999
-    assert build_recipe("msrvtt-b32/tempme-original").training.augment == "rand_augment"
-    assert build_recipe("msrvtt-b32/tempme").training.augment == "none"
-    for name in ("msvd-b32/tmass-original", "msvd-b32/ts2net-original"):
-        assert name not in RECIPES  # their authors gave no settings there
+    tempme = build("tempme", "msrvtt", "clip-b32", "original")
+    assert tempme.training.augment == "rand_augment"
+    assert build("tempme", "msrvtt", "clip-b32").training.augment == "none"
+    clipbert = build("clipbert", "msrvtt", "clip-b32", "original")
+    assert (clipbert.data.max_words, clipbert.training.schedule) == (20, "linear")
 
 
-@pytest.mark.parametrize("method", list(ORIGINALS))
-@pytest.mark.parametrize("dataset", DATASETS)
-@pytest.mark.parametrize("end", ["", "-released"])
+def test_expert_rows_have_their_authors_training_and_a_test_split() -> None:
+    mmt = build("mmt", "msrvtt", "experts").training
+    assert mmt.epochs * mmt.epoch_pairs // mmt.batch_size == 50_000
+    assert mmt.epoch_pairs // mmt.batch_size == 1_000
+    teachtext = build("teachtext", "msrvtt", "experts").training
+    assert (teachtext.optimizer, teachtext.second_beta) == ("radam", 0.999)
+    for data in DATASETS:
+        for experiment in builds(data, "experts", "original"):
+            assert experiment.data.options == {"test_root": ""}
+            assert default_split(experiment.data) == "test"
+
+
+@pytest.mark.parametrize("method", [m for m in ORIGINALS if m != "eaglenet"])
+@pytest.mark.parametrize("data", DATASETS)
+@pytest.mark.parametrize("protocol", ["paper", "released"])
 def test_the_papers_protocol_is_one_budget_for_all_methods(
-    method: str, dataset: str, end: str
+    method: str, data: str, protocol: str
 ) -> None:
-    """E.4: all models are trained for 5 epochs with 64 pairs a batch."""
-    ours = build_recipe(f"{dataset}-b16{end}")
-    peer = build_recipe(f"{dataset}-b16{end}/{method}")
-    assert peer.data == ours.data
+    """E.4: all models are trained for 5 epochs with 64 pairs per batch."""
+    ours = build("eaglenet", data, "clip-b16", protocol)
+    peer = build(method, data, "clip-b16", protocol)
+    short = peer.data.frames.short
+    frames = dataclasses.replace(ours.data.frames, short=short)
+    assert peer.data == dataclasses.replace(ours.data, frames=frames)
     assert (peer.training.epochs, peer.training.batch_size) == (5, 64)
-    rates = {} if method not in PAPER_CHANGES else dict(PAPER_CHANGES[method].training)
+    rates = dict(METHOD_TRAINING.get(method, {}))
     assert dataclasses.replace(ours.training, **rates) == peer.training
-    assert "5 epochs, 64 pairs" in peer.notes
 
 
 MAIN = [
-    *(f"{dataset}-{tower}{end}" for dataset in DATASETS for tower in ("b32", "b16")
-      for end in ("", "-released")),
-    "demo", "features", "demo/eaglenet", "features/eaglenet",
-    *(f"{prefix}{table}" for prefix in ("", "didemo-b16/", "demo/", "features/")
-      for table in ("edges/full", "components/frl", "graph/rgat+eam", "graph/gat+eam")),
+    *(Recipe("eaglenet", data, tower, protocol) for data in DATASETS
+      for tower in ("clip-b32", "clip-b16") for protocol in ("paper", "released")),
+    *(Recipe("eaglenet", data, "", "", variants) for data in ("demo", "features", "didemo")
+      for variants in ((), ("edges=full",), ("components=frl",), ("graph=rgat+eam",),
+                       ("graph=gat+eam",))),
 ]  # fmt: skip
 
 
 def small_scores(
     config: EagleNetConfig,
 ) -> tuple[Method, Tensor, tuple[TextFeatures, VideoFeatures]]:
-    """The number of weights of a small model with random ones, and its scores."""
+    """A small model with random weights, its scores, and what it scored."""
     torch.manual_seed(0)
     small = dataclasses.replace(config, dim=DIM, num_frames=FRAMES, num_heads=2)
     encoder = FeatureEncoder(FeatureConfig(DIM, DIM, DIM))
     method = METHODS["eaglenet"].build(small, encoder).eval()
-    shaken = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in method.parameters():
-            parameter += torch.randn(parameter.shape, generator=shaken) / DIM**0.5
+            parameter += torch.randn(parameter.shape, generator=generator) / DIM**0.5
     draw = torch.Generator().manual_seed(2)
     text = TextFeatures(torch.randn(3, DIM, generator=draw))
     frames = torch.randn(4, FRAMES, DIM, generator=draw)
@@ -408,10 +518,10 @@ def small_scores(
     return method, method.score(text, video).detach(), (text, video)
 
 
-@pytest.mark.parametrize("name", MAIN)
-def test_removing_frame_edges_changes_the_scores_of_every_main_recipe(name: str) -> None:
-    """Same weights, only the frame-to-frame edges gone: frames must hear of each other."""
-    config = build_recipe(name).method_config
+@pytest.mark.parametrize("recipe", MAIN, ids=lambda recipe: recipe.name)
+def test_removing_frame_edges_changes_the_scores_of_every_main_recipe(recipe: Recipe) -> None:
+    """Same weights, only the frame-to-frame edges removed."""
+    config = recipe.build().method_config
     method, scores, (text, video) = small_scores(config)
     without, _, _ = small_scores(dataclasses.replace(config, frame_edges=False))
     shared = {key: value for key, value in method.state_dict().items()
@@ -421,42 +531,19 @@ def test_removing_frame_edges_changes_the_scores_of_every_main_recipe(name: str)
     assert (scores - changed).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("name", ["msrvtt-b16-literal", "demo/literal", "features/literal"])
-def test_in_the_literal_reading_frame_edges_have_no_effect(name: str) -> None:
-    config = build_recipe(name).method_config
+@pytest.mark.parametrize("data", ["msrvtt", "demo", "features"])
+def test_in_the_literal_reading_frame_edges_have_no_effect(data: str) -> None:
+    config = build("eaglenet", data, "", "", "reading=literal").method_config
     method, scores, (text, video) = small_scores(config)
     without, _, _ = small_scores(dataclasses.replace(config, frame_edges=False))
     without.load_state_dict(method.state_dict())
     assert torch.equal(scores, without.score(text, video).detach())
 
 
-@pytest.mark.parametrize("world", ["msrvtt-b16", "didemo-b32", "demo", "features", "frames"])
-def test_recipes_say_how_they_read_edge_weights(world: str) -> None:
-    """Which is which stands with each: after the LeakyReLU, or as printed; never both."""
-    main, literal = (
-        RECIPES[world].__doc__ or "",
-        RECIPES[f"{world}-literal" if "-b" in world else f"{world}/literal"].__doc__ or "",
-    )
-    assert "after the LeakyReLU" in main
-    assert "literal" not in main
-    assert "before the LeakyReLU" in literal
-    notes = build_recipe("msrvtt-b16-literal").notes
-    assert "before the LeakyReLU" in notes
-    assert "after the LeakyReLU" not in notes
-
-
-def test_every_recipe_of_an_approximate_method_says_so() -> None:
-    variants = {name: build_recipe(name) for name in RECIPES}
-    shown = [name for name, recipe in variants.items() if METHODS[recipe.method].is_approximate]
-    assert {"msrvtt-experts/hit", "msrvtt-b16/tvmm", "experts/supportset"} <= set(shown)
-    silent = [name for name in shown if "Approximate" not in (RECIPES[name].__doc__ or "")]
-    assert silent == []
-
-
-def test_every_head_of_clip4clip_can_be_compared() -> None:
+def test_every_head_of_clip4clip_can_be_chosen() -> None:
     heads = [
-        build_recipe(f"{world}/clip4clip{name}").method_config.head
-        for world in ("demo", "features", "msvd-b32")
-        for name in ("", "-lstm", "-transformer", "-tight")
+        build("clip4clip", data, "", "", f"head={head}").method_config.head
+        for data in ("demo", "features", "msvd")
+        for head in ("mean", "lstm", "transformer", "tight")
     ]
     assert heads == ["mean", "lstm", "transformer", "tight"] * 3

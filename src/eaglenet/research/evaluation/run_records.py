@@ -187,7 +187,7 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (EXPERIMENT, MANIFEST, LOG, RESULT))
 
 
-def _runs_below(folder: Path, depth: int = 3) -> list[Path]:
+def _runs_below(folder: Path, depth: int = 4) -> list[Path]:
     """Run folders in a folder or its folders: a comparison keeps OUT/METHOD/seed-N."""
     found = []
     for below in sorted(folder.iterdir()):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.progress import Progress, tell
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import PairBatch
 from eaglenet.methods.base import Method
 from eaglenet.research.data.batches import PairSampler, prefetch
@@ -35,6 +35,7 @@ def pair_samplers(
             config.seed,
             one_caption=config.captions == "one",
             neighbours=config.neighbours,
+            epoch_pairs=config.epoch_pairs,
             rank=world.rank,
             world=world.size,
         )
@@ -130,7 +131,7 @@ def fetched(
     for rows in chunks:
         yield fetch(rows)
         done += len(rows)
-        tell(progress, title, done, total)
+        report_progress(progress, title, done, total)
 
 
 def video_file(scores_file: Path) -> Path:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import StoppedError
-from eaglenet.core.files import folder_written_whole
-from eaglenet.core.progress import Progress, tell
+from eaglenet.core.files import atomic_folder
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.run_folder import MODEL, LogEvent
 from eaglenet.core.types import PairBatch
 from eaglenet.methods.base import Method
@@ -102,6 +102,8 @@ class StopRequest:
 
 
 logger = logging.getLogger(__name__)
+CHECKPOINT_SECONDS = 480.0
+"""Seconds after which a checkpoint is due whatever the number of steps: within ten minutes."""
 SEED_STRIDE = 1_000_003  # a prime, so that (seed, step) pairs of usual runs do not collide
 
 
@@ -149,7 +151,7 @@ class Trainer:
         self.stop = StopRequest()
         self.progress = progress if world.is_main else None
         self._last_score = ""
-        self._log_started = self._counted = time.perf_counter()
+        self._log_started = self._counted = self._saved = time.perf_counter()
         self._resume()
         self.logbook = (
             Logbook(folder, step=self.position.step, tensorboard=tensorboard)
@@ -202,7 +204,7 @@ class Trainer:
     def _fit(self) -> Position:
         self._counted = time.perf_counter()
         self._log("start", {"num_steps": self.num_steps})
-        tell(self.progress, "step", self.position.step, self.num_steps, is_notable=True)
+        report_progress(self.progress, "step", self.position.step, self.num_steps, is_notable=True)
         self.method.train()
         while True:
             sampler, epoch, start = self._next_batches()
@@ -253,12 +255,19 @@ class Trainer:
             self._flush()
         every = self.config.checkpoint_every
         is_checkpoint_due = bool(every) and self.position.step % every == 0
+        if is_log_due or self.world.size == 1:
+            is_checkpoint_due = is_checkpoint_due or self._is_checkpoint_overdue()
         # Ranks agree by a message that waits for the device, as the log does.
         is_stopping = (is_log_due or self.world.size == 1) and self._is_asked_to_stop()
         if is_checkpoint_due or is_stopping:
             self._checkpoint()
         if is_stopping:
             self._stop()
+
+    def _is_checkpoint_overdue(self) -> bool:
+        """Whether the last checkpoint is older than :data:`CHECKPOINT_SECONDS` on any rank."""
+        is_overdue = time.perf_counter() - self._saved > CHECKPOINT_SECONDS
+        return bool(sum_over_ranks(torch.tensor(int(is_overdue)), self.world))
 
     def _is_asked_to_stop(self) -> bool:
         """Whether any rank got a signal."""
@@ -294,7 +303,7 @@ class Trainer:
             named = dict(zip(self.names, row, strict=True))
             self._log("step", {**named, "seconds": round(seconds, 5)}, step)
             detail = f"loss {named['total']:.4f}{self._last_score}"
-            tell(self.progress, "step", step, self.num_steps, detail)
+            report_progress(self.progress, "step", step, self.num_steps, detail)
         logger.debug("rates after step %d: %s", self.position.step, rates)
         self.pending = []
         self._log_started = time.perf_counter()
@@ -325,7 +334,7 @@ class Trainer:
             score = result.metrics.rsum
         told = f"epoch {epoch}: t2v R@1 {result.metrics.t2v.recall_at_1:.1f}"
         self._last_score = f", {told}"
-        tell(self.progress, "step", self.position.step, self.num_steps, told, is_notable=True)
+        report_progress(self.progress, "step", self.position.step, self.num_steps, told, is_notable=True)
         self.position.history.append({"epoch": epoch, **summary(result)})
         self.position.evaluations_since_best += 1
         if score > self.position.best_score:
@@ -362,6 +371,7 @@ class Trainer:
                     "optimizer": self.optimizer.state_dict(),
                 },
             )
+        self._saved = time.perf_counter()
         barrier(self.world, "waiting for rank 0 to write a checkpoint")
 
     def _resume(self) -> None:
@@ -391,5 +401,5 @@ def summary(result: EvaluationResult) -> dict[str, Any]:
 
 def save_model(method: Method, folder: Path) -> None:
     """Save a model folder so that the old one is whole until the new one is."""
-    with folder_written_whole(folder) as fresh:
+    with atomic_folder(folder) as fresh:
         save(method, fresh)
