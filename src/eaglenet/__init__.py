@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.models.folder import load, save
     from eaglenet.search.engine import open
+    from eaglenet.search.query import Query
 
 _HOME = {
     "METHODS": "eaglenet.methods.base",
     "Method": "eaglenet.methods.base",
+    "Query": "eaglenet.search.query",
     "index": "eaglenet.indexing.index",
     "load": "eaglenet.models.folder",
     "open": "eaglenet.search.engine",
@@ -46,6 +48,7 @@ __all__ = [
     "Hit",
     "Method",
     "Moment",
+    "Query",
     "TextFeatures",
     "Tokens",
     "VideoFeatures",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eaglenet.cli import terminal as display
-from eaglenet.cli.terminal import shown_progress
-from eaglenet.core.progress import Work
+from eaglenet.cli.terminal import show_progress
+from eaglenet.core.progress import ProgressUpdate
 
 
 @pytest.fixture
@@ -20,19 +20,19 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_without_a_terminal_progress_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], now: list[float]
 ) -> None:
-    with shown_progress(quiet=False) as announce:
+    with show_progress(quiet=False) as announce:
         progress = announce("run")
         assert progress is not None
         for done in range(100):
-            progress(Work("decoding", done, 100))
+            progress(ProgressUpdate("decoding", done, 100))
             now[0] += 1.0
-        progress(Work("step", 0, 6000, is_notable=True))
+        progress(ProgressUpdate("step", 0, 6000, is_notable=True))
         for step in range(1, 6001):
             now[0] += 0.05
-            progress(Work("step", step, 6000, "loss 0.5000"))
+            progress(ProgressUpdate("step", step, 6000, "loss 0.5000"))
             if step % 50 == 0:
                 told = f"epoch {step // 50}: t2v R@1 12.3"
-                progress(Work("step", step, 6000, told, is_notable=True))
+                progress(ProgressUpdate("step", step, 6000, told, is_notable=True))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "run: decoding 30 of 100, about 1 minutes left"
     assert lines[3] == "run: step 0 of 6,000"
@@ -46,11 +46,11 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
 def test_bytes_are_not_counted_in_words(
     capsys: pytest.CaptureFixture[str], now: list[float]
 ) -> None:
-    with shown_progress(quiet=False) as announce:
+    with show_progress(quiet=False) as announce:
         progress = announce("")
         assert progress is not None
         for done in (7, 8):
-            progress(Work("indexing", done, 9000, "3 clips", is_counted=False))
+            progress(ProgressUpdate("indexing", done, 9000, "3 clips", is_counted=False))
             now[0] += display.LINE_SECONDS
     assert capsys.readouterr().err == "3 clips\n"
 
@@ -59,7 +59,7 @@ def test_an_error_before_the_first_step_is_not_preceded_by_an_empty_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with shown_progress(quiet=False) as announce:
+    with show_progress(quiet=False) as announce:
         announce("run")
     assert capsys.readouterr().err == ""
 
@@ -70,15 +70,15 @@ def test_a_bar_in_a_terminal_shows_title_count_and_detail(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "150")
-    with shown_progress(quiet=False) as announce:
+    with show_progress(quiet=False) as announce:
         progress = announce("run")
         assert progress is not None
-        progress(Work("step", 1234, 6000, "loss 0.5"))
+        progress(ProgressUpdate("step", 1234, 6000, "loss 0.5"))
     shown = capsys.readouterr().err
     assert "run: step, loss 0.5" in shown
     assert "1,234/6,000" in shown
 
 
 def test_nothing_is_shown_when_quiet() -> None:
-    with shown_progress(quiet=True) as announce:
+    with show_progress(quiet=True) as announce:
         assert announce("run") is None

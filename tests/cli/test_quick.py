@@ -26,10 +26,10 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_words_are_encoded_the_same_without_the_part_of_torch(tmp_path: Path) -> None:
     short = """
 import sys
-from eaglenet.cli.terminal import UNUSED, begin_short_command
+from eaglenet.cli.terminal import UNUSED_MODULE, begin_short_command
 begin_short_command()
 import torch, eaglenet
-assert not vars(sys.modules[UNUSED]).get("activate_meta"), "the part was imported"
+assert not vars(sys.modules[UNUSED_MODULE]).get("activate_meta"), "the part was imported"
 """
     encode = """
 torch.save(eaglenet.load("small").encode_text(["a dog runs"]).sentence, sys.argv[1])
@@ -53,7 +53,7 @@ sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 import torch
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
 from eaglenet.models.folder import load, save
-from eaglenet.search.model import keep_text_tower
+from eaglenet.search.model import release_image_tower
 from eaglenet.core.types import Clips, Tokens
 from test_every_tower import make_tower
 sys.path.insert(0, sys.argv[1] + "/../methods")
@@ -63,7 +63,7 @@ for family in sys.argv[3:]:
     tower = small_clip() if family == "clip" else make_tower(family)
     save(CLIP4Clip(tower, CLIP4ClipConfig(num_frames=2)), folder)
     method = load(folder)
-    keep_text_tower(method, folder)
+    release_image_tower(method, folder)
     ids = torch.randint(1, 20, (2, 5))
     sentence = method.encode_text(Tokens(ids, torch.ones_like(ids, dtype=torch.bool))).sentence
     size = method.frame_spec.size
@@ -102,7 +102,7 @@ def test_it_ends_with_its_code_and_all_that_it_printed() -> None:
 import atexit, sys
 from unittest import mock
 from eaglenet.cli import main, terminal
-terminal.ShortCommand.runs = True
+terminal.ShortCommand.is_running = True
 atexit.register(print, "taken apart")
 def command():
     print("an answer", end="")
@@ -115,7 +115,7 @@ with mock.patch.object(main, "app", command):
 
 
 def test_it_does_nothing_where_torch_is_there_already() -> None:
-    before = sys.modules.get(terminal.UNUSED)
+    before = sys.modules.get(terminal.UNUSED_MODULE)
     terminal.begin_short_command()
-    assert sys.modules.get(terminal.UNUSED) is before
-    assert not terminal.ShortCommand.runs
+    assert sys.modules.get(terminal.UNUSED_MODULE) is before
+    assert not terminal.ShortCommand.is_running

@@ -11,30 +11,31 @@ import pytest
 from PIL import Image
 
 from eaglenet.cli import results, search
-from eaglenet.cli.results import fold, home_short, table
+from eaglenet.cli.results import format_table, shorten_home, wrap
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Hit, Moment
-from eaglenet.search.hits import Answer
+from eaglenet.search.hits import SearchResult
+from eaglenet.search.query import Query
 
 LONG = "/home/someone/videos/2026/a holiday at the sea, and then a few days in the mountains.mp4"
 PATHS = (LONG, "/home/someone/videos/short.mov", "/home/someone/videos/2026/\u732b.mkv")
 MOMENTS = (Moment(3.0, 9.0, 4.0), Moment(8000.0, 8009.0, 8001.0), Moment(1.0, 2.0, 1.0))
 
 
-def answer() -> Answer:
+def result() -> SearchResult:
     """Three hits of one folder, one of them hours into its film."""
     hits = [
         Hit(number, f"{number}123456789abcdef-{number}", path, 0.5, 0.5, moment, 9000.0)
         for number, (path, moment) in enumerate(zip(PATHS, MOMENTS, strict=True), 1)
     ]
-    return Answer("a red car", hits)
+    return SearchResult(Query("a red car"), hits)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, None])
 def test_the_table_fits_and_nothing_of_a_line_is_cut(width: int | None) -> None:
     """Rank, score, time, id and file are whole; long names go on below."""
-    ids = {hit.clip_id: hit.clip_id[:4] for hit in answer().hits}
-    lines = table(answer(), ids, width)
+    ids = {hit.clip_id: hit.clip_id[:4] for hit in result().hits}
+    lines = format_table(result(), ids, width)
     assert width is None or all(len(line) <= width for line in lines)
     assert lines[1] == "in /home/someone/videos"
     whole = "".join(line.strip() for line in lines).replace(" ", "")
@@ -47,7 +48,7 @@ def test_the_table_fits_and_nothing_of_a_line_is_cut(width: int | None) -> None:
 
 def test_links_lead_to_the_moment_and_take_no_columns() -> None:
     """OSC 8 around the name alone."""
-    plain, linked = (table(answer(), {}, 130, links=links) for links in (False, True))
+    plain, linked = (format_table(result(), {}, 130, links=links) for links in (False, True))
     begin, end = f"\x1b]8;;{Path(LONG).as_uri()}#t=3.0\x1b\\", "\x1b]8;;\x1b\\"
     assert begin in linked[3]
     assert plain[3] == linked[3].replace(begin, "").replace(end, "")
@@ -55,10 +56,10 @@ def test_links_lead_to_the_moment_and_take_no_columns() -> None:
 
 def test_wide_signs_count_twice_and_home_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """As terminals draw them, and as people write it."""
-    assert fold("\u732b\u732b\u732b", 4) == ["\u732b\u732b", "\u732b"]
+    assert wrap("\u732b\u732b\u732b", 4) == ["\u732b\u732b", "\u732b"]
     monkeypatch.setenv("HOME", "/home/someone")
-    assert home_short("/home/someone/videos") == "~/videos"
-    assert home_short("/home/someoneelse") == "/home/someoneelse"
+    assert shorten_home("/home/someone/videos") == "~/videos"
+    assert shorten_home("/home/someoneelse") == "/home/someoneelse"
 
 
 def picture() -> bytes:
@@ -69,7 +70,7 @@ def picture() -> bytes:
 
 
 def test_pictures_are_written_as_each_terminal_wants_them() -> None:
-    """What is sent is the picture: decoded again, or counted."""
+    """What is sent is the picture: decoded again, or pluralize."""
     sent = results.kitty(picture())
     assert sent.startswith("\x1b_Ga=T,f=100,r=8,m=0;")
     data = sent.split(";", 1)[1].removesuffix("\x1b\\")
@@ -96,7 +97,7 @@ def test_the_terminal_is_known_by_what_it_says(
     environment: dict[str, str], expected: Callable[[bytes], str] | None
 ) -> None:
     """Nothing is drawn where it would be noise."""
-    assert results.choose(environment) is expected
+    assert results.detect_images(environment) is expected
 
 
 def test_the_first_player_there_is_begins_at_the_moment(
@@ -128,14 +129,14 @@ def test_questions_are_asked_until_an_empty_line_and_numbers_play(
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
     played: list[tuple[str, float]] = []
     monkeypatch.setattr(search, "play", lambda path, start: played.append((path, start)) or "mpv")
-    shown: list[Answer] = []
+    shown: list[SearchResult] = []
 
-    def find(line: str) -> Answer:
+    def find(line: str) -> SearchResult:
         if line == "bad":
             raise UsageError("cannot be searched")
-        return answer()
+        return result()
 
-    search.ask_on(find, shown.append)
+    search.ask_repeatedly(find, shown.append)
     assert len(shown) == 1
     assert played == [(PATHS[1], 8000.0)]
     said = capsys.readouterr().err

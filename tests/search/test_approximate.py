@@ -18,7 +18,7 @@ from eaglenet.search import shortlist
 from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
-from eaglenet.search.shortlist import coded_shortlists, exact_shortlists
+from eaglenet.search.shortlist import approximate_shortlists, exact_shortlists
 from eaglenet.search.store import codes, near_codes
 from eaglenet.search.store.checks import sealed, unsealed
 from eaglenet.search.store.codes import code_bytes, codes_of, load_codes, num_bits, turning
@@ -156,7 +156,7 @@ def test_large_stores_are_searched_by_codes_and_give_exact_cosines(
     for which in (None, allowed):
         exact = exact_shortlists(snapshot, queries, 10, which)
         for found, expected in zip(
-            coded_shortlists(snapshot, queries, 10, which), exact, strict=True
+            approximate_shortlists(snapshot, queries, 10, which), exact, strict=True
         ):
             assert found.rows.tolist() == expected.rows.tolist()
             assert found.cosines.tobytes() == expected.cosines.tobytes()
@@ -172,7 +172,7 @@ def test_large_stores_are_searched_by_codes_and_give_exact_cosines(
     assert [each.rows.tolist() for each in coded] == [each.rows.tolist() for each in filtered]
     # Few candidates are a matter of luck, which is what recall measures.
     monkeypatch.setattr(approximate, "CANDIDATES", 60)
-    monkeypatch.setattr(approximate, "WIDER", 1)
+    monkeypatch.setattr(approximate, "CANDIDATES_PER_RESULT", 1)
     measured = recall(tmp_path, k=10, num_queries=7)
     assert (measured.index, measured.queries) == ("codes", 7)
     assert 0.3 < measured.recall <= 1.0

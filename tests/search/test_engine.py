@@ -14,7 +14,8 @@ from eaglenet.core.errors import EagleNetError, ModelNotFoundError, StoreError, 
 from eaglenet.core.types import VideoFeatures
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
-from eaglenet.search.query import NEGATIVE_WEIGHT, encode_sentences
+from eaglenet.search.query import Query
+from eaglenet.search.reranking import NEGATIVE_WEIGHT
 from eaglenet.search.store.local import StoreFolder
 
 
@@ -26,7 +27,7 @@ def all_features(engine: Engine) -> VideoFeatures:
 def test_hits_are_ranked_by_the_exact_score_of_the_shortlist(
     engine: Engine, bag: BagMethod
 ) -> None:
-    text = encode_sentences(bag, ["red car"])
+    text = bag.encode_text(["red car"])
     exact = bag.score(text, all_features(engine))[0]
     hits = engine.search("red car", k=4, shortlist=18)
     best = exact.topk(4)
@@ -37,7 +38,7 @@ def test_hits_are_ranked_by_the_exact_score_of_the_shortlist(
     assert [hit.score for hit in coarse] == [hit.coarse_score for hit in coarse]
     assert coarse[0].score >= coarse[1].score
     # The shortlist bounds what can be found, and k widens it.
-    narrow = engine.search("red car", k=4, shortlist=1, fold=False)
+    narrow = engine.search("red car", k=4, shortlist=1, keep_duplicates=True)
     assert {hit.clip_id for hit in narrow} == {hit.clip_id for hit in coarse}
 
 
@@ -64,10 +65,10 @@ def test_the_moment_is_in_the_clip_and_at_its_best_frame(engine: Engine) -> None
 
 
 def test_negatives_count_as_documented(engine: Engine, bag: BagMethod) -> None:
-    text = encode_sentences(bag, ["red car", "dog", "slow"])
+    text = bag.encode_text(["red car", "dog", "slow"])
     scores = bag.score(text, all_features(engine))
     expected = scores[0] - NEGATIVE_WEIGHT * (scores[1] + scores[2]) / 2
-    hits = engine.search("red car", k=18, negatives=["dog", "slow"])
+    hits = engine.search(Query("red car", negatives=("dog", "slow")), k=18)
     torch.testing.assert_close(
         torch.tensor([hit.score for hit in hits]), expected.sort(descending=True).values
     )
@@ -96,11 +97,10 @@ def test_filters_leave_only_what_they_allow(engine: Engine) -> None:
 
 def test_similar_clips_leave_out_the_clip_itself(engine: Engine) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
-    hits = engine.similar(clip_id, k=17)
+    hits = engine.search(Query(clip_id=clip_id), k=17)
     assert len(hits) == 17
     assert clip_id not in {hit.clip_id for hit in hits}
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-    assert engine.search_video(clip_id, k=17) == hits
 
 
 @pytest.mark.parametrize("k", [1, 4])
@@ -109,7 +109,7 @@ def test_similar_gives_as_many_clips_as_are_asked_for_besides_the_clip_itself(
 ) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
     # The clip is its own nearest one, and takes no place on a shortlist that is just long enough.
-    hits = engine.similar(clip_id, k, shortlist=k, fold=False)
+    hits = engine.search(Query(clip_id=clip_id), k, shortlist=k, keep_duplicates=True)
     assert len(hits) == k
     wide = engine.shortlists(engine.snapshot.vectors[engine.snapshot.row(clip_id)][None], k + 1)[1]
     rows = [row for row in wide[0].rows.tolist() if engine.snapshot.clip_id(row) != clip_id]
@@ -120,14 +120,14 @@ def test_captions_are_ranked_for_a_clip(engine: Engine, bag: BagMethod) -> None:
     captions = ["red car", "dog sleeps", "blue ball jumps", "slow"]
     clip_id = f"{content_of(0)[:16]}-0"
     row = engine.snapshot.row(clip_id)
-    scores = bag.score(encode_sentences(bag, captions), all_features(engine)[row])[:, 0]
-    ranked = engine.best_captions(clip_id, captions, k=3)
+    scores = bag.score(bag.encode_text(captions), all_features(engine)[row])[:, 0]
+    ranked = engine.best_captions(Query(clip_id=clip_id), captions, k=3)
     order = scores.sort(descending=True).indices[:3].tolist()
     assert [hit.caption for hit in ranked] == [captions[number] for number in order]
     with pytest.raises(UsageError, match="at least one"):
-        engine.best_captions(clip_id, [])
-    with pytest.raises(UsageError, match="a list of sentences"):
-        engine.best_captions(clip_id, "red car")
+        engine.best_captions(Query(clip_id=clip_id), [])
+    with pytest.raises(UsageError, match="a list of texts"):
+        engine.best_captions(Query(clip_id=clip_id), "red car")
 
 
 def test_a_store_is_only_searched_with_its_own_model(store_folder: Path) -> None:
@@ -183,4 +183,4 @@ def test_files_that_cannot_be_searched_with_are_told(
     if name.startswith("broken"):
         path.write_bytes(b"\x00\x01 not media")
     with pytest.raises(EagleNetError, match=name):
-        engine.search_image(path) if name.endswith("png") else engine.search_video(path)
+        engine.search(Query(image=path)) if name.endswith("png") else engine.search(Query(video=path))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglenet.core.errors import UsageError
-from eaglenet.search.filters import Filters, make_filters, parse_date, path_matcher
+from eaglenet.search.filters import Filters, expand_path, parse_date, path_matcher
 from eaglenet.search.store.file_table import FileTable
 
 FILES = FileTable(
@@ -55,21 +55,21 @@ def test_an_empty_result_says_which_filter_emptied_it() -> None:
     assert Filters(path="x/*", tags=("pets",)).why_empty(FILES) == ""
     reason = Filters(path="y/*", tags=("home", "no")).why_empty(FILES)
     assert reason == "none of the 3 files has a path like 'y/*' or the tag 'no'"
-    since = make_filters(after="2026-05-31").why_empty(FILES)
+    since = Filters(after=parse_date("2026-05-31")).why_empty(FILES)
     assert since == "none of the 3 files has a date since 2026-05-31"
     reason = Filters(max_duration=5, tags=("pets",)).why_empty(FILES)
-    found = "some have at most 5 s (1), some the tag 'pets' (1)"
-    assert reason == f"of the 3 files {found}, but none has all"
+    conditions = "at most 5 s (1 files), the tag 'pets' (1 files)"
+    assert reason == f"none of the 3 files has all of: {conditions}"
 
 
 def test_typed_paths_begin_in_folders_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
     """``~/`` and ``./``, which no stored path begins with."""
     monkeypatch.setenv("HOME", "/home")
     monkeypatch.setattr("os.getcwd", lambda: "/home/x")
-    assert make_filters(path="~/x/*").allowed(FILES).tolist() == [True, True, False]
-    assert make_filters(path="./*.mov").path == "/home/x/*.mov"
-    assert make_filters(path=".").path == "/home/x"
-    assert make_filters(path="..").path == "/home"
+    assert Filters(path=expand_path("~/x/*")).allowed(FILES).tolist() == [True, True, False]
+    assert expand_path("./*.mov") == "/home/x/*.mov"
+    assert expand_path(".") == "/home/x"
+    assert expand_path("..") == "/home"
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_pattern_means_what_people_think(pattern: str, path: str, is_meant: bo
 
 
 def test_an_empty_filter_is_false_and_dates_are_read() -> None:
-    assert not make_filters(path="", tags=[""])
-    assert make_filters(after="2026-05-31").after == parse_date("2026-05-31T00:00")
+    assert not Filters(path=expand_path(""))
+    assert parse_date("2026-05-31") == parse_date("2026-05-31T00:00")
     with pytest.raises(UsageError, match="2026-05-31"):
         parse_date("yesterday'; DROP TABLE clips; --")
 
@@ -107,7 +107,7 @@ def test_no_filter_text_breaks_a_search(pattern: str, tag: str, number: float) -
     if number >= 0:
         filters = Filters(path=pattern, tags=(tag,), min_duration=number, after=number)
     else:
-        with pytest.raises(UsageError, match="0 or more"):
+        with pytest.raises(UsageError, match="0 seconds or more"):
             Filters(min_duration=number)
         filters = Filters(path=pattern, tags=(tag,), after=number)
     assert filters.allowed(FILES).shape == (3,)

@@ -105,7 +105,7 @@ def names(engine: Engine, **options: object) -> list[tuple[str, str]]:
 
 def test_near_copies_of_a_file_are_folded_and_named(films: Engine) -> None:
     """Frames and pictures must both agree; what is folded can be had."""
-    everything = names(films, fold=False)
+    everything = names(films, keep_duplicates=True)
     assert len(everything) == 4 * CLIPS
     hits = films.search("red car", k=40)
     shown = [Path(hit.path).stem for hit in hits]

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.main import app
+from eaglenet.core import platform
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.indexing import rebuilding
 from eaglenet.indexing.rebuilding import swap_stores, tags_like
 from small_model import save_small_model
 
@@ -50,7 +50,7 @@ def test_the_same_files_are_indexed_with_another_model_and_the_stores_swap(
     old: Path, tmp_path: Path, has_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_exchange:
-        monkeypatch.setattr(rebuilding, "_exchange", lambda first, second: False)
+        monkeypatch.setattr(platform, "_libc_function", lambda name: None)
     new, engine = tmp_path / "new", eaglenet.open(old)
     before = engine.manifest
     model = other_model(tmp_path / "other")

@@ -49,9 +49,9 @@ def test_what_is_kept_of_a_clip_changes_no_score() -> None:
     reranker = Reranker(method)
     for rows in ([1, 4, 6], [6, 0, 4, 2], [5, 6, 1]):
         clips = StoredClips(features[rows], torch.zeros(len(rows), 5), {})
-        prepared = reranker.prepared(clips, rows)
+        prepared = reranker.prepare(clips, rows)
         assert prepared.prepared
         with torch.no_grad():
             expected = method.score(text, features[rows])
         torch.testing.assert_close(reranker.score(text, prepared), expected)
-    assert len(reranker._kept) == 6
+    assert len(reranker._cache) == 6

@@ -21,6 +21,7 @@ from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
 from eaglenet.search import shortlist
 from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
+from eaglenet.search.query import Query
 from eaglenet.search.store import codes, near_codes
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.codes import code_bytes
@@ -45,7 +46,7 @@ def few_candidates(
     """Every store is searched by codes, with so few candidates that those decide the hits."""
     monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
     monkeypatch.setattr(approximate, "CANDIDATES", 30)
-    monkeypatch.setattr(approximate, "WIDER", 1)
+    monkeypatch.setattr(approximate, "CANDIDATES_PER_RESULT", 1)
     monkeypatch.setattr(codes, "BLOCK", 448)
     if request.param == "first halves first":
         # Codes of 256 bits, of which the store holds many.
@@ -134,7 +135,7 @@ def agree(
                 assert engine.search_many(QUERIES, 7, **options) == expected
     clip = one.search(QUERIES[0], 1)[0].clip_id
     for engine in several[1:3]:
-        assert engine.similar(clip, 9) == one.similar(clip, 9)
+        assert engine.search(Query(clip_id=clip), 9) == one.search(Query(clip_id=clip), 9)
     return one.search_many(QUERIES, 7)
 
 
@@ -148,9 +149,9 @@ def test_parts_of_codes_hold_the_nearest_of_all(
     asked = codes.codes_of(generator.standard_normal((2, 24), np.float32))
     for allowed in (None, generator.random(1200) < 0.3, generator.random(1200) < 0.01):
         for count, parts in ((1, 3), (40, 2), (40, 7), (300, 3), (2000, 2)):
-            whole = approximate.near_in_part(snapshot, asked, count, (1, 1), allowed)
+            whole = approximate.nearest_in_shard(snapshot, asked, count, (1, 1), allowed)
             found = [
-                approximate.near_in_part(snapshot, asked, count, (number, parts), allowed)
+                approximate.nearest_in_shard(snapshot, asked, count, (number, parts), allowed)
                 for number in range(1, parts + 1)
             ]
             for query, expected in enumerate(whole):
@@ -159,7 +160,7 @@ def test_parts_of_codes_hold_the_nearest_of_all(
                 assert kept.tolist() == near_codes.nearest_of([expected], count, 1200).tolist()
                 assert all(len(each.slots) <= 5 * count for each in near)
     # A part without a clip.
-    (empty,) = approximate.near_in_part(snapshot, asked[:1], 40, (1, 2000))
+    (empty,) = approximate.nearest_in_shard(snapshot, asked[:1], 40, (1, 2000))
     assert not len(empty.slots)
 
 
@@ -178,7 +179,7 @@ def test_long_lists_of_queries_are_asked_in_pieces(
     expected = one.search_many(queries, 3, rerank=False)
     assert two.search_many(queries, 3, rerank=False) == expected
     clip = one.search("red", 1)[0].clip_id
-    assert two.similar(clip, 10_000) == one.similar(clip, 10_000)
+    assert two.search(Query(clip_id=clip), 10_000) == one.search(Query(clip_id=clip), 10_000)
 
 
 def test_a_shard_reads_the_codes_of_its_part_and_what_is_added(

@@ -10,7 +10,7 @@ import torch
 from synthetic_store import DIM, BagMethod, make_store
 from torch.nn import functional as F
 
-from eaglenet.search.shortlist import exact_shortlists, merged
+from eaglenet.search.shortlist import exact_shortlists, merge_shortlists
 
 
 @pytest.mark.parametrize("parts", [2, 3, 5])
@@ -33,7 +33,7 @@ def test_parts_give_the_shortlist_of_the_whole(
             for number in range(1, parts + 1)
         ]
         for number, expected in enumerate(whole):
-            found = merged([piece[number] for piece in pieces], 6)
+            found = merge_shortlists([piece[number] for piece in pieces], 6)
             assert found.rows.tolist() == expected.rows.tolist()
             assert found.cosines.tobytes() == expected.cosines.tobytes()
 
@@ -47,7 +47,7 @@ def test_of_clips_that_are_alike_the_first_rows_are_taken_in_parts_too(
     whole = exact_shortlists(snapshot, query, 11)[0]
     assert whole.rows.tolist() == list(range(11))
     pieces = [exact_shortlists(snapshot, query, 11, None, (number, 3))[0] for number in (3, 2, 1)]
-    assert merged(pieces, 11).rows.tolist() == whole.rows.tolist()
+    assert merge_shortlists(pieces, 11).rows.tolist() == whole.rows.tolist()
 
 
 def test_a_part_reads_and_compares_its_own_vectors_alone(bag: BagMethod, tmp_path: Path) -> None:

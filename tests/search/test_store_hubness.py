@@ -22,8 +22,8 @@ from eaglenet.scoring.hubness import TEMPERATURE, hub_bias
 from eaglenet.search import shortlist
 from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
-from eaglenet.search.query import encode_sentences
-from eaglenet.search.shortlist import coded_shortlists, exact_shortlists, merged
+from eaglenet.search.query import Query
+from eaglenet.search.shortlist import approximate_shortlists, exact_shortlists, merge_shortlists
 from eaglenet.search.store import publishing
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.checks import sealed
@@ -52,7 +52,7 @@ def with_hub(folder: Path, method: BagMethod) -> tuple[Store, ClipStore]:
     """A clip that shows something of what each sentence says, and one that is all of them."""
     store, tables = make_store(folder, method, num_files=0)
     with torch.no_grad():
-        sentences = method.coarse_vectors(encode_sentences(method, SENTENCES))
+        sentences = method.coarse_vectors(method.encode_text(SENTENCES))
     for number, sentence in enumerate(sentences):
         other = unit(DIM, seed=10 + number)
         other = F.normalize(other - sentences.pinverse() @ (sentences @ other), dim=-1)
@@ -121,24 +121,24 @@ def test_shortlists_are_cosines_less_levels_and_parts_and_codes_agree(
     open_store(tmp_path).publish(tables)
     snapshot = open_store(tmp_path).snapshot()
     assert snapshot.levels is not None
-    queries, shares = unit(7, DIM), [1.0, 0.5, 0.0, 1.0, 1.0, 0.25, 1.0]
+    queries, hubness_weights = unit(7, DIM), [1.0, 0.5, 0.0, 1.0, 1.0, 0.25, 1.0]
     vectors = snapshot.vectors_of(np.arange(len(snapshot))).double()
     allowed = np.random.default_rng(0).random(len(snapshot)) < 0.6
     for mask in (None, allowed):
-        whole = exact_shortlists(snapshot, queries, 6, mask, shares=shares)
+        whole = exact_shortlists(snapshot, queries, 6, mask, hubness_weights=hubness_weights)
         pieces = [
-            exact_shortlists(snapshot, queries, 6, mask, (number, 3), shares)
+            exact_shortlists(snapshot, queries, 6, mask, (number, 3), hubness_weights)
             for number in (1, 2, 3)
         ]
-        coded = coded_shortlists(snapshot, queries, 6, mask, shares)
+        coded = approximate_shortlists(snapshot, queries, 6, mask, hubness_weights)
         for number, found in enumerate(whole):
             scores = vectors @ queries[number].double()
-            scores -= shares[number] * torch.from_numpy(snapshot.levels).double()
+            scores -= hubness_weights[number] * torch.from_numpy(snapshot.levels).double()
             scores[~torch.from_numpy(mask if mask is not None else np.ones_like(allowed))] = -9
             best = scores.topk(6)
             assert found.rows.tolist() == best.indices.tolist()
             torch.testing.assert_close(torch.from_numpy(found.cosines), best.values.float())
-            for other in (merged([piece[number] for piece in pieces], 6), coded[number]):
+            for other in (merge_shortlists([piece[number] for piece in pieces], 6), coded[number]):
                 assert other.rows.tolist() == found.rows.tolist()
                 assert other.cosines.tobytes() == found.cosines.tobytes()
     monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
@@ -156,9 +156,9 @@ def test_hits_lose_their_level_once_and_pictures_nothing(bag: BagMethod, tmp_pat
     plain = {hit.clip_id: hit for hit in Engine.open(tmp_path, bag).search("red car", k=50)}
     away = {
         hit.clip_id: hit
-        for hit in Engine.open(tmp_path, bag).search("red car", k=50, negatives=("blue dog",))
+        for hit in Engine.open(tmp_path, bag).search(Query("red car", negatives=("blue dog",)), k=50)
     }
-    similar = Engine.open(tmp_path, bag).similar(next(iter(plain)), k=5)
+    similar = Engine.open(tmp_path, bag).search(Query(clip_id=next(iter(plain))), k=5)
     levelled(store, tables, bank_of(bag))
     engine = Engine.open(tmp_path, bag)
     levels = engine.snapshot.levels
@@ -172,7 +172,7 @@ def test_hits_lose_their_level_once_and_pictures_nothing(bag: BagMethod, tmp_pat
     best = engine.search("red car", k=1)[0]
     told = engine.explain("red car", best.clip_id)
     assert (told.score, told.coarse_score) == pytest.approx((best.score, best.coarse_score))
-    assert engine.similar(next(iter(plain)), k=5) == similar
+    assert engine.search(Query(clip_id=next(iter(plain))), k=5) == similar
 
 
 def test_a_model_that_levels_its_scores_itself_is_not_levelled_twice(

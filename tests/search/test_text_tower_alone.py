@@ -25,7 +25,8 @@ from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.encoders.weights import _MappedFile
 from eaglenet.indexing.index import index
 from eaglenet.models.folder import load_for_texts
-from eaglenet.search.model import keep_text_tower, model_identity
+from eaglenet.search.model import release_image_tower, model_identity
+from eaglenet.search.query import Query
 from openai_class import OpenaiClip, OpenaiShape, save_archive
 from small_model import save_small_model
 from texts_alone import IMAGE_TOWER, check_texts_alone
@@ -58,7 +59,7 @@ def test_words_are_read_without_the_image_tower_and_pictures_bring_it_back(tmp_p
     save_small_model(tmp_path)
     whole, method = eaglenet.load(tmp_path), eaglenet.load(tmp_path)
     before = weights_of(method)
-    keep_text_tower(method, str(tmp_path))
+    release_image_tower(method, str(tmp_path))
     assert isinstance(method.encoder, TowerEncoder)
     tower = sum(p.numel() for p in whole.encoder.vision.parameters())  # type: ignore[attr-defined]
     assert weights_of(method) == before - 4 * tower
@@ -193,7 +194,7 @@ def test_answers_are_those_of_the_whole_model(tmp_path: Path) -> None:
     assert [(hit.path, hit.score) for hit in first] == [(hit.path, hit.score) for hit in second]
     assert all(each.is_meta for each in alone.method.encoder._modules["vision"].parameters())  # type: ignore[union-attr]
     picture = Image.new("RGB", (40, 24), "red")
-    found = [engine.search_image(picture, k=2) for engine in (alone, whole)]
+    found = [engine.search(Query(image=picture), k=2) for engine in (alone, whole)]
     assert [hit.score for hit in found[0]] == [hit.score for hit in found[1]]
 
 

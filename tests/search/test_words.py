@@ -20,9 +20,10 @@ from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
 from eaglenet.search.filters import Filters
 from eaglenet.search.options import SearchOptions
+from eaglenet.search.query import Query, TranscriptQuery
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.local import StoreFolder
-from eaglenet.search.transcripts import parse, why_no_line
+from eaglenet.search.transcripts import explain_no_match
 from subtitled import write_with_subtitles
 
 ENGLISH = (
@@ -51,7 +52,7 @@ def original(bag: BagMethod, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (videos / "other.srt").write_bytes(b"nonsense")
     write_with_subtitles(videos / "inner.mkv", [(2.0, 3.0, CHINESE)], language="chi", seconds=4)
     report = index(folder, bag)
-    assert report.lines == 4
+    assert report.transcript_lines == 4
     return folder
 
 
@@ -70,7 +71,7 @@ def engine(original: Path, bag: BagMethod) -> Engine:
 
 
 def said(hits: list[Hit]) -> list[str]:
-    return [line.text for hit in hits for line in hit.words]
+    return [line.text for hit in hits for line in hit.transcript]
 
 
 def test_a_broken_subtitle_file_is_reported_by_name_and_stops_nothing(
@@ -78,17 +79,17 @@ def test_a_broken_subtitle_file_is_reported_by_name_and_stops_nothing(
 ) -> None:
     report = index(folder, bag)
     assert [Path(problem.path).name for problem in report.problems] == ["other.srt"]
-    assert "no line with its times" in report.problems[0].reason
+    assert "no line with start and end times" in report.problems[0].reason
     (folder / "v" / "other.srt").write_text(ENGLISH)
     report = index(folder, bag)
-    assert (report.problems, report.lines) == ((), 2)
+    assert (report.problems, report.transcript_lines) == ((), 2)
 
 
 def test_what_is_said_is_found_with_its_moment_words_and_part(engine: Engine) -> None:
-    (hit, *_) = engine.search("the brave new world", parts="speech")
-    assert (Path(hit.path).name, hit.found_by) == ("film.mp4", ("speech",))
+    (hit, *_) = engine.search("the brave new world", modalities="speech")
+    assert (Path(hit.path).name, hit.matched_in) == ("film.mp4", ("speech",))
     assert (hit.moment.start, hit.moment.end) == (1.0, 2.0)
-    (line,) = hit.words
+    (line,) = hit.transcript
     assert (line.kind, line.language) == ("subtitle", "en")
     assert [line.text[start:end] for start, end in line.highlights] == ["brave new world"]
     json.dumps(hit.to_dict())
@@ -107,9 +108,9 @@ def test_what_is_said_is_found_with_its_moment_words_and_part(engine: Engine) ->
 def test_words_are_found_in_any_language(
     engine: Engine, query: str, name: str, lit: list[str]
 ) -> None:
-    hits = engine.search(query, parts="speech")
+    hits = engine.search(query, modalities="speech")
     assert [Path(hit.path).name for hit in hits] == [name]
-    line = hits[0].words[0]
+    line = hits[0].transcript[0]
     assert [line.text[start:end] for start, end in line.highlights] == lit
 
 
@@ -125,67 +126,69 @@ def test_words_are_found_in_any_language(
     ],
 )
 def test_quotes_enclose_exact_phrases(engine: Engine, query: str, found: int) -> None:
-    assert len(engine.search(query, parts="speech,text")) == found
+    assert len(engine.search(query, modalities="speech,screen-text")) == found
 
 
-def test_nothing_is_seen_of_what_is_only_quoted(engine: Engine) -> None:
-    assert [hit.found_by for hit in engine.search('"brave new"')] == [("speech",)]
+def test_phrases_match_transcripts_only(engine: Engine) -> None:
+    assert [hit.matched_in for hit in engine.search('"brave new"')] == [("speech",)]
     assert engine.search('"new brave"') == []
-    assert len(engine.search('"new brave"', parts="pictures")) == 3
+    assert len(engine.search('"new brave"', modalities="visual")) == 3
 
 
-def test_an_empty_answer_says_that_no_line_has_the_words(engine: Engine) -> None:
-    both, words = SearchOptions(), SearchOptions(parts=("speech", "text"))
-    lines = f"none of the {engine.info()['lines']} lines of speech and text has"
-    phrase = engine.why_empty(both, '"no such phrase"')
-    quotes = "without quotes its words may stand apart"
-    assert phrase == f"{lines} this phrase; {quotes}, and pictures count"
-    assert engine.why_empty(words, '"no such phrase"') == f"{lines} this phrase; {quotes}"
-    assert engine.why_empty(words, "zzz") == f"{lines} these words; pictures were not looked at"
-    assert engine.why_empty(both, "a red car") == ""
-    filtered = SearchOptions(Filters(path="nowhere/*"), parts=("speech",))
-    assert "a path like 'nowhere/*'" in engine.why_empty(filtered, "zzz")
-    assert "holds none of both" in why_no_line(parse('"a b"'), ("speech",), 0)
+def test_explains_why_no_line_matches(engine: Engine) -> None:
+    both, spoken = SearchOptions(), SearchOptions(modalities=("speech", "screen-text"))
+    lines = f"{engine.info()['lines']} lines of speech and on-screen text, none with"
+    phrase = Query('"no such phrase"')
+    advice = "remove the quotation marks to match words in any order"
+    assert engine.why_empty(both, phrase) == f"{lines} this phrase; {advice} and search frames too"
+    assert engine.why_empty(spoken, phrase) == f"{lines} this phrase; {advice}"
+    reason = engine.why_empty(spoken, Query("zzz"))
+    assert reason == f"{lines} these words; frames were not searched: add visual to --in"
+    assert engine.why_empty(both, Query("a red car")) == ""
+    filtered = SearchOptions(Filters(path="nowhere/*"), modalities=("speech",))
+    assert "a path like 'nowhere/*'" in engine.why_empty(filtered, Query("zzz"))
+    empty = explain_no_match(TranscriptQuery.parse('"a b"'), ("speech",), 0)
+    assert "this store has neither" in empty
 
 
-def test_pictures_and_words_are_one_ranking(engine: Engine) -> None:
+def test_fuses_frames_and_transcripts(engine: Engine) -> None:
     hits = engine.search("hello brave new world", k=3)
-    assert hits[0].words
-    assert hits[0].found_by == ("speech", "pictures")
-    assert [hit.found_by for hit in hits[1:]] == [("pictures",)] * 2
+    assert hits[0].transcript
+    assert hits[0].matched_in == ("speech", "visual")
+    assert [hit.matched_in for hit in hits[1:]] == [("visual",)] * 2
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert 0 < hits[-1].score < hits[0].score <= 1
     assert {hit.clip_id for hit in hits} == {hit.clip_id for hit in engine.search("red", k=3)}
 
 
-def test_words_that_were_not_asked_for_change_nothing(engine: Engine) -> None:
+def test_common_words_alone_do_not_match(engine: Engine) -> None:
     """A word or two in common are chance."""
     query = "a green car is all fast"
-    alone = engine.search(query, parts="pictures")
+    alone = engine.search(query, modalities="visual")
     assert engine.search(query) == alone
 
 
-def test_filters_and_phrases_to_avoid_hold_for_words(engine: Engine) -> None:
-    assert engine.search("brave new world", parts="speech", path="other*") == []
-    assert len(engine.search("brave new world", parts="speech", path="film*")) == 1
-    assert engine.search("brave new world", parts="speech", negatives=["hello"]) == []
+def test_filters_and_negatives_apply_to_transcripts(engine: Engine) -> None:
+    assert engine.search("brave new world", modalities="speech", path="other*") == []
+    assert len(engine.search("brave new world", modalities="speech", path="film*")) == 1
+    assert engine.search(Query("brave new world", negatives=("hello",)), modalities="speech") == []
 
 
-def test_one_hit_a_file_where_that_is_asked_for(engine: Engine) -> None:
-    assert len(engine.search("brave dogs", parts="speech", group_files=True)) == 1
+def test_groups_transcript_hits_by_file(engine: Engine) -> None:
+    assert len(engine.search("brave dogs", modalities="speech", group_files=True)) == 1
 
 
-@pytest.mark.parametrize("parts", ["sound", "", "pictures,smell"])
-def test_unknown_parts_are_told_with_the_known_ones(engine: Engine, parts: str) -> None:
-    with pytest.raises(UsageError, match="pictures, speech, text"):
-        engine.search("red", parts=parts)
+@pytest.mark.parametrize("modalities", ["sound", "", "visual,smell"])
+def test_refuses_unknown_modalities(engine: Engine, modalities: str) -> None:
+    with pytest.raises(UsageError, match="visual, speech, screen-text"):
+        engine.search("red", modalities=modalities)
 
 
-def test_pictures_do_not_ask_for_words(engine: Engine) -> None:
+def test_clips_are_searched_in_frames_only(engine: Engine) -> None:
     clip = engine.search("red", k=1)[0].clip_id
-    assert engine.similar(clip)
-    with pytest.raises(UsageError, match="only searches pictures"):
-        engine.similar(clip, parts="speech")
+    assert engine.search(Query(clip_id=clip))
+    with pytest.raises(UsageError, match="visual only"):
+        engine.search(Query(clip_id=clip), modalities="speech")
 
 
 def test_words_that_cannot_be_read_are_an_error_and_no_answer_without_them(
@@ -197,7 +200,7 @@ def test_words_that_cannot_be_read_are_an_error_and_no_answer_without_them(
         raise OSError("503 slow down")
 
     monkeypatch.setattr(StoreFolder, "words_stamp", refuse)
-    with pytest.raises(UnreachableError, match=r"words of .*store cannot be read: 503 slow down"):
+    with pytest.raises(UnreachableError, match=r"transcripts of .*store cannot be read: 503 slow down"):
         engine.search("red")
     monkeypatch.undo()
     assert engine.search("red", k=1)
@@ -207,16 +210,16 @@ def test_words_that_cannot_be_read_are_an_error_and_no_answer_without_them(
 
 def test_new_changed_and_removed_subtitles_are_noticed(folder: Path, bag: BagMethod) -> None:
     videos, engine = folder / "v", Engine.open(folder / "store", bag)
-    assert index(folder, bag).lines == 0
+    assert index(folder, bag).transcript_lines == 0
     (videos / "film.en.srt").write_text(ENGLISH.replace("brave", "timid"))
     (videos / "film.fr.srt").write_text("00:00:01,0 --> 00:00:02,0\nbonjour tout le monde\n")
-    assert index(folder, bag).lines == 3
-    assert len(said(engine.search("timid", parts="speech"))) == 1
-    assert said(engine.search("brave", parts="speech")) == []
-    assert said(engine.search("bonjour", parts="speech")) == ["bonjour tout le monde"]
+    assert index(folder, bag).transcript_lines == 3
+    assert len(said(engine.search("timid", modalities="speech"))) == 1
+    assert said(engine.search("brave", modalities="speech")) == []
+    assert said(engine.search("bonjour", modalities="speech")) == ["bonjour tout le monde"]
     (videos / "film.fr.srt").unlink()
     index(folder, bag)
-    assert said(engine.search("bonjour", parts="speech")) == []
+    assert said(engine.search("bonjour", modalities="speech")) == []
 
 
 def test_words_go_with_their_file(folder: Path, bag: BagMethod) -> None:
@@ -224,12 +227,12 @@ def test_words_go_with_their_file(folder: Path, bag: BagMethod) -> None:
         (folder / "v" / name).rename(folder / "v" / name.replace("film", "movie"))
     index(folder, bag, drop_missing=True)
     engine = Engine.open(folder / "store", bag)
-    hits = engine.search("brave", parts="speech")
+    hits = engine.search("brave", modalities="speech")
     assert [Path(hit.path).name for hit in hits] == ["movie.mp4"]
     assert len(said(hits)) == 1
     (folder / "v" / "movie.mp4").unlink()
     index(folder, bag, drop_missing=True)
-    assert engine.search("brave", parts="speech") == []
+    assert engine.search("brave", modalities="speech") == []
     assert engine.info()["lines"] == 2
 
 
@@ -239,18 +242,18 @@ def test_a_store_from_before_words_gets_them_with_the_next_run(
     store = folder / "store"
     open_store(store).forget_words()
     engine = Engine.open(store, bag)
-    assert engine.search("brave", parts="speech") == []
-    assert [hit.found_by for hit in engine.search("brave")] == [("pictures",)] * 3
+    assert engine.search("brave", modalities="speech") == []
+    assert [hit.matched_in for hit in engine.search("brave")] == [("visual",)] * 3
     assert engine.info()["lines"] == 0
     report = index(folder, bag)
-    assert (report.lines, report.indexed) == (4, 0)
-    assert len(engine.search("\u6c7d\u8f66", parts="speech")) == 1
+    assert (report.transcript_lines, report.indexed) == (4, 0)
+    assert len(engine.search("\u6c7d\u8f66", modalities="speech")) == 1
 
 
 def test_subtitles_can_be_left_out(tmp_path: Path, bag: BagMethod, original: Path) -> None:
     shutil.copytree(original / "v", tmp_path / "v")
     report = index(tmp_path, bag, subtitles=False)
-    assert (report.lines, report.problems) == (0, ())
+    assert (report.transcript_lines, report.problems) == (0, ())
     assert open_store(tmp_path / "store").words_stamp() is None
 
 
@@ -260,32 +263,32 @@ def test_a_writer_that_died_before_its_words_were_on_the_disk_leaves_none(
     mark = folder / "store" / "tables.json"
     marked = json.loads(mark.read_text())
     mark.write_text(json.dumps({name: marked[name] for name in ("clips.lance", "files.lance")}))
-    assert Engine.open(folder / "store", bag).search("brave", parts="speech") == []
-    assert index(folder, bag).lines == 4
+    assert Engine.open(folder / "store", bag).search("brave", modalities="speech") == []
+    assert index(folder, bag).transcript_lines == 4
 
 
 @pytest.mark.parametrize("table", ["words", "sources"])
 def test_a_lost_table_of_words_is_read_again(folder: Path, bag: BagMethod, table: str) -> None:
     shutil.rmtree(folder / "store" / f"{table}.lance")
-    assert index(folder, bag).lines == 4
-    assert len(Engine.open(folder / "store", bag).search("brave", parts="speech")) == 1
+    assert index(folder, bag).transcript_lines == 4
+    assert len(Engine.open(folder / "store", bag).search("brave", modalities="speech")) == 1
 
 
 def test_damaged_words_are_told_pictures_still_found_and_repairing_forgets_them(
     folder: Path, bag: BagMethod
 ) -> None:
     store = folder / "store"
-    assert verify(store).lines == 4
+    assert verify(store).transcript_lines == 4
     for path in (store / "words.lance" / "data").iterdir():
         path.write_bytes(bytes(path.stat().st_size))
     engine = Engine.open(store, bag)
-    with pytest.raises(StoreError, match=r"words of .* are damaged.*--in pictures"):
+    with pytest.raises(StoreError, match=r"words of .* are damaged.*--in visual"):
         engine.search("brave")
-    assert len(engine.search("brave", parts="pictures")) == 3
+    assert len(engine.search("brave", modalities="visual")) == 3
     assert repair(store) == 3
-    assert engine.search("brave", parts="speech") == []
-    assert index(folder, bag).lines == 4
-    assert len(engine.search("brave", parts="speech")) == 1
+    assert engine.search("brave", modalities="speech") == []
+    assert index(folder, bag).transcript_lines == 4
+    assert len(engine.search("brave", modalities="speech")) == 1
 
 
 def test_the_command_shows_words_and_where_they_were_found(
@@ -298,5 +301,5 @@ def test_the_command_shows_words_and_where_they_were_found(
     assert shown.exit_code == 0
     assert "speech Hello brave new world" in shown.output
     answer = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
-    assert answer["hits"][0]["found_by"] == ["speech"]
-    assert answer["hits"][0]["words"][0]["highlights"] == [[6, 21]]
+    assert answer["hits"][0]["matched_in"] == ["speech"]
+    assert answer["hits"][0]["transcript"][0]["highlights"] == [[6, 21]]

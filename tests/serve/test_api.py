@@ -5,6 +5,7 @@ from demo_store import HOSTILE_NAME, SCENES, DemoStore
 from fastapi.testclient import TestClient
 
 from eaglenet.search.engine import Engine
+from eaglenet.search.query import Query
 
 
 def test_a_search_over_http_gives_what_the_engine_gives(client: TestClient, engine: Engine) -> None:
@@ -60,7 +61,7 @@ def test_filters_negatives_and_groups_reach_the_engine(client: TestClient, engin
     grouped = client.get("/api/search", params={"q": "red", "k": 50, "group": True}).json()["hits"]
     assert len({hit["path"] for hit in grouped}) == len(grouped) == SCENES
     body = client.get("/api/search", params={"q": "red", "negative": ["blue", "green"]}).json()
-    expected = engine.search("red", k=24, negatives=["blue", "green"])
+    expected = engine.search(Query("red", negatives=("blue", "green")), k=24)
     assert [hit["clip_id"] for hit in body["hits"]] == [hit.clip_id for hit in expected]
 
 

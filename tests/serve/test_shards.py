@@ -24,6 +24,7 @@ from eaglenet.cluster.shards import ScanRequest, Shard, create_shard_app, parse_
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
 from eaglenet.search.engine import Engine
+from eaglenet.search.query import Query
 from eaglenet.search.store.base import open_store
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
@@ -144,10 +145,9 @@ def test_a_front_of_shards_answers_as_one_machine_does(
         assert front.search_many(QUERIES, 7, **options) == expected
         assert any(expected)
     clip = engine.search(QUERIES[0], k=1)[0].clip_id
-    assert front.similar(clip, 5) == engine.similar(clip, 5)
-    assert front.search(QUERIES[0], negatives=("blue",)) == engine.search(
-        QUERIES[0], negatives=("blue",)
-    )
+    assert front.search(Query(clip_id=clip), 5) == engine.search(Query(clip_id=clip), 5)
+    no_blue = Query(QUERIES[0], negatives=("blue",))
+    assert front.search(no_blue) == engine.search(no_blue)
     assert front.missing == ()
     assert all(gate.asked for gate in gates)
 
@@ -194,10 +194,10 @@ def test_shards_of_a_store_with_a_bank_take_the_same_levels_off(
         assert front.search_many(QUERIES, 7, **options) == expected
     assert [hit.clip_id for hit in front.search(QUERIES[0], 7)] != plain
     clip = plain[0]
-    assert front.similar(clip, 5) == engine.similar(clip, 5)
-    assert "shares" not in asked[-1]
-    with pytest.raises(Problem, match="shares: 1 for 3 vectors"):
-        shards[0].scan(ScanRequest(**{**asked[0], "shares": [1.0]}))
+    assert front.search(Query(clip_id=clip), 5) == engine.search(Query(clip_id=clip), 5)
+    assert "hubness_weights" not in asked[-1]
+    with pytest.raises(Problem, match="hubness_weights: 1 for 3 vectors"):
+        shards[0].scan(ScanRequest(**{**asked[0], "hubness_weights": [1.0]}))
     scan.close()
 
 

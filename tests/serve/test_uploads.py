@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from PIL import Image, features
 
 from eaglenet.search.engine import Engine
+from eaglenet.search.query import Query
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import Settings
@@ -40,7 +41,7 @@ def test_a_picture_and_a_video_find_what_they_show(
 ) -> None:
     path = engine.file_of(clip_id)
     found = open_client.post("/api/search/video", content=path.read_bytes(), params={"k": 3})
-    expected = [hit.clip_id for hit in engine.search_video(path, k=3)]
+    expected = [hit.clip_id for hit in engine.search(Query(video=path), k=3)]
     assert [hit["clip_id"] for hit in found.json()["hits"]] == expected
     picture = engine.thumbnail(clip_id)
     found = open_client.post("/api/search/image", content=picture, params={"k": 2})

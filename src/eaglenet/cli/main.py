@@ -1,4 +1,4 @@
-"""Entry point of the `eaglenet` command: registers the commands, turns errors into one line."""
+"""Entry point of the `eaglenet` command: loads the commands, and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from importlib import import_module
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
-from eaglenet.cli.terminal import SafeFormatter, ShortCommand, end_short_command, lines
+from eaglenet.cli.terminal import (
+    SafeFormatter,
+    ShortCommand,
+    end_short_command,
+    escape_lines,
+)
 from eaglenet.core import plugins
 from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
 
-# Help that speaks of numbers, text and files, not of Python's types.
-
-WORDS = {
+VALUE_NAMES = {
     "int": "NUMBER",
     "float": "NUMBER",
     "int range": "NUMBER",
@@ -37,110 +42,128 @@ WORDS = {
     "list[Path]": "PATH",
     "list[path]": "PATH",
 }
-"""What Typer calls the type of a value -> what it is to a person."""
-SECTIONS = {
+"""Name of a value in the help, by its type in Typer."""
+COMMANDS = {
     "Search": ("index", "search", "serve", "watch", "store", "models", "demo"),
     "Train and compare": ("train", "evaluate", "recipes", "compare", "ablate", "report"),
     "Data and files": ("data", "metrics", "convert"),
 }
-"""Commands as people come to need them; one that is not here is listed last."""
+"""Commands by section of the help. Each is a module of this package with a ``register(app)``."""
+HELP_OPTIONS = {"-h", "--help", "--help-all"}
 
 
-def speak_plainly(command: Any, context: Any) -> None:
-    """Name the values of all options under ``command``; one that is only given or not has none."""
+def name_values(command: Any, context: Any) -> None:
+    """Show plain names instead of Python types in the help of ``command`` and its subcommands."""
     for option in command.get_params(context):
         if option.param_type_name != "option":
-            # Its name is shown, which says enough.
-            option.display_type_rich = lambda ctx: None
+            option.display_type_rich = lambda ctx: None  # Its name is shown already.
             continue
         if option.metavar is not None:
             continue
         if getattr(option, "is_flag", False):
             option.metavar = ""
         elif hasattr(option, "display_type"):
-            shown = option.display_type(context)
-            option.metavar = WORDS.get(shown.strip("<>"), shown)
-    for each in getattr(command, "commands", {}).values():
-        # Said whole: a short help of its own is not cut to the width of the terminal.
-        each.short_help = first_sentence(each.help or "")
-        speak_plainly(each, context)
+            type_name = option.display_type(context)
+            option.metavar = VALUE_NAMES.get(type_name.strip("<>"), type_name)
+    for subcommand in getattr(command, "commands", {}).values():
+        # Set, because Typer's own short help is cut to the width of the terminal.
+        subcommand.short_help = first_sentence(subcommand.help or "")
+        name_values(subcommand, context)
 
 
 def first_sentence(text: str) -> str:
-    """What a list of commands says of one.
+    """Return the first sentence of a help text.
 
     >>> first_sentence("Write report.md: tables\\nand curves. Then stop.")
     'Write report.md: tables and curves.'
     """
-    words = " ".join(text.split("\n\n")[0].split())
-    first, stop, _ = words.partition(". ")
+    first, stop, _ = " ".join(text.split("\n\n")[0].split()).partition(". ")
     return first + stop.strip()
 
 
-def in_sections(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names of commands under the headings of :data:`SECTIONS`."""
-    left = list(names)
-    found = {title: [name for name in wanted if name in left] for title, wanted in SECTIONS.items()}
-    known = {name for section in found.values() for name in section}
-    others = [name for name in left if name not in known]
-    return {title: section for title, section in {**found, "Others": others}.items() if section}
+def group_commands(names: Iterable[str]) -> dict[str, list[str]]:
+    """Group names of commands by section; unknown ones are in the last section, Others."""
+    remaining = list(names)
+    sections = {}
+    for title, section in COMMANDS.items():
+        sections[title] = [name for name in section if name in remaining]
+        remaining = [name for name in remaining if name not in section]
+    sections["Others"] = remaining
+    return {title: section for title, section in sections.items() if section}
 
 
-COMMAND_MODULES: tuple[str, ...] = (
-    "demo",
-    "data",
-    "convert",
-    "metrics",
-    "models",
-    "recipes",
-    "train",
-    "evaluate",
-    "ablate",
-    "compare",
-    "index",
-    "watch",
-    "search",
-    "store",
-    "serve",
-    "report",
-)
-"""Modules of this package, each with a ``register(app)``. They import heavy things lazily."""
+class CommandTable(MutableMapping[str, Any]):
+    """Commands by name; the module of a command is imported when the command is needed."""
+
+    def __init__(self, commands: Mapping[str, Any]) -> None:
+        self._loaded = dict(commands)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded and name in self:
+            app = typer.Typer(rich_markup_mode=None)
+            import_module(f"eaglenet.cli.{name}").register(app)
+            self._loaded[name] = typer.main.get_group(app).commands[name]
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*chain(*COMMANDS.values()), *self._loaded)))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(iter(self))
 
 
 class Commands(TyperGroup):
-    """The commands, each of which takes ``--import MODULE`` wherever it stands."""
+    """The commands. ``--import MODULE`` may stand anywhere on the command line."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands = CommandTable(self.commands)
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Imports what is asked for before any command looks for a name."""
+        """Import plug-ins before a command looks for their names."""
         modules, rest = take_imports(args)
         plugins.load_installed()
         for module in modules:
-            plugins.import_named(module)
-        if not rest or {"-h", "--help"} & set(rest):
-            speak_plainly(self, ctx)
+            plugins.import_plugin(module)
+        if not rest or rest[0] in HELP_OPTIONS:
+            name_values(self, ctx)
+        elif HELP_OPTIONS & set(rest):
+            name_values(self.commands.get(rest[0], self), ctx)
         return super().parse_args(ctx, rest)
 
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        return list(self.commands)
+
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        """In sections, each said whole."""
-        for title, names in in_sections(self.list_commands(ctx)).items():
+        """List commands by section, with their whole first sentence."""
+        for title, names in group_commands(self.list_commands(ctx)).items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].short_help or "") for name in names])
 
 
 def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The modules of every ``--import MODULE``, and the arguments without them.
+    """Split off every ``--import MODULE``: returns the modules and the other arguments.
 
     >>> take_imports(["train", "x", "--import", "mine", "--import=more.of_it"])
     (['mine', 'more.of_it'], ['train', 'x'])
     """
     modules: list[str] = []
     rest: list[str] = []
-    waiting = iter(arguments)
-    for argument in waiting:
+    remaining = iter(arguments)
+    for argument in remaining:
         if argument == "--":
-            return modules, [*rest, argument, *waiting]
+            return modules, [*rest, argument, *remaining]
         if argument == "--import":
-            module = next(waiting, "")
+            module = next(remaining, "")
             if not module:
                 raise UsageError("--import needs the name of a module")
             modules.append(module)
@@ -158,8 +181,9 @@ DISK_FAULTS = (
     errno.EROFS,
     errno.ENODEV,
     errno.ESTALE,
-    errno.ENOTCONN,  # a mount that was lost
+    errno.ENOTCONN,  # a lost mount
 )
+"""Errors of the machine rather than of this program."""
 
 app = typer.Typer(
     name="eaglenet",
@@ -172,8 +196,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(is_wanted: bool) -> None:
-    if is_wanted:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         from eaglenet.version import __version__
 
         print(f"eaglenet {__version__}")
@@ -184,20 +208,20 @@ def _show_version(is_wanted: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what is chosen and why.")
+        bool, typer.Option("--verbose", "-v", help="Log decisions and their reasons.")
     ] = False,
     _modules: Annotated[
         list[str] | None,
         typer.Option(
             "--import",
             metavar="MODULE",
-            help="Import a module that registers methods, datasets, towers or stores; anywhere on "
-            "the line, repeatable.",
+            help="Import a module that registers methods, datasets, towers or stores; may stand "
+            "anywhere on the command line; repeatable.",
         ),
     ] = None,
     store_endpoint: Annotated[
         str | None,
-        typer.Option(help="Address of S3-compatible storage, for s3://; or AWS_ENDPOINT_URL."),
+        typer.Option(help="Use S3-compatible storage at this address; or set AWS_ENDPOINT_URL."),
     ] = None,
     _version: Annotated[
         bool,
@@ -206,7 +230,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Options that stand before any command."""
+    """Options before the command."""
     if store_endpoint is not None:
         os.environ["AWS_ENDPOINT_URL"] = store_endpoint
     if debug:
@@ -217,12 +241,8 @@ def options(
         handler.setFormatter(SafeFormatter("%(name)s: %(message)s"))
 
 
-for _name in COMMAND_MODULES:
-    import_module(f"eaglenet.cli.{_name}").register(app)
-
-
 def main() -> None:
-    """Run the command line. Exit codes: see ``core.errors``; 130 or 143 when interrupted."""
+    """Run the command line. Exit codes are in ``core.errors``; 130 or 143 when interrupted."""
     forget_current_folder()
     limit_threads()
     try:
@@ -231,38 +251,38 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except SystemExit as leaving:
-        # Typer turns an interrupt into this code without a word.
+        # Typer turns an interrupt into this code without a message.
         if leaving.code == 130:
-            goes_on = "; run the same command again to continue training, indexing or caching"
-            print(f"interrupted{'' if ShortCommand.runs else goes_on}", file=sys.stderr)
-        if ShortCommand.runs and isinstance(leaving.code, int | None):
+            advice = "; run the same command again to continue training, indexing or caching"
+            print(f"interrupted{'' if ShortCommand.is_running else advice}", file=sys.stderr)
+        if ShortCommand.is_running and isinstance(leaving.code, int | None):
             end_short_command(leaving.code or 0)
         raise
     except StoppedError as stopped:
-        print(stopped, file=sys.stderr)
+        print(escape_lines(str(stopped)), file=sys.stderr)
         sys.exit(stopped.exit_code)
     except EagleNetError as error:
         if os.environ.get("EAGLENET_DEBUG"):
             raise
-        print(lines(f"error: {error}"), file=sys.stderr)
+        print(escape_lines(f"error: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader (head, less) went away: not an error of ours.
+        # The reader (head, less) has closed the pipe.
         sys.stderr.close()
         sys.exit(0)
     except ObjectError as error:
         if os.environ.get("EAGLENET_DEBUG"):
             raise
-        print(lines(f"error: {error}"), file=sys.stderr)
+        print(escape_lines(f"error: {error}"), file=sys.stderr)
         sys.exit(StoreError.exit_code)
     except OSError as error:
-        # A path that cannot be made or written, a full disk: the machine's fault, not a bug.
+        # A path that cannot be written or a full disk is no bug; anything else is.
         if os.environ.get("EAGLENET_DEBUG") or (
             error.filename is None and error.errno not in DISK_FAULTS
         ):
             raise
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         advice = "check the path, its permissions and the space on its disk"
-        cause = f"{error.strerror}; {'a folder is needed there' if is_file else advice}"
-        print(lines(f"error: {error.filename or 'the disk'}: {cause}"), file=sys.stderr)
+        cause = f"{error.strerror}; {'a folder is expected there' if is_file else advice}"
+        print(escape_lines(f"error: {error.filename or 'the disk'}: {cause}"), file=sys.stderr)
         sys.exit(1)

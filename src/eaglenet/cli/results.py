@@ -1,4 +1,4 @@
-"""Search results in a terminal: a table that fits it, with nothing cut off."""
+"""Search results: tables and images in a terminal, playing a moment, saving moments."""
 
 from __future__ import annotations
 
@@ -18,60 +18,59 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglenet.cli.terminal import one_line
+from eaglenet.cli.terminal import escape_line, print_line
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.video.containers import is_picture
+from eaglenet.video.containers import is_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from rich.console import Console
     from rich.text import Text
 
-    from eaglenet.core.types import FoundWords, Hit
+    from eaglenet.core.types import Hit, TranscriptMatch
     from eaglenet.search.engine import Engine
-    from eaglenet.search.hits import Answer
+    from eaglenet.search.hits import SearchResult
 
 
-# Words that were found, below the table of results: which part, when, and the line.
+MAX_TITLE = 200
+"""Characters of a query above its table."""
+MIN_FILE_COLUMNS = 24
+"""With fewer columns left, file names are printed on their own lines."""
+GAP = "  "
+IMAGE_LINES = 8
+"""Height of an image in lines."""
+SIXEL_HEIGHT = 160
+"""Height of an image as sixels, which terminals do not scale, in pixels."""
+KITTY_CHUNK = 4096
+"""Bytes per chunk of kitty's protocol."""
+NUM_COLOURS = 64
+MAX_FOLDER_NAME = 60
+"""Characters of a query in the name of its folder."""
 
-NO_WORDS = (
-    "this store holds no words: subtitles inside and beside videos are indexed by themselves; "
-    "`eaglenet index --listen MODEL` hears speech, `--read-text` reads frames"
-)
-"""Said where only words were searched and there are none."""
 
-
-def show_words(console: Console, hits: Iterable[Hit]) -> None:
-    """A line for each line that was found, what was asked for in bold."""
+def print_transcripts(console: Console, hits: Iterable[Hit]) -> None:
+    """Print the matching transcript lines of hits, with the matches in bold."""
     for hit in hits:
-        for line in hit.words:
-            part = "text" if line.kind == "text" else "speech"
-            console.print(f"{hit.rank:>3} {part:<6} ", highlighted(line), sep="", soft_wrap=True)
+        for line in hit.transcript:
+            kind = "text" if line.kind == "text" else "speech"
+            console.print(f"{hit.rank:>3} {kind:<6} ", highlight(line), sep="", soft_wrap=True)
 
 
-def highlighted(line: FoundWords) -> Text:
-    """The line with what was asked for in bold."""
+def highlight(line: TranscriptMatch) -> Text:
     from rich.text import Text
 
     text, end = Text(), 0
     for start, stop in line.highlights:
-        text.append(one_line(line.text[end:start]))
-        text.append(one_line(line.text[start:stop]), style="bold reverse")
+        text.append(escape_line(line.text[end:start]))
+        text.append(escape_line(line.text[start:stop]), style="bold reverse")
         end = stop
-    return text.append(one_line(line.text[end:]))
+    return text.append(escape_line(line.text[end:]))
 
 
-LONGEST_TITLE = 200
-"""Characters of a query above its table."""
-NARROWEST_FILE = 24
-"""Columns; where fewer are left for the file, it gets lines of its own."""
-GAP = "  "
+def format_time(seconds: float) -> str:
+    """Format a time as players do.
 
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds as players show them.
-
-    >>> clock(3725.5)
+    >>> format_time(3725.5)
     '1:02:05.5'
     """
     tenths = round(seconds * 10)
@@ -82,76 +81,76 @@ def clock(seconds: float) -> str:
 
 
 def terminal_width() -> int | None:
-    """Columns to fit into; None where the output is not a terminal and scripts may cut it up."""
+    """Number of columns; None if the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def show_answer(answer: Answer, short_ids: Mapping[str, str], why_empty: str) -> None:
-    """Print a query and its table; ``why_empty``: what to say where nothing was found."""
-    if not answer.hits:
-        print(one_line(f"nothing found for {answer.query!r}" + (why_empty and f": {why_empty}")))
+def print_result(result: SearchResult, short_ids: Mapping[str, str], why_empty: str) -> None:
+    """Print a query with its hits, or why there are none."""
+    if not result.hits:
+        print_line(f"no results for {result.query.title!r}" + (why_empty and f": {why_empty}"))
         return
-    for line in table(answer, short_ids, terminal_width(), links=sys.stdout.isatty()):
+    for line in format_table(result, short_ids, terminal_width(), links=sys.stdout.isatty()):
         print(line)
-    if any(hit.words for hit in answer.hits):
+    if any(hit.transcript for hit in result.hits):
         from rich.console import Console
 
-        show_words(Console(width=terminal_width() or 400), answer.hits)
+        print_transcripts(Console(width=terminal_width() or 400), result.hits)
 
 
-def table(
-    answer: Answer, short_ids: Mapping[str, str], width: int | None, *, links: bool = False
+def format_table(
+    result: SearchResult, short_ids: Mapping[str, str], width: int | None, *, links: bool = False
 ) -> list[str]:
-    """The query, the folder that all files are in, and a line for each hit, or more if it must.
+    """Format a query, the folder of all its hits, and one line per hit; long names are wrapped.
 
-    ``links``: files are links that terminals open (OSC 8) and players begin at the moment.
+    ``links`` makes file names links that terminals open (OSC 8), at the moment.
     """
-    title = answer.query
-    title = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 3]}..."
-    folder = common_folder([hit.path for hit in answer.hits])
-    rows = [_cells(hit, short_ids) for hit in answer.hits]
+    title = result.query.title
+    title = title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 3]}..."
+    folder = common_folder([hit.path for hit in result.hits])
+    rows = [_cells(hit, short_ids) for hit in result.hits]
     heads = ["#", "score", "moment", "clip"]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    room = None if width is None else width - sum(widths) - len(GAP) * len(widths)
-    lines = fold(one_line(title), width)
-    lines += fold(one_line(f"in {home_short(folder)}"), width)
-    is_beside = room is None or room >= NARROWEST_FILE
-    lines.append(GAP.join([*_padded(heads, widths), *(["file"] if is_beside else [])]))
-    for hit, cells in zip(answer.hits, rows, strict=True):
-        name = one_line(os.path.relpath(hit.path, folder))
-        start = GAP.join(_padded(cells, widths))
+    columns_left = None if width is None else width - sum(widths) - len(GAP) * len(widths)
+    lines = wrap(escape_line(title), width)
+    lines += wrap(escape_line(f"in {shorten_home(folder)}"), width)
+    is_beside = columns_left is None or columns_left >= MIN_FILE_COLUMNS
+    lines.append(GAP.join([*_pad(heads, widths), *(["file"] if is_beside else [])]))
+    for hit, cells in zip(result.hits, rows, strict=True):
+        name = escape_line(os.path.relpath(hit.path, folder))
+        start = GAP.join(_pad(cells, widths))
         link = f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}" if links else ""
         if is_beside:
-            first, *rest = fold(name, room)
+            first, *rest = wrap(name, columns_left)
             indent = " " * (len(start) + len(GAP))
-            lines.append(start + GAP + _linked(first, link))
-            lines += [indent + _linked(part, link) for part in rest]
+            lines.append(start + GAP + _link(first, link))
+            lines += [indent + _link(text, link) for text in rest]
         else:
             lines.append(start)
-            parts = fold(name, None if width is None else max(8, width - len(GAP)))
-            lines += [GAP + _linked(part, link) for part in parts]
+            texts = wrap(name, None if width is None else max(8, width - len(GAP)))
+            lines += [GAP + _link(text, link) for text in texts]
     return lines
 
 
 def _cells(hit: Hit, short_ids: Mapping[str, str]) -> list[str]:
-    moment = f"{clock(hit.moment.start)}-{clock(hit.moment.end)}" if hit.duration else "picture"
+    span = f"{format_time(hit.moment.start)}-{format_time(hit.moment.end)}"
     return [
         str(hit.rank),
         f"{hit.score:.3f}",
-        moment,
+        span if hit.duration else "image",
         short_ids.get(hit.clip_id, hit.clip_id),
     ]
 
 
-def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Numbers to the right, words to the left."""
+def _pad(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Align numbers to the right, text to the left."""
     rank, score, *others = zip(cells, widths, strict=True)
     numbers = [cell.rjust(size) for cell, size in (rank, score)]
     return numbers + [cell.ljust(size) for cell, size in others]
 
 
 def common_folder(paths: Sequence[str]) -> str:
-    """The deepest folder that all files are in.
+    """Return the deepest folder that contains all files.
 
     >>> common_folder(["/videos/a/1.mp4", "/videos/b/2.mp4"])
     '/videos'
@@ -159,125 +158,116 @@ def common_folder(paths: Sequence[str]) -> str:
     return os.path.commonpath([os.path.dirname(path) for path in paths])
 
 
-def home_short(path: str) -> str:
-    """A path as people write it: ``~`` for their own folder."""
+def shorten_home(path: str) -> str:
+    """Write ``~`` for the home folder."""
     home = os.path.expanduser("~")
-    inside = path == home or path.startswith(home.rstrip("/") + "/")
-    return "~" + path[len(home) :] if inside and home != "/" else path
+    is_inside = path == home or path.startswith(home.rstrip("/") + "/")
+    return "~" + path[len(home) :] if is_inside and home != "/" else path
 
 
-def fold(text: str, width: int | None) -> list[str]:
-    """Text in pieces of at most ``width`` columns; signs of East Asia take two.
+def wrap(text: str, width: int | None) -> list[str]:
+    """Split text into lines of at most ``width`` columns; East Asian characters take two.
 
-    >>> fold("a-long-name.mp4", 6)
+    >>> wrap("a-long-name.mp4", 6)
     ['a-long', '-name.', 'mp4']
     """
     if width is None:
         return [text]
     lines, line, used = [], "", 0
-    for sign in text:
-        size = 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+    for char in text:
+        size = 2 if unicodedata.east_asian_width(char) in "WF" else 1
         if used + size > width and line:
             lines.append(line)
             line, used = "", 0
-        line, used = line + sign, used + size
+        line, used = line + char, used + size
     return [*lines, line]
 
 
-def _linked(text: str, link: str) -> str:
+def _link(text: str, link: str) -> str:
     return f"\x1b]8;;{link}\x1b\\{text}\x1b]8;;\x1b\\" if link else text
 
 
-# Pictures between the lines of a terminal: kitty's protocol, iTerm2's, or sixels.
-
-HEIGHT = 8
-"""Lines that a picture takes."""
-PIXELS = 160
-"""Height of one as sixels, which terminals do not scale."""
-CHUNK = 4096
-"""Bytes that kitty takes in one piece."""
-COLOURS = 64
+DrawImage = Callable[[bytes], str]
+"""A JPEG or PNG file -> text to print."""
 
 
-def kitty(picture: bytes) -> str:
-    """https://sw.kovidgoyal.net/kitty/graphics-protocol: PNG in pieces, ``HEIGHT`` lines high."""
+def kitty(content: bytes) -> str:
+    """Encode an image for kitty (https://sw.kovidgoyal.net/kitty/graphics-protocol)."""
     stream = io.BytesIO()
-    _opened(picture).save(stream, "PNG")
+    _open_image(content).save(stream, "PNG")
     data = base64.b64encode(stream.getvalue()).decode()
-    pieces = [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
+    chunks = [data[start : start + KITTY_CHUNK] for start in range(0, len(data), KITTY_CHUNK)]
     text = ""
-    for number, piece in enumerate(pieces):
-        keys = f"a=T,f=100,r={HEIGHT}," if number == 0 else ""
-        text += f"\x1b_G{keys}m={int(number + 1 < len(pieces))};{piece}\x1b\\"
+    for number, chunk in enumerate(chunks):
+        keys = f"a=T,f=100,r={IMAGE_LINES}," if number == 0 else ""
+        text += f"\x1b_G{keys}m={int(number + 1 < len(chunks))};{chunk}\x1b\\"
     return text
 
 
-def iterm2(picture: bytes) -> str:
-    """https://iterm2.com/documentation-images.html: the file as it is."""
-    data = base64.b64encode(picture).decode()
-    return f"\x1b]1337;File=inline=1;height={HEIGHT};size={len(picture)}:{data}\a"
+def iterm2(content: bytes) -> str:
+    """Encode an image for iTerm2 (https://iterm2.com/documentation-images.html)."""
+    data = base64.b64encode(content).decode()
+    return f"\x1b]1337;File=inline=1;height={IMAGE_LINES};size={len(content)}:{data}\a"
 
 
-def sixel(picture: bytes) -> str:
-    """DEC's sixels: six rows of a few colours at a time, each colour in turn, equal signs counted.
+def sixel(content: bytes) -> str:
+    """Encode an image as DEC sixels: bands of six rows, one colour after the other.
 
-    A sign is 63 and the bits of the rows in which its column has the colour.
+    A character is 63 plus the bits of the rows in which its column has the colour. Runs of equal
+    characters are written as a count.
     """
     import numpy as np
 
-    image = _opened(picture)
-    image = image.resize((max(1, round(image.width * PIXELS / image.height)), PIXELS))
-    few = image.quantize(COLOURS)
-    palette = few.getpalette() or []
-    indices = np.asarray(few)
+    image = _open_image(content)
+    size = max(1, round(image.width * SIXEL_HEIGHT / image.height)), SIXEL_HEIGHT
+    image = image.resize(size)
+    reduced = image.quantize(NUM_COLOURS)
+    palette = reduced.getpalette() or []
+    indices = np.asarray(reduced)
     text = f'\x1bP0;1q"1;1;{image.width};{image.height}'
     for number in range(len(palette) // 3):
-        shares = (round(value / 2.55) for value in palette[3 * number : 3 * number + 3])
-        text += f"#{number};2;{';'.join(map(str, shares))}"
+        percent = (round(value / 2.55) for value in palette[3 * number : 3 * number + 3])
+        text += f"#{number};2;{';'.join(map(str, percent))}"
     for top in range(0, len(indices), 6):
         band = indices[top : top + 6]
         bits = (1 << np.arange(len(band)))[:, None]
         for colour in np.unique(band).tolist():
             column = ((band == colour) * bits).sum(axis=0) + 63
-            text += f"#{colour}{_counted(bytes(column.astype(np.uint8)).decode())}$"
+            text += f"#{colour}{_count_runs(bytes(column.astype(np.uint8)).decode())}$"
         text += "-"
     return f"{text}\x1b\\"
 
 
-def _counted(signs: str) -> str:
-    """Runs of a sign as ``!`` and their length."""
+def _count_runs(text: str) -> str:
+    """Write runs of a character as ``!``, their length and the character."""
     from itertools import groupby
 
-    runs = ((sign, len(list(run))) for sign, run in groupby(signs))
-    return "".join(f"!{count}{sign}" if count > 3 else sign * count for sign, count in runs)
+    runs = ((char, len(list(run))) for char, run in groupby(text))
+    return "".join(f"!{count}{char}" if count > 3 else char * count for char, count in runs)
 
 
-def _opened(picture: bytes) -> Image:
+def _open_image(content: bytes) -> Image:
     from PIL import Image
 
-    with Image.open(io.BytesIO(picture), formats=("JPEG", "PNG")) as opened:
-        return opened.convert("RGB")
+    with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
+        return image.convert("RGB")
 
 
-Draw = Callable[[bytes], str]
-"""A JPEG or PNG file -> what to print."""
-
-
-def choose(environment: Mapping[str, str] = os.environ) -> Draw | None:
-    """How this terminal shows pictures; None where it does not, or does not say so."""
+def detect_images(environment: Mapping[str, str] = os.environ) -> DrawImage | None:
+    """Detect how this terminal shows images; None if it does not, or does not say so."""
     term, program = environment.get("TERM", ""), environment.get("TERM_PROGRAM", "")
     is_kitty = "KITTY_WINDOW_ID" in environment or term in ("xterm-kitty", "xterm-ghostty")
     if is_kitty or "KONSOLE_VERSION" in environment or program == "ghostty":
         return kitty
     if program in ("iTerm.app", "WezTerm", "mintty") or environment.get("LC_TERMINAL") == "iTerm2":
         return iterm2
-    if term.startswith(("foot", "mlterm", "yaft")) or "sixel" in term or says_sixel():
+    if term.startswith(("foot", "mlterm", "yaft")) or "sixel" in term or has_sixels():
         return sixel
     return None
 
 
-def says_sixel(seconds: float = 0.3) -> bool:
-    """Ask the terminal what it is (DA1); those with sixels name 4 among what they can do."""
+def has_sixels(timeout: float = 0.3) -> bool:
+    """Ask the terminal for its attributes (DA1); 4 stands for sixels."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     try:
@@ -285,30 +275,28 @@ def says_sixel(seconds: float = 0.3) -> bool:
         import tty
     except ImportError:
         return False
-    number = sys.stdin.fileno()
-    before = termios.tcgetattr(number)
+    descriptor = sys.stdin.fileno()
+    settings = termios.tcgetattr(descriptor)
     try:
-        tty.setcbreak(number)
+        tty.setcbreak(descriptor)
         os.write(sys.stdout.fileno(), b"\x1b[c")
         answer = b""
-        while not answer.endswith(b"c") and select.select([number], [], [], seconds)[0]:
-            answer += os.read(number, 64)
+        while not answer.endswith(b"c") and select.select([descriptor], [], [], timeout)[0]:
+            answer += os.read(descriptor, 64)
     finally:
-        termios.tcsetattr(number, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, settings)
     return b"4" in answer.removesuffix(b"c").removeprefix(b"\x1b[?").split(b";")[1:]
 
-
-# Play a file from a moment on, in the player that a person has.
 
 PLAYERS: dict[str, Callable[[str, float], list[str]]] = {
     "mpv": lambda path, seconds: ["mpv", f"--start={seconds:.2f}", "--", path],
     "vlc": lambda path, seconds: ["vlc", f"--start-time={seconds:.2f}", path],
 }
-"""How each is told where to begin; the first that is installed plays."""
+"""Command lines of players, in order of preference."""
 
 
 def player_command(path: str, seconds: float) -> list[str] | None:
-    """The command that plays a file from ``seconds`` on; None where no player is installed."""
+    """Return the command that plays a file from a time on; None if no player is installed."""
     for name, command in PLAYERS.items():
         if shutil.which(name):
             return command(path, seconds)
@@ -316,87 +304,81 @@ def player_command(path: str, seconds: float) -> list[str] | None:
 
 
 def play(path: str, seconds: float) -> str:
-    """Start playing and return at once; says with what. Photographs are opened by the browser."""
+    """Start a player and return its name at once. Images open in the browser."""
     if not Path(path).exists():
         raise UsageError(f"{path}: no longer exists, so it cannot be played")
-    command = None if is_picture(path) else player_command(path, seconds)
+    command = None if is_image(path) else player_command(path, seconds)
     if command is not None:
-        quiet = subprocess.DEVNULL
-        # Of its own session, so that ending this program does not end the player.
-        subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+        null = subprocess.DEVNULL
+        # In its own session, so that it continues when this program ends.
+        subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
         return command[0]
     if not webbrowser.open(f"{Path(path).as_uri()}#t={seconds:.2f}"):
-        raise UsageError(f"no player was found; install mpv or vlc, or open {path} yourself")
+        raise UsageError(f"no player found; install mpv or vlc, or open {path} yourself")
     return "the browser"
 
 
-# Results as files: the moment of each hit, cut out of its video.
-
-LONGEST_FOLDER = 60
-"""Characters of a sentence that name a folder."""
-
-
 @dataclass(frozen=True)
-class Saved:
-    """What was written: ``paths`` by the number of the question and the clip's id."""
+class SavedMoments:
+    """Saved files by number of the query and clip id, and why others were not saved."""
 
     paths: dict[tuple[int, str], str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    """Why some hits are not among them: a file that is gone does not cost the others."""
+    problems: list[str] = field(default_factory=list)
 
 
 def save_hits(
-    engine: Engine, answers: Sequence[Answer], folder: Path, *, padding: float, form: str
-) -> Saved:
-    """Save the moment of every hit of every question; each question has a folder of its own."""
+    engine: Engine, results: Sequence[SearchResult], folder: Path, *, padding: float, form: str
+) -> SavedMoments:
+    """Save the moment of every hit; each of several queries has its own folder."""
     from eaglenet.video.saving import moment_name, save_moment
 
-    saved, taken = Saved(), set[Path]()
-    for number, answer in enumerate(answers):
-        inside = folder / _folder_name(number, answer.query) if len(answers) > 1 else folder
+    saved, written = SavedMoments(), set[Path]()
+    for number, result in enumerate(results):
+        name = _folder_name(number, result.query.title)
+        subfolder = folder / name if len(results) > 1 else folder
         try:
-            inside.mkdir(parents=True, exist_ok=True)
+            subfolder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"{inside}: cannot be created: {error.strerror}") from error
-        for hit in answer.hits:
+            raise UsageError(f"{subfolder}: cannot be created: {error.strerror}") from error
+        for hit in result.hits:
             start = max(0.0, hit.moment.start - padding)
             end = min(hit.moment.end + padding, hit.duration) or hit.moment.end
             source = engine.file_of(hit.clip_id)
-            target = _untaken(inside / moment_name(source, start, end, form), source, taken)
+            target = _free_path(subfolder / moment_name(source, start, end, form), source, written)
             try:
                 save_moment(source, target, start, end, form)
             except VideoDecodeError as error:
-                saved.left_out.append(str(error))
+                saved.problems.append(str(error))
             else:
                 saved.paths[number, hit.clip_id] = str(target)
     return saved
 
 
 def _folder_name(number: int, query: str) -> str:
-    """A question as the name of a folder.
+    """Make a folder name from a query.
 
     >>> _folder_name(0, "A dog/cat, asleep!")
     '01 A dog cat asleep'
     """
-    words = " ".join(re.findall(r"[\w-]+", query))[:LONGEST_FOLDER].strip()
+    words = " ".join(re.findall(r"[\w-]+", query))[:MAX_FOLDER_NAME].strip()
     return f"{number + 1:02} {words}".strip()
 
 
-def _untaken(path: Path, source: Path, taken: set[Path]) -> Path:
-    """``path``, numbered where this run has written one: two folders may hold one name.
+def _free_path(path: Path, source: Path, written: set[Path]) -> Path:
+    """Add a number to ``path`` if this run has written it already.
 
-    A photograph keeps its name, which says little: another one of that name is not written over.
+    Images keep their names, so other images of the same name are not overwritten either.
     """
     free, number = path, 1
-    while free in taken or (is_picture(source) and _is_another(free, source)):
+    while free in written or (is_image(source) and _is_other_file(free, source)):
         number += 1
         free = path.with_name(f"{path.stem} ({number}){path.suffix}")
-    taken.add(free)
+    written.add(free)
     return free
 
 
-def _is_another(path: Path, source: Path) -> bool:
-    """Whether a file is there that is no copy of ``source``."""
+def _is_other_file(path: Path, source: Path) -> bool:
+    """Whether a file exists that is not a copy of ``source``."""
     try:
         return path.exists() and not filecmp.cmp(path, source, shallow=False)
     except OSError:

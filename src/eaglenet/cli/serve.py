@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from eaglenet.cli.options import StoreName
+from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError
 
-SHORT_TOKEN, LONGEST_TOKEN = 16, 4096
+MIN_TOKEN, MAX_TOKEN = 16, 4096
 """Characters."""
 
 
@@ -23,35 +24,44 @@ def register(app: typer.Typer) -> None:
 def serve(
     store: StoreName,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but a local one needs a token.")
+        str, typer.Option(help="Listen on this address; a public one needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Listen on this port; 0 is any free one.")
+    ] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the secret that clients must send; - for standard input. Or set "
-            "EAGLENET_TOKEN."
+            metavar="FILE",
+            help="Require the token in this file; - is standard input. Or set EAGLENET_TOKEN.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Where the model is, if it moved.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    rate: Annotated[float, typer.Option(min=0.1, help="Searches per second and client.")] = 100.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one answer.")] = 30.0,
+    model: Annotated[
+        str | None, typer.Option(help="Load the model from here, if it has moved.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Run the model on auto, cpu or cuda.")] = "auto",
+    rate: Annotated[
+        float, typer.Option(min=0.1, help="Allow this many searches per second and client.")
+    ] = 100.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Abort a request after this many seconds.")
+    ] = 30.0,
     allow_uploads: Annotated[
-        bool, typer.Option("--allow-uploads", help="Search with uploaded pictures and videos too.")
+        bool,
+        typer.Option("--allow-uploads", help="Allow searches with uploaded images and videos."),
     ] = False,
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Serve part I of N of the store to a front, no page."),
+        typer.Option(metavar="I/N", help="Serve shard I of N of the store, without the page."),
     ] = None,
     shards: Annotated[
         str | None,
-        typer.Option(metavar="URL,URL,...", help="Be the front of these shards, 1/N to N/N."),
+        typer.Option(metavar="URL,URL,...", help="Search in these shards, 1/N to N/N."),
     ] = None,
 ) -> None:
     """Serve the page and the API until interrupted."""
-    # Threads that spin while they wait take the core from those they wait for: with other work
-    # on the machine a query took ten times as long. Read when torch is loaded, so set before.
+    # Waiting threads that spin take the core of those they wait for: with other work on the
+    # machine a query took ten times as long. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from eaglenet.serve.server import run, run_app
@@ -74,25 +84,25 @@ def serve(
         timeout=timeout,
         allow_uploads=allow_uploads,
     )
-    if not settings.local and len(token or "") < SHORT_TOKEN:
+    if not settings.local and len(token or "") < MIN_TOKEN:
         print(
-            f"warning: the token is short; {SHORT_TOKEN} characters or more cannot be guessed",
+            f"warning: the token is short; use {MIN_TOKEN} characters or more",
             file=sys.stderr,
         )
-    asks = "; asks for the token" if token else ""
+    note = "; a token is required" if token else ""
 
     def ready(address: str) -> None:
-        print(f"serving {what} of {store} at {address} (ctrl-c stops){asks}", flush=True)
+        print_line(f"serving {what} of {store} at {address} (ctrl-c stops){note}")
 
     if shard is not None:
-        from eaglenet.cluster.shards import create_shard_app, parse_part
+        from eaglenet.cluster.shards import create_shard_app, parse_shard
 
         if shards is not None:
-            raise UsageError("--shard serves a part, --shards asks several: give one of the two")
-        part, opened = parse_part(shard), open_store(store)
-        what = f"part {part[0]} of {part[1]}"
+            raise UsageError("--shard and --shards cannot be combined; give one of them")
+        part, shard_store = parse_shard(shard), open_store(store)
+        what = f"shard {part[0]} of {part[1]}"
         run_app(
-            lambda: create_shard_app(opened, part, settings),
+            lambda: create_shard_app(shard_store, part, settings),
             settings,
             host=host,
             port=port,
@@ -102,25 +112,25 @@ def serve(
     scan = None
     opened = open_store(store)
     if shards is not None:
-        from eaglenet.cluster.shard_front import STARTING_SECONDS, ShardScan
+        from eaglenet.cluster.shard_front import START_TIMEOUT, ShardScan
 
         urls = [url.strip() for url in shards.split(",") if url.strip()]
         scan = ShardScan(urls, opened.manifest.identity, token=token)
-        scan.wait_until_up(opened.snapshot(), STARTING_SECONDS)
+        scan.wait_until_up(opened.snapshot(), START_TIMEOUT)
     engine = Engine(opened, model=model, device=device, scan=scan)
     what = f"{len(engine.snapshot)} clips"
     run(engine, settings, host=host, port=port, on_ready=ready)
 
 
 def read_token(file: Path | None) -> str | None:
-    """The secret of a file or of the environment: process lists show what a command line says."""
+    """Read the token from a file or the environment; a command line is visible to other users."""
     if file is None:
         return os.environ.get("EAGLENET_TOKEN")
     try:
         with sys.stdin if str(file) == "-" else file.open(encoding="utf-8") as stream:
-            text = stream.read(LONGEST_TOKEN + 1)
+            text = stream.read(MAX_TOKEN + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--token-file {file}: cannot be read ({error})") from error
-    if len(text) > LONGEST_TOKEN:
+    if len(text) > MAX_TOKEN:
         raise UsageError(f"--token-file {file}: expected one line with the token, found more")
     return text.strip()

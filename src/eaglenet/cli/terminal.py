@@ -1,8 +1,13 @@
-"""Text for a terminal: names of files may hold signs that would move its cursor or colour it."""
+"""Output to a terminal: escaped text, JSON and progress; starting and ending short commands.
+
+File names, transcripts and metadata come from others. They may contain characters that move the
+cursor, change colours or reverse the order of text, so everything printed is escaped here.
+"""
 
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import sys
@@ -13,53 +18,73 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 
-from eaglenet.core.progress import Progress, Work
+from eaglenet.core.progress import Progress, ProgressUpdate
+
+LINE_SECONDS = 30.0
+"""Seconds between two lines of progress in a log."""
+NOTABLE_SECONDS = 5.0
+"""The same for notable updates: small data is evaluated many times per minute."""
+UNUSED_MODULE = "torch._meta_registrations"
+"""Shapes of results without data, which only compiling and exporting need. Torch registers
+thousands of them while it is imported, half a second of 1.7 on one core (`benchmarks/cold.py`)."""
+GARBAGE_THRESHOLD = 1_000_000
+"""New objects between two garbage collections: importing creates 240,000 objects, which all stay,
+and each collection takes 0.1 s."""
 
 
-def one_line(text: str) -> str:
-    """Line breaks and other signs that upset a terminal, shown as escapes.
+def escape_line(text: str) -> str:
+    """Escape line breaks, control characters (C0 and C1) and marks that change text direction.
 
-    >>> one_line("two\\nlines, \\x1b[31mred")
-    'two\\\\nlines, \\\\x1b[31mred'
+    >>> escape_line("two\\nlines, \\x1b[31mred, \\x9b31mred, \\u202egnp.exe")
+    'two\\\\nlines, \\\\x1b[31mred, \\\\x9b31mred, \\\\u202egnp.exe'
     """
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def counted(number: int, thing: str, several: str = "") -> str:
-    """A number and what it counts.
+def escape_lines(text: str) -> str:
+    """:func:`escape_line` for each line."""
+    return "\n".join(map(escape_line, text.split("\n")))
 
-    >>> counted(1, "clip"), counted(1200, "copy", "copies")
+
+def print_line(text: str, *, is_error: bool = False) -> None:
+    """Print one escaped line to standard output, or to standard error."""
+    print(escape_line(text), file=sys.stderr if is_error else sys.stdout, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON; in a terminal, characters that :func:`escape_line` escapes are ``\\uXXXX``."""
+    text = json.dumps(value, ensure_ascii=False)
+    if sys.stdout.isatty():
+        text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+    print(text)
+
+
+def pluralize(count: int, noun: str, plural: str = "") -> str:
+    """Format a count with its noun.
+
+    >>> pluralize(1, "clip"), pluralize(1200, "copy", "copies")
     ('1 clip', '1,200 copies')
     """
-    return f"{number:,} {thing if number == 1 else several or thing + 's'}"
-
-
-def lines(text: str) -> str:
-    """:func:`one_line` for each line."""
-    return "\n".join(map(one_line, text.split("\n")))
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 class SafeFormatter(logging.Formatter):
-    """Log lines that name files of others."""
+    """Escapes log lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the library's name)
-        return lines(super().formatMessage(record))
+        return escape_lines(super().formatMessage(record))
 
-
-# Progress on standard error: bars in a terminal, a line now and then in a log.
-
-LINE_SECONDS = 30.0
-"""Between two lines on one work in a log."""
-NOTABLE_SECONDS = 5.0
-"""Between two lines on what is notable: small data is evaluated many times a minute."""
 
 Announce = Callable[[str], Progress | None]
-"""Title of a run, or '' -> what shows its progress; None shows nothing."""
+"""Title of a run, or '' -> a callback that shows its progress; None shows nothing."""
 
 
 @contextmanager
-def shown_progress(quiet: bool) -> Iterator[Announce]:
-    """A display for one run after another; none when ``quiet``."""
+def show_progress(quiet: bool) -> Iterator[Announce]:
+    """Show the progress of one run after another on standard error, unless ``quiet``.
+
+    Bars in a terminal, a line now and then in a log.
+    """
     if quiet:
         yield lambda title: None
         return
@@ -70,7 +95,7 @@ def shown_progress(quiet: bool) -> Iterator[Announce]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[count]}"),
         TimeRemainingColumn(),
@@ -83,102 +108,94 @@ def shown_progress(quiet: bool) -> Iterator[Announce]:
 
 
 class Bars:
-    """A bar for each work that has begun and is not done; appears with the first."""
+    """One bar per unfinished task; appears with the first update."""
 
     def __init__(self, display: Any, title: str) -> None:
         self.display = display
         self.title = title
         self.tasks: dict[str, Any] = {}
 
-    def __call__(self, work: Work) -> None:
+    def __call__(self, update: ProgressUpdate) -> None:
         self.display.start()
-        if work.title not in self.tasks:
-            self.tasks[work.title] = self.display.add_task("", total=None, count="")
+        if update.title not in self.tasks:
+            self.tasks[update.title] = self.display.add_task("", total=None, count="")
         self.display.update(
-            self.tasks[work.title],
-            completed=work.done,
-            total=work.total or 1,
-            count=f"{work.done:,}/{work.total:,}" if work.is_counted else "",
-            description=_joined(": ", self.title, _joined(", ", work.title, work.detail)),
-            visible=work.done < work.total,
+            self.tasks[update.title],
+            completed=update.done,
+            total=update.total or 1,
+            count=f"{update.done:,}/{update.total:,}" if update.is_counted else "",
+            description=escape_line(
+                _join(": ", self.title, _join(", ", update.title, update.detail))
+            ),
+            visible=update.done < update.total,
         )
 
 
 class Lines:
-    """Lines of text, few enough to read them all."""
+    """Lines of text, few enough to read all of them."""
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.began: dict[str, tuple[float, int]] = {}
+        self.starts: dict[str, tuple[float, int]] = {}
         self.due: dict[tuple[str, bool], float] = {}
 
-    def __call__(self, work: Work) -> None:
+    def __call__(self, update: ProgressUpdate) -> None:
         now = time.monotonic()
-        is_first = work.title not in self.began
+        is_first = update.title not in self.starts
         if is_first:
-            self.began[work.title] = now, work.done
-            self.due[work.title, False] = now + LINE_SECONDS
-            self.due[work.title, True] = now
-        if now < self.due[work.title, work.is_notable]:
+            self.starts[update.title] = now, update.done
+            self.due[update.title, False] = now + LINE_SECONDS
+            self.due[update.title, True] = now
+        if now < self.due[update.title, update.is_notable]:
             return
-        if not is_first or not work.is_notable:
-            pause = NOTABLE_SECONDS if work.is_notable else LINE_SECONDS
-            self.due[work.title, work.is_notable] = now + pause
-        print(self._line(work, now), file=sys.stderr, flush=True)
+        if not is_first or not update.is_notable:
+            pause = NOTABLE_SECONDS if update.is_notable else LINE_SECONDS
+            self.due[update.title, update.is_notable] = now + pause
+        print_line(self._line(update, now), is_error=True)
 
-    def _line(self, work: Work, now: float) -> str:
-        count = f"{work.title} {work.done:,} of {work.total:,}" if work.is_counted else ""
-        left = "" if work.is_notable or not work.is_counted else self._time_left(work, now)
-        return _joined(": ", self.title, _joined(", ", count, work.detail, left))
+    def _line(self, update: ProgressUpdate, now: float) -> str:
+        count = f"{update.title} {update.done:,} of {update.total:,}" if update.is_counted else ""
+        left = "" if update.is_notable or not update.is_counted else self._time_left(update, now)
+        return _join(": ", self.title, _join(", ", count, update.detail, left))
 
-    def _time_left(self, work: Work, now: float) -> str:
-        began, first = self.began[work.title]
-        if work.done <= first or work.done >= work.total:
+    def _time_left(self, update: ProgressUpdate, now: float) -> str:
+        start, first = self.starts[update.title]
+        if update.done <= first or update.done >= update.total:
             return ""
-        minutes = (now - began) * (work.total - work.done) / (work.done - first) / 60
+        minutes = (now - start) * (update.total - update.done) / (update.done - first) / 60
         return f"about {minutes:.0f} minutes left"
 
 
-def _joined(separator: str, *parts: str) -> str:
+def _join(separator: str, *parts: str) -> str:
     return separator.join(part for part in parts if part)
 
 
-# What makes a short command short: most of its time is Python's start and end, not its work.
-
-UNUSED = "torch._meta_registrations"
-"""Shapes of results without data, which only compiling and exporting ask for. Torch registers
-thousands of them while it is imported, half a second of 1.7 on one core (`benchmarks/cold.py`)."""
-GARBAGE = 1_000_000
-"""New objects between two searches for garbage: importing makes 240,000, and all of them stay.
-Each search takes 0.1 s."""
-
-
 class ShortCommand:
-    """Whether the command that runs is a short one: the process ends with it."""
+    """Whether the running command is short: the process ends with it."""
 
-    runs: ClassVar[bool] = False
+    is_running: ClassVar[bool] = False
 
 
 def begin_short_command() -> None:
-    """Import torch without what a search never calls; nothing is done once torch is there."""
+    """Import torch without a part that searching never needs; does nothing if torch is loaded."""
     if "torch" in sys.modules:
         return
-    gc.set_threshold(GARBAGE)
-    sys.modules[UNUSED] = types.ModuleType(UNUSED)
+    gc.set_threshold(GARBAGE_THRESHOLD)
+    sys.modules[UNUSED_MODULE] = types.ModuleType(UNUSED_MODULE)
     import torch
 
     try:
         torch.Generator()
     except RuntimeError:
-        # Torch 2.13 makes generators usable in a module that only the part left out imports.
+        # Torch 2.13 registers generators in a module that only the omitted part imports.
         import_module("torch._prims.rng_prims")
-    ShortCommand.runs = True
+    ShortCommand.is_running = True
 
 
 def end_short_command(code: int) -> NoReturn:
-    """End the process without taking torch apart first (a third of a second).
+    """Exit without the teardown of torch, which takes a third of a second.
 
-    A short command holds nothing open that has to be closed: what it wrote is written.
+    A short command has nothing open that must be closed: what it wrote is written.
     """
     logging.shutdown()
     sys.stdout.flush()

@@ -1,19 +1,21 @@
-"""The engine: shortlist by coarse vector, exact re-rank, and the moment in each hit."""
+"""The search engine: opens a store and its model, and searches them."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.hardware import AUTO
 from eaglenet.core.platform import default_store
-from eaglenet.core.types import Clips, Hit
+from eaglenet.core.types import Hit
 from eaglenet.methods.base import Method
 from eaglenet.search.filters import Filters
 from eaglenet.search.hits import (
@@ -22,26 +24,21 @@ from eaglenet.search.hits import (
     explain_clip,
     first_existing,
     rank_captions,
-    word_hits,
 )
 from eaglenet.search.model import load_for_search
-from eaglenet.search.options import SearchOptions, checked_count
-from eaglenet.search.query import TextQuery, clean_queries, clean_query, encode_sentences
-from eaglenet.search.reranking import Reranker
-from eaglenet.search.retrieval import Finder, View, clip_words
-from eaglenet.search.shortlist import Scan, Shortlist, shortlists_of
+from eaglenet.search.options import SearchOptions, check_count
+from eaglenet.search.query import Query, clean_text
+from eaglenet.search.reranking import EncodedText, Reranker
+from eaglenet.search.retrieval import Retriever, StoreView
+from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.search.transcripts import parse, why_no_line
-from eaglenet.video.inputs import clips_of_image, clips_of_video
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from eaglenet.search.transcripts import explain_no_match
 
 
 class Engine:
-    """Searches one store. Safe to use from several threads; sees what a writer publishes."""
+    """Searches one store. Thread-safe; each search sees the newest version of the store."""
 
     def __init__(
         self,
@@ -51,13 +48,13 @@ class Engine:
         device: torch.device | str = AUTO,
         scan: Scan | None = None,
     ) -> None:
-        """``scan``: who makes the shortlists, where this machine does not."""
+        """``scan`` makes the shortlists on other machines."""
         self._scan = scan
         self._model = model
         self._device = device
         self._lock = threading.RLock()
         self._loaded: tuple[str, Method, Reranker] | None = None
-        self._view = View.of(store)
+        self._view = StoreView.open(store)
 
     @classmethod
     def open(
@@ -66,58 +63,58 @@ class Engine:
         model: str | Path | Method | None = None,
         device: torch.device | str = AUTO,
     ) -> Engine:
-        """Open a store for searching; reads neither the model nor the vectors yet.
+        """Open a store for searching. The model and the vectors are read on first use.
 
-        ``store`` None: that of ``EAGLENET_STORE``, or the one in the user's data folder. ``model``
-        is only needed where the folder the store was made with has moved. ``device`` ``auto``
-        takes a GPU where there is one; a model that is handed over stays where it is.
+        ``store`` defaults to ``EAGLENET_STORE``, or else to the store in the user's data folder.
+        ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
+        uses a GPU if there is one; a :class:`Method` stays on its device.
         """
         return cls(open_store(store or default_store()), model=model, device=device)
 
     @property
     def location(self) -> str:
-        """Where the store is."""
+        """Path or URL of the store."""
         return self._view.store.location
 
     @property
     def manifest(self) -> Manifest:
-        """What the store was made with."""
-        return self._now().manifest
+        """Settings that the store was made with."""
+        return self._current_view().manifest
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest published version; a search holds on to the one it began with."""
-        return self._now().snapshot
+        """Newest version of the store."""
+        return self._current_view().snapshot
 
     @property
     def method(self) -> Method:
-        """The model, loaded on first use and checked to be the one the store was made with."""
-        return self._model_of(self._now())[0]
+        """The model, loaded on first use and checked to be the one that made the store."""
+        return self._load_model(self._current_view())[0]
 
     @property
     def reranker(self) -> Reranker:
-        """The exact scorer of the model."""
-        return self._model_of(self._now())[1]
+        """Exact scorer of the model."""
+        return self._load_model(self._current_view())[1]
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Parts of the store that answers are without now, in words; see ``scan``."""
+        """Names of the shards of the store that cannot be reached now."""
         return self._scan.missing if self._scan is not None else ()
 
-    def _now(self) -> View:
-        """The store as it is now: read again where it was published to, or replaced by another."""
+    def _current_view(self) -> StoreView:
+        """Read the store again if it has changed or was replaced."""
         try:
             stamp = self._view.store.stamp()
         except OSError:
-            return self._view  # The store went away; what is open can still be searched.
+            return self._view  # The store is gone; what is open can still be searched.
         if stamp != self._view.stamp:
             with self._lock:
                 if stamp != self._view.stamp:
-                    self._view = self._view.renewed()
+                    self._view = self._view.reopen()
         return self._view
 
-    def _model_of(self, view: View) -> tuple[Method, Reranker]:
-        """The model a store was made with; another one where the store was replaced."""
+    def _load_model(self, view: StoreView) -> tuple[Method, Reranker]:
+        """Load the model of a store, again if the store was replaced."""
         identity = view.manifest.identity
         with self._lock:
             if self._loaded is None or self._loaded[0] != identity:
@@ -125,9 +122,9 @@ class Engine:
                 self._loaded = identity, method, Reranker(method)
             return self._loaded[1:]
 
-    def _finder(self, view: View) -> Finder:
-        method, reranker = self._model_of(view)
-        return Finder(view, method, reranker, self._scan)
+    def _retriever(self) -> Retriever:
+        view = self._current_view()
+        return Retriever(view, partial(self._load_model, view), self._scan)
 
     def warm_up(self) -> None:
         """Load the model and the vectors and run one query, so that the next one is fast."""
@@ -136,140 +133,75 @@ class Engine:
             self.search("warm up", k=1)
 
     def search(
-        self, query: str, k: int = 10, *, options: SearchOptions | None = None, **changes: Any
+        self,
+        query: str | Query,
+        k: int = 10,
+        *,
+        options: SearchOptions | None = None,
+        **changes: Any,
     ) -> list[Hit]:
-        """The k best moments for a sentence, best first.
+        """Return the k best moments for a query, best first.
 
-        ``changes`` are options by name, those of filters too: ``shortlist=50, path="*.mp4"``; see
+        A string is a query by text; see :class:`Query` for images, videos and clips. ``changes``
+        are options by name, including those of filters: ``shortlist=50, path="*.mp4"``; see
         :class:`SearchOptions` and :class:`Filters`.
         """
         return self.search_many([query], k, options=options, **changes)[0]
 
     def search_many(
         self,
-        queries: Sequence[str],
+        queries: Iterable[str | Query],
         k: int = 10,
         *,
         options: SearchOptions | None = None,
         **changes: Any,
     ) -> list[list[Hit]]:
-        """:meth:`search` for several sentences: encoded and shortlisted together."""
-        options = (options or SearchOptions()).changed(changes)
-        k = checked_count(k)
-        cleaned = clean_queries(queries)
-        if not cleaned:
-            return []
-        asked = [parse(sentence) for sentence in cleaned]
-        view = self._now()
-        index = view.words.now() if options.searches_words else None
-        words = [clip_words(view, index, query, options) for query in asked]
-        results: list[list[Hit]] = [word_hits(view.snapshot, found, k, options) for found in words]
-        # Nothing is seen of what is only quoted, unless pictures are all there is to search.
-        is_seen = [
-            "pictures" in options.parts and (index is None or not query.is_quoted)
-            for query in asked
-        ]
-        places = [place for place, seen in enumerate(is_seen) if seen]
-        sentences = [
-            cleaned[place] if index is None else asked[place].plain or cleaned[place]
-            for place in places
-        ]
-        if sentences:
-            said = [words[place] for place in places]
-            found = self._finder(view).by_sentences(sentences, k, options, said)
-            for place, hits in zip(places, found, strict=True):
-                results[place] = hits
-        return results
-
-    def search_video(
-        self,
-        video: str | Path,
-        k: int = 10,
-        *,
-        window: tuple[float, float] | None = None,
-        options: SearchOptions | None = None,
-        **changes: Any,
-    ) -> list[Hit]:
-        """Clips that look like a video file (or its ``window`` in seconds), or like a clip id."""
-        if isinstance(video, str) and video in self:
-            return self.similar(video, k, options=options, **changes)
-        options = _of_frames(options, changes)
-        view = self._now()
-        clips = clips_of_video(Path(video), view.manifest.frame_spec, window)
-        return self._finder(view).by_frames(clips, k, options)
-
-    def search_image(
-        self,
-        image: str | Path | Image,
-        k: int = 10,
-        *,
-        options: SearchOptions | None = None,
-        **changes: Any,
-    ) -> list[Hit]:
-        """Clips that show what an image shows: a file, or an image of Pillow."""
-        clips = clips_of_image(image, self.manifest.frame_spec)
-        return self.search_frames(clips, k, options=options, **changes)
-
-    def search_frames(
-        self, clips: Clips, k: int = 10, *, options: SearchOptions | None = None, **changes: Any
-    ) -> list[Hit]:
-        """Clips that look like one that is decoded already."""
-        options = _of_frames(options, changes)
-        view = self._now()
-        return self._finder(view).by_frames(clips, k, options)
-
-    def similar(
-        self, clip_id: str, k: int = 10, *, options: SearchOptions | None = None, **changes: Any
-    ) -> list[Hit]:
-        """Clips that look like a clip of the store, without that clip itself."""
-        options = _of_frames(options, changes)
-        view = self._now()
-        row = view.snapshot.row(clip_id)
-        return self._finder(view).like_row(row, k, options)
+        """:meth:`search` for several queries, which is faster than one after the other."""
+        options = (options or SearchOptions()).replace(changes)
+        k = check_count(k)
+        if isinstance(queries, str | bytes | Query) or not isinstance(queries, Iterable):
+            raise UsageError(
+                f"expected a list of queries, not {type(queries).__name__} {queries!r:.60}"
+            )
+        typed = [_to_query(query) for query in queries]
+        return self._retriever().search(typed, k, options) if typed else []
 
     @torch.no_grad()
-    def best_captions(
-        self, video: str | Path, captions: Sequence[str], k: int = 10
-    ) -> list[CaptionHit]:
-        """The captions that fit a video file or a clip id best (video-to-text)."""
+    def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
+        """Rank captions for the video, the image or the clip of a query."""
         if not captions:
-            raise UsageError("no captions were given; give at least one")
-        k = checked_count(k)
-        view = self._now()
-        if isinstance(video, str) and video in view.snapshot:
-            row = view.snapshot.row(video)
-            stored = self._finder(view).stored(row)
-            features, seconds = stored.features, stored.seconds
-            start, end = view.snapshot.span(row)
-        else:
-            clips = clips_of_video(Path(video), view.manifest.frame_spec, None)
-            features, seconds = self._finder(view).encode(clips), clips.seconds
-            start, end = 0.0, float(clips.seconds[clips.mask].max())
-        method = self._model_of(view)[0]
-        return rank_captions(method, features, seconds[0], (start, end), captions, k)
+            raise UsageError("no captions; give at least one")
+        k = check_count(k)
+        retriever = self._retriever()
+        example = retriever.encode_example(query)
+        method = retriever.model[0]
+        return rank_captions(method, example.features, example.seconds, example.span, captions, k)
 
     @torch.no_grad()
-    def explain(self, query: str, clip_id: str, negatives: Sequence[str] = ()) -> Explanation:
-        """The scores of one clip for a sentence, frame by frame."""
-        sentences = [clean_query(query), *clean_queries(negatives)]
-        view = self._now()
-        finder = self._finder(view)
-        asked = TextQuery(finder.reranker, encode_sentences(finder.method, sentences))
-        row = view.snapshot.row(clip_id)
-        return explain_clip(view.snapshot, asked, row, finder.stored(row))
+    def explain(self, query: str | Query, clip_id: str) -> Explanation:
+        """Return the scores of one clip for a text, frame by frame."""
+        query = _to_query(query)
+        if query.text is None:
+            raise UsageError("only the scores of a text can be explained")
+        retriever = self._retriever()
+        method, reranker = retriever.model
+        encoded = EncodedText(reranker, method.encode_text([query.text, *query.negatives]))
+        snapshot = retriever.view.snapshot
+        row = snapshot.row(clip_id)
+        return explain_clip(snapshot, encoded, row, retriever.load(np.array([row])))
 
     def __contains__(self, clip_id: object) -> bool:
         return clip_id in self.snapshot
 
     def thumbnail(self, clip_id: str) -> bytes:
-        """A small JPEG of the middle of a clip."""
+        """Small JPEG of the middle of a clip."""
         snapshot = self.snapshot
         return snapshot.thumbnail(snapshot.row(clip_id))
 
-    def picture(self, clip_id: str, seconds: float, size: int = 240) -> bytes:
-        """JPEG of the whole frame at a moment, its shorter side ``size``.
+    def frame(self, clip_id: str, seconds: float, size: int = 240) -> bytes:
+        """JPEG of the frame at a time, its shorter side ``size``.
 
-        Where the file is gone or does not decode, it is the thumbnail.
+        The thumbnail, if the file does not exist or cannot be decoded.
         """
         from eaglenet.video.decoding import thumbnail
 
@@ -279,15 +211,15 @@ class Engine:
             return self.thumbnail(clip_id)
 
     def short_id(self, clip_id: str) -> str:
-        """The shortest beginning of a clip's id that no clip of another file has."""
+        """Shortest beginning of a clip id that no clip of another file has."""
         return self.snapshot.short_id(clip_id)
 
     def full_id(self, text: str) -> str:
-        """The id of the clip that a short one stands for."""
+        """Clip id that a short one stands for."""
         return self.snapshot.full_id(text)
 
     def file_of(self, clip_id: str) -> Path:
-        """The file a clip is in; of several with the same content, the first that exists."""
+        """File of a clip; of several with the same content, the first that exists."""
         snapshot = self.snapshot
         paths = snapshot.files.paths[int(snapshot.columns["file_number"][snapshot.row(clip_id)])]
         return Path(first_existing(paths))
@@ -298,33 +230,27 @@ class Engine:
         return snapshot.span(snapshot.row(clip_id))
 
     def info(self) -> dict[str, Any]:
-        """What is in the store and how it is searched."""
-        return self._now().info()
+        """Describe the store and how it is searched."""
+        return self._current_view().info()
 
-    def why_empty(self, options: SearchOptions, sentence: str = "") -> str:
-        """Why nothing was found, in words: a filter that leaves no clip, or what no line says."""
-        view = self._now()
+    def why_empty(self, options: SearchOptions, query: Query | None = None) -> str:
+        """Say why there are no hits: a filter that no file meets, or a text that no line has."""
+        view = self._current_view()
         reason = options.filters.why_empty(view.snapshot.files)
-        if reason or not sentence or not len(view.snapshot):
+        if reason or query is None or query.transcript is None or not len(view.snapshot):
             return reason
-        index = view.words.now()
-        return why_no_line(parse(sentence), options.parts, 0 if index is None else index.count())
+        return explain_no_match(query.transcript, options.modalities, view.num_lines())
 
     def shortlists(
-        self, queries: Tensor, k: int, filters: Filters | None = None
+        self, vectors: Tensor, k: int, filters: Filters | None = None
     ) -> tuple[Snapshot, list[Shortlist]]:
-        """Rows of the k nearest clips of each vector ``[queries, dim]``, as the store does it."""
+        """Rows of the k nearest clips per vector ``[queries, dim]``, and their snapshot."""
         snapshot = self.snapshot
-        return snapshot, shortlists_of(snapshot, queries, k, filters, self._scan)
+        return snapshot, make_shortlists(snapshot, vectors, k, filters, self._scan)
 
 
-def _of_frames(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:
-    options = (options or SearchOptions()).changed(changes)
-    if "pictures" not in options.parts:
-        raise UsageError("a picture or a video only searches pictures; speech and text need words")
-    if options.negatives:
-        raise UsageError("negative phrases work with sentences only, not with a picture or a video")
-    return options
+def _to_query(query: str | Query) -> Query:
+    return query if isinstance(query, Query) else Query(clean_text(query))
 
 
 def open(
@@ -332,5 +258,5 @@ def open(
     model: str | Path | Method | None = None,
     device: torch.device | str = AUTO,
 ) -> Engine:
-    """``eaglenet.open``: see :meth:`Engine.open`."""
+    """Open a store for searching; see :meth:`Engine.open`."""
     return Engine.open(store, model, device)

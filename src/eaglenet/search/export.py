@@ -1,4 +1,4 @@
-"""Search results as one picture: each query, and a strip of frames of each of its hits."""
+"""Search results as files: a contact sheet (PNG) or a web page."""
 
 from __future__ import annotations
 
@@ -12,103 +12,20 @@ from typing import TYPE_CHECKING, Any
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.types import FrameSpec, Hit
 from eaglenet.search.engine import Engine
-from eaglenet.search.hits import Answer
+from eaglenet.search.hits import SearchResult
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-TILE = 96  # pixels, side of one frame
+TILE = 96  # side of one frame, pixels
 FRAMES_PER_HIT = 4
 GAP, BORDER, LINE = 12, 4, 20
-BETWEEN = 2  # pixels of border between frames, which else look like one scene
-STRIP = (TILE + BETWEEN) * FRAMES_PER_HIT - BETWEEN + 2 * BORDER
+FRAME_GAP = 2  # pixels between frames
+STRIP = (TILE + FRAME_GAP) * FRAMES_PER_HIT - FRAME_GAP + 2 * BORDER
 BACKGROUND, INK, FAINT = (250, 250, 248), (28, 28, 30), (120, 120, 124)
 RIGHT, WRONG, PLAIN = (32, 148, 74), (200, 60, 52), (190, 190, 190)
 MARKS = {True: "right", False: "wrong", None: ""}
-
-
-def write_contact_sheet(
-    path: Path,
-    engine: Engine,
-    answers: Sequence[Answer],
-    right: Mapping[int, str] | None = None,
-) -> None:
-    """Draw the hits of each query in a row: frames of the clip in order of time, file and score.
-
-    Args:
-        right: for the queries (by position) whose answer is known, the name of the right file
-            without its folder: it gets a green border and every other one a red border.
-    """
-    if not any(answer.hits for answer in answers):
-        raise UsageError("no results to draw; search for something that is in the store")
-    columns = max(len(answer.hits) for answer in answers)
-    row = LINE + 6 + TILE + 2 * BORDER + LINE + GAP
-    sheet = _blank(GAP + columns * (STRIP + GAP), GAP + len(answers) * row)
-    known = right or {}
-    for number, answer in enumerate(answers):
-        top = GAP + number * row
-        _write(sheet, (GAP, top), answer.query, INK, 15)
-        name = known.get(number)
-        for column, hit in enumerate(answer.hits):
-            is_right = None if name is None else Path(hit.path).name == name
-            left = GAP + column * (STRIP + GAP)
-            _draw_hit(sheet, engine, hit, (left, top + LINE + 6), is_right)
-    try:
-        sheet.save(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the picture cannot be written ({error}); use .png") from error
-
-
-def _draw_hit(
-    sheet: Image, engine: Engine, hit: Hit, corner: tuple[int, int], is_right: bool | None
-) -> None:
-    from PIL import ImageDraw
-
-    left, top = corner
-    colour = PLAIN if is_right is None else RIGHT if is_right else WRONG
-    box = (left, top, left + STRIP - 1, top + TILE + 2 * BORDER - 1)
-    ImageDraw.Draw(sheet).rectangle(box, fill=colour)
-    for index, frame in enumerate(_frames(engine, hit)):
-        sheet.paste(frame, (left + BORDER + index * (TILE + BETWEEN), top + BORDER))
-    mark = f"{MARKS[is_right]}, " if MARKS[is_right] else ""
-    text = f"{hit.rank}. {mark}{Path(hit.path).name}  {hit.score:.3f}  best {hit.moment.best:.1f} s"
-    text_colour = FAINT if is_right is None else colour
-    _write(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
-
-
-def _frames(engine: Engine, hit: Hit) -> list[Image]:
-    """Frames spread over the clip; its thumbnail alone where the file is gone or broken."""
-    from PIL import Image
-
-    from eaglenet.video.decoding import decode
-
-    spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
-    try:
-        video = decode(engine.file_of(hit.clip_id), spec, window=engine.span_of(hit.clip_id))
-    except (VideoDecodeError, OSError):
-        with Image.open(io.BytesIO(engine.thumbnail(hit.clip_id))) as opened:
-            return [opened.convert("RGB").resize((TILE, TILE))]
-    return [Image.fromarray(frame.permute(1, 2, 0).numpy()) for frame in video.frames]
-
-
-def _blank(width: int, height: int) -> Image:
-    from PIL import Image
-
-    return Image.new("RGB", (width, height), BACKGROUND)
-
-
-def _write(
-    sheet: Image, corner: tuple[int, int], text: str, colour: tuple[int, int, int], size: int
-) -> None:
-    from PIL import ImageDraw, ImageFont
-
-    font: Any = ImageFont.load_default(size)
-    ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
-
-
-# Search results as one HTML file that needs nothing else.
-
 STYLE = """
 :root { color-scheme: light dark; font-family: system-ui, sans-serif; }
 body { margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
@@ -121,13 +38,87 @@ small { opacity: .7; }
 """
 
 
-def write_page(path: Path, engine: Engine, answers: Sequence[Answer]) -> None:
-    """Write the results of each query under it, thumbnails inside the file."""
+def write_contact_sheet(
+    path: Path,
+    engine: Engine,
+    results: Sequence[SearchResult],
+    expected: Mapping[int, str] | None = None,
+) -> None:
+    """Draw one row of hits per query: frames of the clip, file name and score.
+
+    ``expected`` has the right file name for some queries, by position: that file gets a green
+    border, all others a red one.
+    """
+    from PIL import Image
+
+    if not any(result.hits for result in results):
+        raise UsageError("no results to draw; search for something that is in the store")
+    columns = max(len(result.hits) for result in results)
+    row = LINE + 6 + TILE + 2 * BORDER + LINE + GAP
+    size = GAP + columns * (STRIP + GAP), GAP + len(results) * row
+    sheet = Image.new("RGB", size, BACKGROUND)
+    for number, result in enumerate(results):
+        top = GAP + number * row
+        _write(sheet, (GAP, top), result.query.title, INK, 15)
+        name = (expected or {}).get(number)
+        for column, hit in enumerate(result.hits):
+            is_right = None if name is None else Path(hit.path).name == name
+            left = GAP + column * (STRIP + GAP)
+            _draw_hit(sheet, engine, hit, (left, top + LINE + 6), is_right)
+    try:
+        sheet.save(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: the image cannot be written ({error}); use .png") from error
+
+
+def _draw_hit(
+    sheet: Image, engine: Engine, hit: Hit, corner: tuple[int, int], is_right: bool | None
+) -> None:
+    from PIL import ImageDraw
+
+    left, top = corner
+    colour = PLAIN if is_right is None else RIGHT if is_right else WRONG
+    box = (left, top, left + STRIP - 1, top + TILE + 2 * BORDER - 1)
+    ImageDraw.Draw(sheet).rectangle(box, fill=colour)
+    for index, frame in enumerate(_frames(engine, hit)):
+        sheet.paste(frame, (left + BORDER + index * (TILE + FRAME_GAP), top + BORDER))
+    mark = f"{MARKS[is_right]}, " if MARKS[is_right] else ""
+    text = f"{hit.rank}. {mark}{Path(hit.path).name}  {hit.score:.3f}  best {hit.moment.best:.1f} s"
+    text_colour = FAINT if is_right is None else colour
+    _write(sheet, (left, top + TILE + 2 * BORDER + 3), text, text_colour, 12)
+
+
+def _frames(engine: Engine, hit: Hit) -> list[Image]:
+    """Decode frames spread over the clip; the thumbnail alone if the file cannot be decoded."""
+    from PIL import Image
+
+    from eaglenet.video.decoding import decode
+
+    spec = FrameSpec(num_frames=FRAMES_PER_HIT, size=TILE)
+    try:
+        video = decode(engine.file_of(hit.clip_id), spec, window=engine.span_of(hit.clip_id))
+    except (VideoDecodeError, OSError):
+        with Image.open(io.BytesIO(engine.thumbnail(hit.clip_id))) as image:
+            return [image.convert("RGB").resize((TILE, TILE))]
+    return [Image.fromarray(frame.permute(1, 2, 0).numpy()) for frame in video.frames]
+
+
+def _write(
+    sheet: Image, corner: tuple[int, int], text: str, colour: tuple[int, int, int], size: int
+) -> None:
+    from PIL import ImageDraw, ImageFont
+
+    font: Any = ImageFont.load_default(size)
+    ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
+
+
+def write_page(path: Path, engine: Engine, results: Sequence[SearchResult]) -> None:
+    """Write a web page of results; thumbnails are part of the file."""
     sections = []
-    for answer in answers:
-        items = "".join(_item(engine, hit) for hit in answer.hits)
-        sections.append(f"<h1>{escape(answer.query)}</h1>\n<ol>\n{items}</ol>\n")
-    title = ", ".join(answer.query for answer in answers)[:100]
+    for result in results:
+        items = "".join(_item(engine, hit) for hit in result.hits)
+        sections.append(f"<h1>{escape(result.query.title)}</h1>\n<ol>\n{items}</ol>\n")
+    title = ", ".join(result.query.title for result in results)[:100]
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -141,12 +132,12 @@ def write_page(path: Path, engine: Engine, answers: Sequence[Answer]) -> None:
 
 
 def _item(engine: Engine, hit: Hit) -> str:
-    picture = base64.b64encode(engine.thumbnail(hit.clip_id)).decode()
+    image = base64.b64encode(engine.thumbnail(hit.clip_id)).decode()
     link = escape(f"{Path(hit.path).as_uri()}#t={hit.moment.start:.1f}", quote=True)
-    span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s" if hit.duration else "picture"
+    span = f"{hit.moment.start:.1f} - {hit.moment.end:.1f} s" if hit.duration else "image"
     best = f"best at {hit.moment.best:.1f} s, " if hit.duration else ""
     return (
-        f'<li><a href="{link}"><img alt="" src="data:image/jpeg;base64,{picture}"></a>'
+        f'<li><a href="{link}"><img alt="" src="data:image/jpeg;base64,{image}"></a>'
         f"<p><b>{hit.rank}.</b> {span} <small>{best}score {hit.score:.3f}</small></p>"
         f"<p><small>{escape(hit.path)}</small></p></li>\n"
     )

@@ -1,4 +1,4 @@
-"""From scores to what a person sees: hits, captions and explanations."""
+"""From scores to results: hits, ranked captions and explanations."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet.core.errors import StoreError, quoted
-from eaglenet.core.types import Hit, Moment, Part, VideoFeatures
+from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.types import Hit, Moment, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
 from eaglenet.search.filters import path_matcher
 from eaglenet.search.options import SearchOptions
-from eaglenet.search.query import Query, clean_queries, encode_sentences
-from eaglenet.search.selection import Candidates, choose, choose_words, find_moment
-from eaglenet.search.shortlist import levels_taken
+from eaglenet.search.query import Query, clean_texts
+from eaglenet.search.reranking import EncodedQuery
+from eaglenet.search.selection import Candidates, find_moment, select, select_transcripts
+from eaglenet.search.shortlist import hubness_offsets
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.snapshot import Snapshot
-from eaglenet.search.transcripts import ClipWords, fused_scores
+from eaglenet.search.transcripts import ClipTranscript, fuse_scores
 
-CAPTIONS_AT_ONCE = 256
+CAPTION_BATCH = 256
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A query, as a person wrote it, and what was found for it."""
+class SearchResult:
+    """A query and its hits."""
 
-    query: str
+    query: Query
     hits: list[Hit]
 
 
@@ -48,79 +49,87 @@ class CaptionHit:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a clip is where it is in a ranking."""
+    """The scores of one clip for a query."""
 
     clip_id: str
     score: float
     coarse_score: float
     moment: Moment
     frames: tuple[tuple[float, float], ...]
-    """Seconds in the file and score of each real frame, in order of time."""
+    """Time in the file, in seconds, and score of each frame."""
 
 
 @torch.no_grad()
-def make_hits(candidates: Candidates, query: Query, k: int, options: SearchOptions) -> list[Hit]:
-    """The k best candidates. Of a file's places one that matches the filter is shown.
+def make_hits(
+    candidates: Candidates, query: EncodedQuery, k: int, options: SearchOptions
+) -> list[Hit]:
+    """Rank candidates and return the k best as hits.
 
-    With words, :func:`fused_scores` ranks. A clip counts as found by its pictures if these alone
-    would have brought it among the k.
+    With transcripts, :func:`fuse_scores` ranks. ``matched_in`` of a hit then has ``visual`` if its
+    frames alone would have ranked it among the k best.
     """
-    snapshot, found, clips = candidates.snapshot, candidates.found, candidates.clips
-    if not len(found.rows):
+    snapshot, shortlist, clips = candidates.snapshot, candidates.shortlist, candidates.clips
+    if not len(shortlist.rows):
         return []
-    scores = torch.from_numpy(found.cosines)
+    scores = torch.from_numpy(shortlist.cosines)
     if options.rerank:
-        scores = exact_scores(snapshot, query, found.rows, clips)
+        scores = exact_scores(snapshot, query, shortlist.rows, clips)
     if not scores.isfinite().all():
         raise StoreError(
-            f"clips of {snapshot.location} have scores that are no numbers: its features are "
-            f"damaged; rebuild them with: eaglenet store repair --store {quoted(snapshot.location)}"
+            f"features of {snapshot.location} are damaged: scores are not numbers; rebuild them "
+            f"with: eaglenet store repair --store {shell_quote(snapshot.location)}"
         )
     # Stable, and the shortlist is sorted: equal scores keep the order of their cosines.
     order = scores.sort(descending=True, stable=True).indices.tolist()
-    by_pictures, ranked = {int(found.rows[number]) for number in order[:k]}, scores.tolist()
-    if candidates.words:
-        strengths = {row: clip.strength for row, clip in candidates.words.items()}
-        fused = fused_scores([int(found.rows[number]) for number in order], strengths)
-        ranked = [fused[int(row)] for row in found.rows]
+    visual_rows = {int(shortlist.rows[number]) for number in order[:k]}
+    ranked = scores.tolist()
+    if candidates.transcripts:
+        strengths = {row: clip.strength for row, clip in candidates.transcripts.items()}
+        fused = fuse_scores([int(shortlist.rows[number]) for number in order], strengths)
+        ranked = [fused[int(row)] for row in shortlist.rows]
         order.sort(key=lambda number: -ranked[number])
     hits = []
-    for rank, chosen in enumerate(choose(candidates, query, order, k, options), 1):
-        number = chosen.number
-        row = int(found.rows[number])
-        more, copies = (found.rows[others].tolist() for others in (chosen.more, chosen.copies))
-        hit = _hit(snapshot, row, options, rank, ranked[number], chosen.moment, more, copies)
-        hit = replace(hit, coarse_score=float(found.cosines[number]))
-        if candidates.words:
-            exact = {"picture_score": float(scores[number])}
-            hit = replace(hit, metadata={**hit.metadata, **exact})
-        if row in candidates.words:
-            hit = _with_words(hit, candidates.words[row], is_seen=row in by_pictures)
+    for rank, selected in enumerate(select(candidates, query, order, k, options), 1):
+        number = selected.number
+        row = int(shortlist.rows[number])
+        more, copies = (
+            shortlist.rows[others].tolist() for others in (selected.more, selected.copies)
+        )
+        hit = _make_hit(snapshot, row, options, rank, ranked[number], selected.moment, more, copies)
+        hit = replace(hit, coarse_score=float(shortlist.cosines[number]))
+        if candidates.transcripts:
+            visual_score = {"visual_score": float(scores[number])}
+            hit = replace(hit, metadata={**hit.metadata, **visual_score})
+        if row in candidates.transcripts:
+            hit = _add_transcript(hit, candidates.transcripts[row], is_visual=row in visual_rows)
         hits.append(hit)
     return hits
 
 
 def exact_scores(
-    snapshot: Snapshot, query: Query, rows: NDArray[np.int64], clips: StoredClips
+    snapshot: Snapshot, query: EncodedQuery, rows: NDArray[np.int64], clips: StoredClips
 ) -> Tensor:
-    """Of the clips in these rows, less their levels where the model does not level them itself."""
+    """Exact scores of the clips in these rows, minus their hubness offsets."""
     scores = query.score(clips).float().cpu()
-    taken = levels_taken(snapshot, rows, query.exact_share)
-    return scores if taken is None else (scores.double() - torch.from_numpy(taken)).float()
+    offsets = hubness_offsets(snapshot, rows, query.exact_hubness_weight)
+    return scores if offsets is None else (scores.double() - torch.from_numpy(offsets)).float()
 
 
-def word_hits(
-    snapshot: Snapshot, clips: Sequence[ClipWords], k: int, options: SearchOptions
+def make_transcript_hits(
+    snapshot: Snapshot, clips: Sequence[ClipTranscript], k: int, options: SearchOptions
 ) -> list[Hit]:
-    """The k best clips by their words alone; ``coarse_score`` is 0, for nothing was looked at."""
+    """Return the k best clips by their transcripts alone; ``coarse_score`` is 0."""
     hits = []
-    for rank, (best, moment, more) in enumerate(choose_words(snapshot, clips, k, options), 1):
-        hit = _hit(snapshot, best.row, options, rank, best.strength, moment, more)
-        hits.append(_with_words(hit, best, is_seen=False))
+    for rank, selected in enumerate(select_transcripts(snapshot, clips, k, options), 1):
+        clip = selected.clip
+        hit = _make_hit(
+            snapshot, clip.row, options, rank, clip.strength, selected.moment, selected.more
+        )
+        hits.append(_add_transcript(hit, clip, is_visual=False))
     return hits
 
 
-def _hit(
+def _make_hit(
     snapshot: Snapshot,
     row: int,
     options: SearchOptions,
@@ -130,42 +139,40 @@ def _hit(
     more: Sequence[int],
     copies: Sequence[int] = (),
 ) -> Hit:
-    """``more`` and ``copies``: rows of clips that it stands for."""
+    """``more`` and ``copies`` are rows of clips that the hit represents."""
     file = int(snapshot.columns["file_number"][row])
     matches = path_matcher(options.filters.path)
-    shown = first_existing([path for path in snapshot.files.paths[file] if matches(path)])
+    path = first_existing([path for path in snapshot.files.paths[file] if matches(path)])
     return Hit(
         rank=rank,
         clip_id=snapshot.clip_id(row),
-        path=shown,
+        path=path,
         score=float(score),
         coarse_score=0.0,
         moment=moment,
         duration=float(snapshot.files.durations[file]),
-        metadata=_metadata(snapshot, row, more, copies, shown),
+        metadata=_metadata(snapshot, row, more, copies, path),
     )
 
 
-def _with_words(hit: Hit, found: ClipWords, *, is_seen: bool) -> Hit:
-    """With its lines."""
-    seen: tuple[Part, ...] = ("pictures",) if is_seen else ()
+def _add_transcript(hit: Hit, clip: ClipTranscript, *, is_visual: bool) -> Hit:
     return replace(
         hit,
-        found_by=(*found.parts, *seen),
-        words=found.lines,
-        metadata={**hit.metadata, "word_score": found.strength},
+        matched_in=(*clip.modalities, "visual") if is_visual else clip.modalities,
+        transcript=clip.lines,
+        metadata={**hit.metadata, "transcript_score": clip.strength},
     )
 
 
 def first_existing(paths: Sequence[str]) -> str:
-    """Of the paths of one content the first that is still there, or else the first."""
+    """Return the first path that exists, or else the first one."""
     if len(paths) == 1:
         return paths[0]
     return next((path for path in paths if os.path.exists(path)), paths[0])
 
 
 def _metadata(
-    snapshot: Snapshot, row: int, more: Sequence[int], copies: Sequence[int], shown: str
+    snapshot: Snapshot, row: int, more: Sequence[int], copies: Sequence[int], hit_path: str
 ) -> dict[str, Any]:
     numbers, files = snapshot.columns["file_number"], snapshot.files
     file = int(numbers[row])
@@ -179,12 +186,12 @@ def _metadata(
         "tags": files.tags[file],
     }
     if len(files.paths[file]) > 1:
-        metadata["also_at"] = [path for path in files.paths[file] if path != shown]
+        metadata["also_at"] = [path for path in files.paths[file] if path != hit_path]
     if more:
         metadata["more"] = [snapshot.clip_id(other) for other in more]
     if copies:
-        shown_copies = (first_existing(files.paths[int(numbers[other])]) for other in copies)
-        metadata["copies"] = list(dict.fromkeys(shown_copies))
+        copy_paths = (first_existing(files.paths[int(numbers[other])]) for other in copies)
+        metadata["copies"] = list(dict.fromkeys(copy_paths))
     return metadata
 
 
@@ -197,15 +204,16 @@ def rank_captions(
     captions: Sequence[str],
     k: int,
 ) -> list[CaptionHit]:
-    """The k captions with the highest exact score for one video."""
-    sentences = clean_queries(captions)
+    """Return the k captions with the highest exact score for one video."""
+    texts = clean_texts(captions)
     scores, frame_scores = [], []
-    for start in range(0, len(sentences), CAPTIONS_AT_ONCE):
-        text = encode_sentences(method, sentences[start : start + CAPTIONS_AT_ONCE])
+    for start in range(0, len(texts), CAPTION_BATCH):
+        text = method.encode_text(texts[start : start + CAPTION_BATCH])
         scores.append(score_all(method, text, video)[:, 0])
         frame_scores.append(method.frame_scores(text, video)[:, 0])
     frames = torch.cat(frame_scores).cpu()
     values, order = torch.cat(scores).cpu().sort(descending=True, stable=True)
+    best = zip(values[:k].tolist(), order[:k].tolist(), strict=True)
     return [
         CaptionHit(
             rank=rank,
@@ -213,24 +221,24 @@ def rank_captions(
             score=score,
             moment=find_moment(frames[number], seconds.cpu(), *span),
         )
-        for rank, (score, number) in enumerate(
-            zip(values[:k].tolist(), order[:k].tolist(), strict=True), 1
-        )
+        for rank, (score, number) in enumerate(best, 1)
     ]
 
 
 @torch.no_grad()
-def explain_clip(snapshot: Snapshot, query: Query, row: int, clips: StoredClips) -> Explanation:
-    """The scores of the one clip in ``clips``."""
+def explain_clip(
+    snapshot: Snapshot, query: EncodedQuery, row: int, clips: StoredClips
+) -> Explanation:
+    """Explain the score of the clip in ``row``, whose features are ``clips``."""
     frames, seconds = query.frame_scores(clips)[0].cpu(), clips.seconds[0].cpu()
     vector, rows = snapshot.vectors[int(snapshot.columns["slot"][row])], np.array([row])
-    taken = levels_taken(snapshot, rows, query.coarse_share)
+    offsets = hubness_offsets(snapshot, rows, query.hubness_weight)
     pairs = sorted(zip(seconds.tolist(), frames.tolist(), strict=True))
     return Explanation(
         clip_id=snapshot.clip_id(row),
         score=float(exact_scores(snapshot, query, rows, clips)[0]),
-        coarse_score=float(vector @ query.coarse.float().cpu())
-        - (0.0 if taken is None else float(taken[0])),
+        coarse_score=float(vector @ query.vector.float().cpu())
+        - (0.0 if offsets is None else float(offsets[0])),
         moment=find_moment(frames, seconds, *snapshot.span(row)),
         frames=tuple(pair for pair in pairs if pair[1] != float("-inf")),
     )

@@ -1,107 +1,130 @@
-"""How to search, as one value: what the engine, the command line and the service pass on."""
+"""Search options: the settings that the engine, the command line and the service share."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import Part
 from eaglenet.search.filters import Filters, parse_date
-from eaglenet.search.query import clean_queries
+
+if TYPE_CHECKING:
+    from eaglenet.core.types import Modality
 
 MAX_RESULTS = 10_000
-PARTS: tuple[Part, ...] = get_args(Part)
+MODALITIES: tuple[Modality, ...] = ("visual", "speech", "screen-text")
+
+
+def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
+    """Read modalities, as a sequence or as text with commas between them.
+
+    >>> parse_modalities("screen-text, speech")
+    ('speech', 'screen-text')
+    """
+    parts = names.split(",") if isinstance(names, str) else names
+    selected = {str(name).strip().lower() for name in parts}
+    if not selected or not selected <= set(MODALITIES):
+        raise UsageError(
+            f"cannot search in {names!r:.60}; use one or more of: {', '.join(MODALITIES)}"
+        )
+    return tuple(modality for modality in MODALITIES if modality in selected)
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What queries must have in common to be answered together.
+    """How to search. Queries with equal options can be searched together.
 
-    filters: which clips may be found.
-    negatives: phrases to keep away from; see ``TextQuery`` for the arithmetic.
-    group_files: one hit a file; the others are in ``metadata["more"]``.
-    shortlist: clips that are ranked with the exact score; at least as many as are asked for are.
-    rerank: False ranks by the coarse vector alone.
-    parts: of a video, to search in: pictures, speech, text; as text, with commas between them.
-    fold: a moment is shown once although clips overlap, and of near copies of a file the best; the
-        paths of the others are in ``metadata["copies"]``.
+    filters: clips that may be hits.
+    group_files: return one hit per file; its other clips are in ``metadata["more"]``.
+    shortlist: clips that are ranked with the exact score; raised to the number of hits if needed.
+    rerank: if False, rank by the cosines of the shortlist alone.
+    modalities: what of a video to search; see :func:`parse_modalities`.
+    keep_duplicates: if False, a moment in two overlapping clips is returned once, and so is a file
+        of which there are near copies; the paths of the others are in ``metadata["copies"]``.
     """
 
     filters: Filters = field(default_factory=Filters)
-    negatives: tuple[str, ...] = ()
-    group_files: bool = False
-    shortlist: int = 100
+    group_files: bool = field(
+        default=False,
+        metadata={"option": "--group", "group": "Ranking", "help": "Show one result per file."},
+    )
+    shortlist: int = field(
+        default=100,
+        metadata={
+            "group": "Ranking",
+            "min": 1,
+            "help": "Number of clips to rank with the exact score.",
+        },
+    )
     rerank: bool = True
-    parts: tuple[Part, ...] = PARTS
-    fold: bool = True
+    modalities: tuple[Modality, ...] = field(
+        default=MODALITIES,
+        metadata={
+            "option": "--in",
+            "metavar": "MODALITY",
+            "parse": parse_modalities,
+            "help": "Search in visual, speech (with subtitles) or screen-text; separate several by "
+            "commas. Default: all.",
+        },
+    )
+    keep_duplicates: bool = field(
+        default=False,
+        metadata={
+            "group": "Ranking",
+            "help": "Also show repeated moments and near copies of files.",
+        },
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "filters", self.filters or Filters())
-        object.__setattr__(self, "negatives", tuple(clean_queries(self.negatives)))
-        object.__setattr__(self, "parts", parse_parts(self.parts))
+        object.__setattr__(self, "modalities", parse_modalities(self.modalities))
         if not isinstance(self.shortlist, SupportsIndex) or self.shortlist.__index__() < 1:
-            raise UsageError(
-                f"shortlist must be 1 or more clips to rank exactly, not {self.shortlist}"
-            )
+            raise UsageError(f"shortlist must be 1 clip or more, not {self.shortlist}")
 
-    def changed(self, changes: Mapping[str, Any]) -> SearchOptions:
-        """With other values by name; those of :class:`Filters` too, dates as text or seconds.
+    def replace(self, changes: Mapping[str, Any]) -> SearchOptions:
+        """Return a copy with other values, by name; filters by their own names.
 
-        >>> SearchOptions().changed({"shortlist": 5, "path": "*.mov"}).filters.path
+        >>> SearchOptions().replace({"shortlist": 5, "path": "*.mov"}).filters.path
         '*.mov'
         """
         if not changes:
             return self
         own = {spec.name for spec in dataclasses.fields(SearchOptions)}
-        filtered = {spec.name for spec in dataclasses.fields(Filters)}
-        unknown = sorted(set(changes) - own - filtered)
+        names = {spec.name for spec in dataclasses.fields(Filters)}
+        unknown = sorted(set(changes) - own - names)
         if unknown:
             raise UsageError(
-                f"search has no option {', '.join(unknown)}; it knows "
-                f"{', '.join(sorted(own | filtered))}"
+                f"unknown search option {', '.join(unknown)}; known: "
+                f"{', '.join(sorted(own | names))}"
             )
         options = dataclasses.replace(
             self, **{name: value for name, value in changes.items() if name in own}
         )
-        given = {name: _filter(name, changes[name]) for name in changes if name in filtered}
-        return dataclasses.replace(options, filters=dataclasses.replace(options.filters, **given))
+        filters = {name: _filter_value(name, changes[name]) for name in changes if name in names}
+        return dataclasses.replace(options, filters=dataclasses.replace(options.filters, **filters))
 
     @property
-    def searches_words(self) -> bool:
-        return self.parts != ("pictures",)
+    def has_transcripts(self) -> bool:
+        """Whether speech or on-screen text is searched."""
+        return self.modalities != ("visual",)
 
-    def width(self, k: int) -> int:
-        """Clips that are ranked for ``k`` results."""
-        # A clip shares its moments with one neighbour at most, so half of them are left.
-        return max(2 * k if self.fold else k, min(self.shortlist, MAX_RESULTS))
-
-
-def parse_parts(parts: str | Sequence[str]) -> tuple[Part, ...]:
-    """
-    >>> parse_parts("text, speech")
-    ('speech', 'text')
-    """
-    names = parts.split(",") if isinstance(parts, str) else parts
-    wanted = {str(name).strip().lower() for name in names}
-    if not wanted or not wanted <= set(PARTS):
-        raise UsageError(
-            f"search in {parts!r:.60} is not known; name one or more of: {', '.join(PARTS)}"
-        )
-    return tuple(part for part in PARTS if part in wanted)
+    def shortlist_size(self, k: int) -> int:
+        """Number of clips to rank for ``k`` hits."""
+        # A clip overlaps with one neighbour at most, so at least half of the clips remain.
+        return max(k if self.keep_duplicates else 2 * k, min(self.shortlist, MAX_RESULTS))
 
 
-def checked_count(k: int) -> int:
-    """A number of results that can be asked for."""
+def check_count(k: int) -> int:
+    """Return ``k`` if it is a possible number of results."""
     if not isinstance(k, SupportsIndex) or not 1 <= k.__index__() <= MAX_RESULTS:
         raise UsageError(f"k must be a whole number between 1 and {MAX_RESULTS}, not {k!r:.60}")
     return k
 
 
-def _filter(name: str, value: Any) -> Any:
-    """A filter's value from what a person writes."""
+def _filter_value(name: str, value: Any) -> Any:
+    """Value of a filter from what people write."""
     if name in ("after", "before") and isinstance(value, str):
         return parse_date(value)
     if name == "tags":

@@ -1,142 +1,161 @@
-"""What can be searched for: sentences, with sentences to keep away from, and frames."""
+"""What a user asks for, as one value from the command line or HTTP to the hits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
-
-import torch
-from jaxtyping import Float
-from torch import Tensor
-from torch.nn import functional as F
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.types import TextFeatures, VideoFeatures
-from eaglenet.methods.base import Method
-from eaglenet.search.reranking import Reranker
-from eaglenet.search.store.layout import StoredClips
+from eaglenet.transcripts.lines import analyse, singular
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from eaglenet.core.types import Clips
 
 MAX_CHARACTERS = 4000
-"""A tokenizer keeps some tens of words; longer queries are cut before it has to read them."""
-NEGATIVE_WEIGHT = 0.5
-"""How much a phrase to keep away from counts against the phrase to find."""
+"""Characters of a text that are read; tokenizers keep some tens of words."""
+MAX_TERMS = 64
+"""Terms of a text that are looked for in transcripts."""
+_QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\uff02]")
 
 
-def clean_query(text: str) -> str:
-    """One line of valid text; control characters and lone surrogates become spaces.
+@dataclass(frozen=True)
+class Query:
+    """A text, an image, a video or an indexed clip: exactly one of them.
 
-    >>> clean_query(" a red\\x00 car\\n")
+    text: what to look for. Words in quotation marks must occur as a phrase in speech or on-screen
+        text.
+    negatives: texts that rank a clip lower; with ``text`` only.
+    image: an image file, or an image of Pillow.
+    video: a video file; ``window`` is the span of it to use, in seconds.
+    clip_id: an indexed clip, by its id or the beginning of it. The clip itself is no hit.
+    clips: one decoded video or image.
+    """
+
+    text: str | None = None
+    negatives: tuple[str, ...] = field(
+        default=(),
+        metadata={"option": "--not", "help": "Rank clips that match this text lower; repeatable."},
+    )
+    image: str | Path | Image | None = field(
+        default=None,
+        metadata={"type": Path, "metavar": "FILE", "help": "Search with an image file."},
+    )
+    video: str | Path | None = field(
+        default=None,
+        metadata={"type": Path, "metavar": "FILE", "help": "Search with a video file."},
+    )
+    clip_id: str | None = field(
+        default=None,
+        metadata={
+            "option": "--similar",
+            "metavar": "CLIP",
+            "help": "Search with a clip, by the id of a result.",
+        },
+    )
+    window: tuple[float, float] | None = None
+    clips: Clips | None = None
+
+    def __post_init__(self) -> None:
+        names = [name for name in _SOURCES if getattr(self, name) is not None]
+        if len(names) != 1:
+            problem = "nothing" if not names else " and ".join(names)
+            raise UsageError(
+                f"a query has exactly one of text, image, video and clip_id, not {problem}"
+            )
+        if self.text is not None:
+            object.__setattr__(self, "text", clean_text(self.text))
+        object.__setattr__(self, "negatives", tuple(clean_texts(self.negatives)))
+        if self.negatives and self.text is None:
+            raise UsageError(f"negatives work with a text only, not with {names[0]}")
+
+    @property
+    def title(self) -> str:
+        """Text, path or clip id, to show to people."""
+        if self.text is not None:
+            return self.text
+        if self.clip_id is not None:
+            return self.clip_id
+        source = self.video if self.video is not None else self.image
+        return str(source) if isinstance(source, str | Path) else "image"
+
+    @cached_property
+    def transcript(self) -> TranscriptQuery | None:
+        """Terms and phrases to look for in transcripts; None without a text."""
+        return None if self.text is None else TranscriptQuery.parse(self.text)
+
+
+_SOURCES = ("text", "image", "video", "clip_id", "clips")
+
+
+@dataclass(frozen=True)
+class TranscriptQuery:
+    """The terms and phrases of a text, as transcripts are searched for them.
+
+    plain: the text without quotation marks. terms: those outside quotation marks, each with the
+    spellings that count as the same. phrases: terms that must follow each other.
+    """
+
+    plain: str
+    terms: tuple[tuple[str, ...], ...]
+    phrases: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> TranscriptQuery:
+        """Split a text at quotation marks of any kind; an unclosed one is ignored.
+
+        >>> TranscriptQuery.parse('signs that say "no entry"').phrases
+        (('no', 'entry'),)
+        """
+        spans = _QUOTES.sub('"', text).split('"')
+        if len(spans) % 2 == 0:
+            spans[-2:] = [" ".join(spans[-2:])]
+        phrases = [tuple(term.text for term in analyse(span).terms) for span in spans[1::2]]
+        outside = dict.fromkeys(term.text for span in spans[::2] for term in analyse(span).terms)
+        terms = [tuple(dict.fromkeys((term, singular(term)))) for term in outside]
+        return cls(
+            plain=" ".join(" ".join(spans).split()),
+            terms=tuple(terms[:MAX_TERMS]),
+            phrases=tuple(phrase[:MAX_TERMS] for phrase in phrases if phrase),
+        )
+
+    @property
+    def has_only_phrases(self) -> bool:
+        """Whether frames cannot match, because everything is in quotation marks."""
+        return bool(self.phrases) and not self.terms
+
+
+def clean_text(text: str) -> str:
+    """Return one line of valid text; control characters and lone surrogates become spaces.
+
+    >>> clean_text(" a red\\x00 car\\n")
     'a red car'
     """
     if not isinstance(text, str):
         raise UsageError(
-            f"a query is one sentence, not {_shown(text)}; search_many takes a list of sentences"
+            f"a query is one text, not {_describe(text)}; search_many takes a list of queries"
         )
-    kept = (
-        sign if sign.isprintable() or sign in "\u200d\ufe0f" else " "
-        for sign in text[:MAX_CHARACTERS]
+    characters = (
+        character if character.isprintable() or character in "\u200d\ufe0f" else " "
+        for character in text[:MAX_CHARACTERS]
     )
-    cleaned = " ".join("".join(kept).split())
-    if not cleaned:
-        raise UsageError("the query is empty; write what should be seen, e.g. 'a man drives a car'")
-    return cleaned
+    line = " ".join("".join(characters).split())
+    if not line:
+        raise UsageError("the query is empty; describe what to find, e.g. 'a man drives a car'")
+    return line
 
 
-def clean_queries(texts: Sequence[str]) -> list[str]:
-    """:func:`clean_query` of each; a single sentence would be taken for its letters."""
+def clean_texts(texts: Iterable[str]) -> list[str]:
+    """:func:`clean_text` of each; a single text is refused, it would be read as its letters."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise UsageError(f"a list of sentences is expected, not {_shown(texts)}")
-    return [clean_query(text) for text in texts]
+        raise UsageError(f"expected a list of texts, not {_describe(texts)}")
+    return [clean_text(text) for text in texts]
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     return f"{type(value).__name__} {value!r:.60}"
-
-
-@torch.no_grad()
-def encode_sentences(method: Method, texts: Sequence[str]) -> TextFeatures:
-    """Features of sentences that were cleaned before."""
-    tokens = method.tokenize(list(texts)).to(method.device)
-    return method.encode_text(tokens)
-
-
-class Query(Protocol):
-    """How an engine asks for clips."""
-
-    coarse: Float[Tensor, "dim"]
-    """The shortlist is ranked by the dot product with this."""
-    coarse_share: float
-    """How much of a clip's level (``Snapshot.levels``) is taken off that product."""
-    exact_share: float
-    """The same for exact scores."""
-
-    def score(self, clips: StoredClips) -> Tensor:
-        """Exact scores ``[clips]``."""
-        ...
-
-    def frame_scores(self, clips: StoredClips) -> Tensor:
-        """``[clips, frames]``, -inf for padding."""
-        ...
-
-
-class TextQuery:
-    """A sentence, and phrases to keep away from.
-
-    score(v) = s(query, v) - w * mean_n s(negative_n, v), with w = ``NEGATIVE_WEIGHT``: the same
-    arithmetic on cosines for the shortlist and on exact scores for the ranking, so that a phrase
-    means the same in both. A clip's level is a part of every s, and so counts as often as these do
-    together; it is not taken off scores of a model that levels them itself, nor off those of a
-    network that reads text and video together, which are no cosines.
-    """
-
-    def __init__(self, reranker: Reranker, text: TextFeatures) -> None:
-        """Row 0 of ``text`` is the query, the others are the negatives."""
-        self.reranker = reranker
-        self.method = method = reranker.method
-        self.text = text
-        vectors = method.coarse_vectors(text)
-        self.coarse = _minus_negatives(vectors)
-        self.coarse_share = float(_minus_negatives(torch.ones(len(vectors))))
-        is_plain = method.level_bank is None and not method.is_cross_encoder
-        self.exact_share = self.coarse_share if is_plain else 0.0
-
-    def score(self, clips: StoredClips) -> Tensor:
-        return _minus_negatives(self.reranker.score(self.text, clips))
-
-    def frame_scores(self, clips: StoredClips) -> Tensor:
-        scores = self.method.frame_scores(self.text, clips.features)
-        return torch.where(clips.features.mask, _minus_negatives(scores), float("-inf"))
-
-
-class FrameQuery:
-    """Frames of an image, a video or another clip.
-
-    score(v) = mean over the query's frames of the best cosine with a frame of v, so a clip that
-    shows all of the query scores 1 wherever in it that happens. Levels are against sentences, so
-    nothing is taken off.
-    """
-
-    coarse_share = exact_share = 0.0
-
-    def __init__(self, method: Method, features: VideoFeatures) -> None:
-        """``features`` holds one video."""
-        self.coarse = method.coarse_vectors(features)[0]
-        self.frames = F.normalize(features.frames[0][features.mask[0]], dim=-1)
-
-    def _similarity(self, clips: VideoFeatures) -> Float[Tensor, "query videos frames"]:
-        frames = F.normalize(clips.frames, dim=-1)
-        scores = torch.einsum("qd,vfd->qvf", self.frames, frames)
-        return scores.masked_fill(~clips.mask[None], float("-inf"))
-
-    def score(self, clips: StoredClips) -> Tensor:
-        return self._similarity(clips.features).amax(dim=-1).mean(dim=0)
-
-    def frame_scores(self, clips: StoredClips) -> Tensor:
-        return self._similarity(clips.features).amax(dim=0)
-
-
-def _minus_negatives(values: Tensor) -> Tensor:
-    """Row 0 less the weighted mean of the other rows."""
-    if len(values) == 1:
-        return values[0]
-    return values[0] - NEGATIVE_WEIGHT * values[1:].mean(dim=0)

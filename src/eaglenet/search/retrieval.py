@@ -1,44 +1,54 @@
-"""One version of a store and its model: queries in, hits out."""
+"""Retrieval: queries in, hits out, for one version of a store and its model."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
-from eaglenet.core.errors import StoreError
-from eaglenet.core.types import Clips, Hit, VideoFeatures
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.types import Hit, VideoFeatures
 from eaglenet.methods.base import Method
-from eaglenet.search.hits import make_hits
-from eaglenet.search.options import SearchOptions, checked_count
-from eaglenet.search.query import FrameQuery, Query, TextQuery, encode_sentences
-from eaglenet.search.reranking import Reranker
+from eaglenet.search.hits import make_hits, make_transcript_hits
+from eaglenet.search.options import SearchOptions
+from eaglenet.search.query import Query, TranscriptQuery
+from eaglenet.search.reranking import EncodedFrames, EncodedQuery, EncodedText, Reranker
 from eaglenet.search.selection import Candidates
-from eaglenet.search.shortlist import Scan, shortlists_of, way_of
+from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists, scan_name
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.words import WordIndex
-from eaglenet.search.transcripts import LEAST, ClipWords, WordQuery, Words, parse, rank_clips
-
-# A store as a search sees it: manifest and snapshot that belong together.
+from eaglenet.search.transcripts import (
+    MIN_COVERAGE,
+    ClipTranscript,
+    TranscriptIndex,
+    rank_clips,
+)
+from eaglenet.video.inputs import clips_of_image, clips_of_video
 
 ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class View:
-    """What was read of a store at one moment; a search holds on to the one it began with."""
+class StoreView:
+    """The manifest, snapshot and transcripts of a store that belong together.
+
+    A search uses the view it began with.
+    """
 
     store: Store
     snapshot: Snapshot
-    words: Words
+    transcripts: TranscriptIndex
     stamp: Hashable | None
 
     @property
@@ -46,38 +56,36 @@ class View:
         return self.store.manifest
 
     @classmethod
-    def of(cls, store: Store) -> View:
-        """The store as it was opened; one that changed meanwhile is read again when it is used."""
+    def open(cls, store: Store) -> StoreView:
+        """Open a store; one that changes meanwhile is read again on its first use."""
         stamp = None
-        with suppress(OSError):  # Without a snapshot, which the next line tells of.
+        with suppress(OSError):  # There is no snapshot; the next line says so.
             stamp = store.stamp()
         snapshot = store.snapshot()
-        is_settled = (
+        is_current = (
             stamp is not None
             and open_store(store.location).manifest == store.manifest
             and store.stamp() == stamp
         )
-        return cls(store, snapshot, Words(store), stamp if is_settled else None)
+        return cls(store, snapshot, TranscriptIndex(store), stamp if is_current else None)
 
-    def renewed(self) -> View:
-        """Read the store again; the manifest too, for the folder may hold another store now."""
+    def reopen(self) -> StoreView:
+        """Read the store again, with its manifest: the folder may hold another store now."""
         for _ in range(ATTEMPTS):
-            before = self.store.stamp()
+            stamp = self.store.stamp()
             store = open_store(self.store.location)
             snapshot = store.snapshot()
-            if store.stamp() == before:
-                return View(store, snapshot, self.words, before)
+            if store.stamp() == stamp:
+                return StoreView(store, snapshot, self.transcripts, stamp)
         raise StoreError(f"{self.store.location} is being replaced; search again when that is done")
 
-    def _hubness(self) -> str:
-        """Which bank levels the clips that are searched now."""
-        bank, note = self.snapshot.bank, self.manifest.hubness
-        if bank is None:
-            return "off"
-        return str(note) if note is not None and note.file == bank else bank
+    def num_lines(self) -> int:
+        """Number of transcript lines."""
+        index = self.transcripts.open()
+        return 0 if index is None else index.count()
 
     def info(self) -> dict[str, Any]:
-        """What is in the store and how it is searched."""
+        """Describe the store and how it is searched."""
         snapshot, manifest = self.snapshot, self.manifest
         return {
             "store": self.store.location,
@@ -90,111 +98,182 @@ class View:
             "identity": manifest.identity,
             "dim": manifest.dim,
             "frames": manifest.layout.num_frames,
-            "index": way_of(snapshot),
+            "index": scan_name(snapshot),
             "hubness": self._hubness(),
             "version": snapshot.version,
             "roots": list(manifest.roots),
             "tags": sorted({tag for tags in snapshot.files.tags for tag in tags}),
-            "lines": index.count() if (index := self.words.now()) is not None else 0,
+            "lines": self.num_lines(),
         }
 
-
-def clip_words(
-    view: View, index: WordIndex | None, query: WordQuery, options: SearchOptions
-) -> list[ClipWords]:
-    """Clips whose words fit a query, best first; no model is needed for it."""
-    if index is None:
-        return []
-    filters, snapshot = options.filters, view.snapshot
-    return rank_clips(
-        index,
-        query,
-        snapshot,
-        options.parts,
-        allowed=filters.allowed(snapshot.files) if filters else None,
-        negatives=[parse(phrase) for phrase in options.negatives],
-    )
+    def _hubness(self) -> str:
+        """Name of the hubness bank of the snapshot."""
+        bank, note = self.snapshot.bank, self.manifest.hubness
+        if bank is None:
+            return "off"
+        return str(note) if note is not None and note.file == bank else bank
 
 
 @dataclass(frozen=True)
-class Finder:
-    """Finds clips by their pictures, and by words that were found for them already.
+class _Task:
+    """One query on its way to hits."""
 
-    ``scan``: who makes the shortlists, where this machine does not.
+    query: Query
+    is_visual: bool
+    """Whether frames are compared."""
+    text: str = ""
+    """Text to encode; empty for an image, a video or a clip."""
+    transcripts: Sequence[ClipTranscript] = ()
+    """Clips with matching transcripts, best first."""
+    excluded_row: int | None = None
+    """Row of the clip that is the query itself."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """The features of an image, a video or a clip, the times of its frames, and its span."""
+
+    features: VideoFeatures
+    seconds: Float[Tensor, "frames"]
+    span: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """Searches one view of a store.
+
+    ``load_model`` is called when a query needs the model: one for transcripts alone does not.
+    ``scan`` makes the shortlists on other machines.
     """
 
-    view: View
-    method: Method
-    reranker: Reranker
+    view: StoreView
+    load_model: Callable[[], tuple[Method, Reranker]]
     scan: Scan | None = None
 
-    def by_sentences(
-        self,
-        sentences: Sequence[str],
-        k: int,
-        options: SearchOptions,
-        words: Sequence[Sequence[ClipWords]],
-    ) -> list[list[Hit]]:
-        """By pictures, and with the words that were found for each sentence."""
-        away = options.negatives
-        features = encode_sentences(self.method, [*sentences, *away])
-        first_away = len(sentences)
-        rows = list(range(first_away, first_away + len(away)))
-        asked = [
-            TextQuery(self.reranker, features[[number, *rows]]) for number in range(first_away)
+    @cached_property
+    def model(self) -> tuple[Method, Reranker]:
+        return self.load_model()
+
+    @torch.no_grad()
+    def search(self, queries: Sequence[Query], k: int, options: SearchOptions) -> list[list[Hit]]:
+        """Return the k best hits per query."""
+        index = self.view.transcripts.open() if options.has_transcripts else None
+        tasks = [self._start(query, index, options) for query in queries]
+        visual = iter(self._search_frames([task for task in tasks if task.is_visual], k, options))
+        return [
+            next(visual)
+            if task.is_visual
+            else make_transcript_hits(self.view.snapshot, task.transcripts, k, options)
+            for task in tasks
         ]
-        sure = [[clip for clip in each if clip.coverage >= LEAST] for each in words]
-        return self._find(asked, k, options, words=sure)
 
-    def by_frames(self, clips: Clips, k: int, options: SearchOptions) -> list[Hit]:
-        """Clips that look like one that is decoded already."""
-        return self._find([FrameQuery(self.method, self.encode(clips))], k, options)[0]
+    def _start(self, query: Query, index: WordIndex | None, options: SearchOptions) -> _Task:
+        """Rank transcripts, and decide whether frames are compared."""
+        snapshot, filters = self.view.snapshot, options.filters
+        if query.text is None or query.transcript is None:
+            if "visual" not in options.modalities:
+                raise UsageError(
+                    "an image, a video or a clip searches in visual only; speech and screen-text "
+                    "need a text"
+                )
+            has_row = query.clip_id is not None
+            row = snapshot.row(snapshot.full_id(query.clip_id or "")) if has_row else None
+            return _Task(query, is_visual=True, excluded_row=row)
+        is_visual = "visual" in options.modalities
+        if index is None:
+            return _Task(query, is_visual, query.text)
+        transcripts = rank_clips(
+            index,
+            query.transcript,
+            snapshot,
+            options.modalities,
+            allowed=filters.allowed(snapshot.files) if filters else None,
+            negatives=[TranscriptQuery.parse(text) for text in query.negatives],
+        )
+        # A phrase in quotation marks is looked for in transcripts alone.
+        is_visual = is_visual and not query.transcript.has_only_phrases
+        return _Task(query, is_visual, query.transcript.plain or query.text, transcripts)
 
-    def like_row(self, row: int, k: int, options: SearchOptions) -> list[Hit]:
-        """Clips that look like a clip of the store, without that clip itself."""
-        query = FrameQuery(self.method, self.stored(row).features)
-        return self._find([query], k, options, without=row)[0]
+    def _search_frames(
+        self, tasks: Sequence[_Task], k: int, options: SearchOptions
+    ) -> list[list[Hit]]:
+        """Compare frames; the texts of all queries are encoded in one batch."""
+        if not tasks:
+            return []
+        encoded = self._encode(tasks)
+        size = options.shortlist_size(k)
+        # One more clip, because a clip that is the query itself is removed again.
+        has_excluded = any(task.excluded_row is not None for task in tasks)
+        shortlists = make_shortlists(
+            self.view.snapshot,
+            torch.stack([query.vector.float().cpu() for query in encoded]),
+            size + has_excluded,
+            options.filters,
+            self.scan,
+            [query.hubness_weight for query in encoded],
+        )
+        results = []
+        for task, query, shortlist in zip(tasks, encoded, shortlists, strict=True):
+            if task.excluded_row is not None:
+                shortlist = shortlist.without(task.excluded_row)
+            results.append(self._rank(task, query, shortlist.first(size), k, options))
+        return results
 
-    def stored(self, row: int) -> StoredClips:
-        """What the store holds of one clip."""
-        return self._unpacked(np.array([row]))
+    def _encode(self, tasks: Sequence[_Task]) -> list[EncodedQuery]:
+        method, reranker = self.model
+        texts = [task.text for task in tasks if task.text]
+        texts += [text for task in tasks for text in task.query.negatives]
+        rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        features = method.encode_text(list(rows)) if rows else None
+        encoded: list[EncodedQuery] = []
+        for task in tasks:
+            if features is not None and task.text:
+                own = [rows[text] for text in (task.text, *task.query.negatives)]
+                encoded.append(EncodedText(reranker, features[own]))
+            else:
+                encoded.append(EncodedFrames(method, self.encode_example(task.query).features))
+        return encoded
 
     @torch.no_grad()
-    def encode(self, clips: Clips) -> VideoFeatures:
-        """What the model sees in a clip that is not in the store."""
-        return self.method.encode_video(clips.to(self.method.device))
+    def encode_example(self, query: Query) -> Example:
+        """Encode the image or video of a query, or read the features of its clip."""
+        method, snapshot = self.model[0], self.view.snapshot
+        if query.clip_id is not None:
+            row = snapshot.row(snapshot.full_id(query.clip_id))
+            stored = self.load(np.array([row]))
+            return Example(stored.features, stored.seconds[0], snapshot.span(row))
+        spec, clips = self.view.manifest.frame_spec, query.clips
+        if query.video is not None:
+            clips = clips_of_video(query.video, spec, query.window)
+        elif query.image is not None:
+            clips = clips_of_image(query.image, spec)
+        if clips is None:
+            raise UsageError("expected an image, a video or a clip, not a text")
+        features = method.encode_video(clips.to(method.device))
+        return Example(features, clips.seconds[0], (0.0, float(clips.seconds[clips.mask].max())))
 
-    def _unpacked(self, rows: NDArray[np.int64]) -> StoredClips:
-        records = self.view.snapshot.records(rows)
-        return self.view.manifest.layout.unpack(records, self.method.device)
-
-    @torch.no_grad()
-    def _find(
+    def _rank(
         self,
-        queries: Sequence[Query],
+        task: _Task,
+        query: EncodedQuery,
+        shortlist: Shortlist,
         k: int,
         options: SearchOptions,
-        without: int | None = None,
-        words: Sequence[Sequence[ClipWords]] | None = None,
-    ) -> list[list[Hit]]:
-        k = checked_count(k)
-        # One more, because the clip that was asked with is taken out again.
-        width = options.width(k) + (without is not None)
-        vectors = torch.stack([query.coarse.float().cpu() for query in queries])
-        snapshot = self.view.snapshot
-        shares = [query.coarse_share for query in queries]
-        found = shortlists_of(snapshot, vectors, width, options.filters, self.scan, shares)
-        if without is not None:
-            found = [each.without(without) for each in found]
-        results = []
-        for number, (query, each) in enumerate(zip(queries, found, strict=True)):
-            if not options.rerank and not options.group_files:
-                each = each.first(2 * k if options.fold else k)
-            said = {clip.row: clip for clip in (words[number][:width] if words else ())}
-            each = each.extended(snapshot, vectors[number], list(said), shares[number])
-            clips = self._unpacked(each.rows)
-            if options.rerank and isinstance(query, TextQuery):
-                clips = query.reranker.prepared(clips, snapshot.names(each.rows))
-            candidates = Candidates(snapshot, each, clips, said)
-            results.append(make_hits(candidates, query, k, options))
-        return results
+    ) -> list[Hit]:
+        """Rank a shortlist together with the clips that have the best transcripts."""
+        snapshot, size = self.view.snapshot, options.shortlist_size(k)
+        if not options.rerank and not options.group_files:
+            shortlist = shortlist.first(k if options.keep_duplicates else 2 * k)
+        matches = [clip for clip in task.transcripts if clip.coverage >= MIN_COVERAGE][:size]
+        transcripts = {clip.row: clip for clip in matches}
+        vector = query.vector.float().cpu()
+        shortlist = shortlist.with_rows(snapshot, vector, list(transcripts), query.hubness_weight)
+        clips = self.load(shortlist.rows)
+        if options.rerank and isinstance(query, EncodedText):
+            clips = query.reranker.prepare(clips, snapshot.names(shortlist.rows))
+        return make_hits(Candidates(snapshot, shortlist, clips, transcripts), query, k, options)
+
+    def load(self, rows: NDArray[np.int64]) -> StoredClips:
+        """Read the features of clips."""
+        records = self.view.snapshot.records(rows)
+        return self.view.manifest.layout.unpack(records, self.model[0].device)

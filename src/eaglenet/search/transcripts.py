@@ -1,188 +1,140 @@
-"""From lines that were found to clips, and how sure it is that a clip is what was asked for."""
+"""Search in transcripts: rank clips by their matching lines, and fuse this with other rankings."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UnreachableError
-from eaglenet.core.types import FoundWords, Moment, Part, WordKind
+from eaglenet.core.types import Modality, Moment, TranscriptKind, TranscriptMatch
+from eaglenet.search.query import TranscriptQuery
 from eaglenet.search.store.base import Store
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.words import WordIndex, WordQuestion, WordRow
-from eaglenet.transcripts.lines import Analysis, analyse, phrase_places, singular
+from eaglenet.transcripts.lines import Analysis, analyse, phrase_spans
 
-# What a query asks for in words: terms in any order, and exact phrases in quotes.
-
-KINDS: dict[Part, tuple[WordKind, ...]] = {"speech": ("subtitle", "speech"), "text": ("text",)}
-"""Of lines, by the part of a video they are searched as."""
-MOST_TERMS = 64
-"""Of a query; what comes after them is not looked for."""
-_QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\uff02]")
-
-
-@dataclass(frozen=True)
-class WordQuery:
-    """A query as words are searched for.
-
-    plain: without its quotes, as pictures are searched for. units: terms outside of quotes, each
-    with what counts as the same. phrases: terms that must follow each other.
-    """
-
-    plain: str
-    units: tuple[tuple[str, ...], ...]
-    phrases: tuple[tuple[str, ...], ...]
-
-    @property
-    def is_quoted(self) -> bool:
-        """Whether there is nothing but phrases, so that pictures cannot fit."""
-        return bool(self.phrases) and not self.units
-
-    def question(self, parts: Sequence[Part]) -> WordQuestion | None:
-        """For the store; None where there is nothing to look for."""
-        kinds = tuple(kind for part in parts for kind in KINDS.get(part, ()))
-        terms = tuple(dict.fromkeys(term for unit in self.units for term in unit))
-        if not kinds or not (terms or self.phrases):
-            return None
-        return WordQuestion(terms, self.phrases, kinds)
-
-
-def parse(query: str) -> WordQuery:
-    """Quotes of any kind enclose a phrase; one that is not closed is a sign like any other.
-
-    >>> parse('signs that say "no entry"').phrases
-    (('no', 'entry'),)
-    """
-    pieces = _QUOTES.sub('"', query).split('"')
-    if len(pieces) % 2 == 0:
-        pieces[-2:] = [" ".join(pieces[-2:])]
-    phrases = [tuple(term.text for term in analyse(piece).terms) for piece in pieces[1::2]]
-    outside = dict.fromkeys(term.text for piece in pieces[::2] for term in analyse(piece).terms)
-    units = [tuple(dict.fromkeys((term, singular(term)))) for term in outside]
-    return WordQuery(
-        plain=" ".join(" ".join(pieces).split()),
-        units=tuple(units[:MOST_TERMS]),
-        phrases=tuple(phrase[:MOST_TERMS] for phrase in phrases if phrase),
-    )
-
-
-def why_no_line(query: WordQuery, parts: Sequence[Part], num_lines: int) -> str:
-    """Why words found nothing, and what to try; empty where pictures were looked at too."""
-    looks_at_pictures = "pictures" in parts
-    if looks_at_pictures and not query.is_quoted:
-        return ""
-    what = "this phrase" if query.is_quoted else "these words"
-    if not num_lines:
-        reason = f"{what} can only be in speech and text, and this store holds none of both"
-    elif num_lines == 1:
-        reason = f"the one line of speech and text does not have {what}"
-    else:
-        reason = f"none of the {num_lines:,} lines of speech and text has {what}"
-    if query.is_quoted:
-        also = ", and pictures count" if looks_at_pictures else ""
-        return f"{reason}; without quotes its words may stand apart{also}"
-    return f"{reason}; pictures were not looked at"
-
-
-LINES = 300
-"""That are looked at for one query."""
-MOST_LINES = 20_000
-"""Where a filter leaves out most of them."""
-MOST_CONTENTS = 500
-"""That a condition on the lines may name; of more, lines are left out after they were found."""
+KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
+    "speech": ("subtitle", "speech"),
+    "screen-text": ("text",),
+}
+"""Kinds of transcript lines per modality."""
+MAX_LINES = 300
+"""Lines that are read per query."""
+MAX_FILTERED_LINES = 20_000
+"""The same where a filter excludes most lines."""
+MAX_CONTENTS = 500
+"""Most files in the filter of the index; beyond it, lines are filtered afterwards."""
 SHOWN_LINES = 3
-"""Of one clip."""
-SHORTEST = 1.0
-"""Seconds of a moment."""
+"""Lines per clip in a hit."""
+MIN_SECONDS = 1.0
+"""Shortest moment."""
+MIN_COVERAGE = 0.7
+"""Coverage below which a match is ignored in a ranking with other modalities: texts share common
+words by chance."""
+RANK_OFFSET = 60
+"""How slowly ranks by frames lose weight (Cormack, Clarke and Buettcher 2009)."""
+TRANSCRIPT_WEIGHT = 2.0
+"""Weight of the first rank among transcripts, times its strength: a match of one term counts as
+much as the first rank by frames, a match of three counts more."""
+
+Term: TypeAlias = tuple[str, ...]
+"""Spellings of one term of a query."""
 
 
 @dataclass(frozen=True)
-class ClipWords:
-    """A clip whose words were found.
+class ClipTranscript:
+    """The matching lines of a clip.
 
-    coverage: share of what was asked for that it has. strength: that, times how telling it is.
+    coverage: fraction of the query that they contain, by weight. strength: coverage, reduced if
+    few terms matched. modalities: that of the best line first.
     """
 
     row: int
     coverage: float
     strength: float
-    lines: tuple[FoundWords, ...]
-    parts: tuple[Part, ...]
-    """``speech``, ``text``, or both; that of the best line first."""
+    lines: tuple[TranscriptMatch, ...]
+    modalities: tuple[Modality, ...]
 
     def moment(self, duration: float) -> Moment:
-        """Of the best line, within the file."""
+        """Span of the best line, within a file of this duration."""
         line = self.lines[0]
-        start = min(line.start, max(duration - SHORTEST, 0.0))
-        end = max(min(line.end, duration), min(start + SHORTEST, duration))
+        start = min(line.start, max(duration - MIN_SECONDS, 0.0))
+        end = max(min(line.end, duration), min(start + MIN_SECONDS, duration))
         return Moment(start, end, (start + end) / 2)
 
 
 def rank_clips(
     index: WordIndex,
-    query: WordQuery,
+    query: TranscriptQuery,
     snapshot: Snapshot,
-    parts: Sequence[Part],
+    modalities: Sequence[Modality],
     *,
     allowed: NDArray[np.bool_] | None = None,
-    negatives: Sequence[WordQuery] = (),
-) -> list[ClipWords]:
-    """Clips with lines that fit, best first. ``allowed``: a mask over the snapshot's files.
+    negatives: Sequence[TranscriptQuery] = (),
+) -> list[ClipTranscript]:
+    """Rank the clips with matching lines. ``allowed`` is a mask over the snapshot's files.
 
-    A line is of one clip: the one it is nearest to the middle of. What the lines of a clip have
-    together counts, as a sentence may go over several. The strength of a clip is
+    A line belongs to the clip whose middle it is nearest to. Lines of a clip count together,
+    because a sentence may span several. The strength of a clip is
 
-        c (1 - 2^-m),   c = sum of w_t over terms it has / sum over all terms of the query,
+        c (1 - 2^-m),   c = sum of w_t over the terms it has / sum over all terms of the query,
 
-    w_t = log(1 + (n - n_t + 1/2) / (n_t + 1/2)) for a term that n_t of the n lines found have, and
-    m the first sum in units of the largest w_t: the number of telling words that were met.
+    with w_t = log(1 + (n - n_t + 1/2) / (n_t + 1/2)) for a term that n_t of the n lines have, and
+    m the first sum in units of the largest w_t: the number of telling terms that match.
     """
-    found = [(line, analyse(line.words)) for line in _lines(index, query, snapshot, parts, allowed)]
-    found = [pair for pair in found if not any(_has_all(pair[1], away) for away in negatives)]
-    weights = _weights(query, [analysis for _, analysis in found])
+    lines = [
+        (line, analysis)
+        for line in _find_lines(index, query, snapshot, modalities, allowed)
+        for analysis in [analyse(line.words)]
+        if not any(_has_all(analysis, negative) for negative in negatives)
+    ]
+    weights = _weigh_terms(query, [analysis for _, analysis in lines])
     clips: dict[int, list[tuple[WordRow, Analysis]]] = {}
-    for line, analysis in found:
-        row = _row_of(snapshot, line)
+    for line, analysis in lines:
+        row = _row_of_line(snapshot, line)
         if row is not None:
             clips.setdefault(row, []).append((line, analysis))
-    ranked = [_clip(row, lines, query, weights) for row, lines in clips.items()]
-    # Stable: clips of one strength keep the order of BM25 of their best lines.
+    ranked = [_match_clip(row, lines, query, weights) for row, lines in clips.items()]
+    # Stable: clips of equal strength keep the BM25 order of their best lines.
     return sorted(ranked, key=lambda clip: -clip.strength)
 
 
-def _lines(
+def _find_lines(
     index: WordIndex,
-    query: WordQuery,
+    query: TranscriptQuery,
     snapshot: Snapshot,
-    parts: Sequence[Part],
+    modalities: Sequence[Modality],
     allowed: NDArray[np.bool_] | None,
 ) -> list[WordRow]:
-    question = query.question(parts)
-    if question is None:
+    """Find matching lines of allowed files by BM25."""
+    kinds = tuple(kind for modality in modalities for kind in KINDS.get(modality, ()))
+    terms = tuple(dict.fromkeys(spelling for term in query.terms for spelling in term))
+    if not kinds or not (terms or query.phrases):
         return []
-    contents = snapshot.files.contents
+    line_query = WordQuestion(terms, query.phrases, kinds)
     if allowed is None:
-        return index.find(question, LINES)
-    wanted = [contents[number] for number in np.flatnonzero(allowed).tolist()]
-    if len(wanted) <= MOST_CONTENTS:
-        return index.find(question, LINES, wanted) if wanted else []
-    kept, most = set(wanted), LINES
+        return index.find(line_query, MAX_LINES)
+    contents = [snapshot.files.contents[number] for number in np.flatnonzero(allowed).tolist()]
+    if len(contents) <= MAX_CONTENTS:
+        return index.find(line_query, MAX_LINES, contents) if contents else []
+    allowed_contents, limit = set(contents), MAX_LINES
     while True:
-        lines = index.find(question, most)
-        fitting = [line for line in lines if line.content in kept]
-        if len(fitting) >= LINES or len(lines) < most or most >= MOST_LINES:
-            return fitting[:LINES]
-        most *= 4
+        lines = index.find(line_query, limit)
+        allowed_lines = [line for line in lines if line.content in allowed_contents]
+        is_enough = len(allowed_lines) >= MAX_LINES or len(lines) < limit
+        if is_enough or limit >= MAX_FILTERED_LINES:
+            return allowed_lines[:MAX_LINES]
+        limit *= 4
 
 
-def _row_of(snapshot: Snapshot, line: WordRow) -> int | None:
-    """The clip a line is in; None where its file is not (yet, any more) to be found."""
+def _row_of_line(snapshot: Snapshot, line: WordRow) -> int | None:
+    """Row of the clip that a line belongs to; None if its file is not in the snapshot."""
     rows = snapshot.rows_of_content(line.content)
     if not len(rows):
         return None
@@ -191,81 +143,79 @@ def _row_of(snapshot: Snapshot, line: WordRow) -> int | None:
     return int(rows[np.minimum(middle - starts, ends - middle).argmax()])
 
 
-def _texts(analysis: Analysis) -> set[str]:
-    return {term.text for term in (*analysis.terms, *analysis.others)}
+def _spellings(analysis: Analysis) -> set[str]:
+    return {term.text for term in (*analysis.terms, *analysis.alternatives)}
 
 
-def _has_all(analysis: Analysis, query: WordQuery) -> bool:
-    texts = _texts(analysis)
-    return all(not texts.isdisjoint(unit) for unit in query.units) and all(
-        phrase_places(analysis.terms, phrase) for phrase in query.phrases
+def _has_all(analysis: Analysis, query: TranscriptQuery) -> bool:
+    spellings = _spellings(analysis)
+    return all(not spellings.isdisjoint(term) for term in query.terms) and all(
+        phrase_spans(analysis.terms, phrase) for phrase in query.phrases
     )
 
 
-def _weights(query: WordQuery, found: Sequence[Analysis]) -> dict[tuple[str, ...], float]:
-    counts: Counter[tuple[str, ...]] = Counter()
-    for analysis in found:
-        texts = _texts(analysis)
-        counts.update(unit for unit in query.units if not texts.isdisjoint(unit))
+def _weigh_terms(query: TranscriptQuery, lines: Sequence[Analysis]) -> dict[Term, float]:
+    counts: Counter[Term] = Counter()
+    for analysis in lines:
+        spellings = _spellings(analysis)
+        counts.update(term for term in query.terms if not spellings.isdisjoint(term))
     return {
-        unit: math.log1p((len(found) - counts[unit] + 0.5) / (counts[unit] + 0.5))
-        for unit in query.units
+        term: math.log1p((len(lines) - counts[term] + 0.5) / (counts[term] + 0.5))
+        for term in query.terms
     }
 
 
-def _clip(
+def _match_clip(
     row: int,
     lines: Sequence[tuple[WordRow, Analysis]],
-    query: WordQuery,
-    weights: dict[tuple[str, ...], float],
-) -> ClipWords:
-    matched = [
-        {unit for unit in query.units if not _texts(analysis).isdisjoint(unit)}
+    query: TranscriptQuery,
+    weights: Mapping[Term, float],
+) -> ClipTranscript:
+    matches = [
+        {term for term in query.terms if not _spellings(analysis).isdisjoint(term)}
         for _, analysis in lines
     ]
     largest = max(weights.values(), default=1.0)
-    # A phrase is met whole, or its line would not be here.
+    # Every line here contains all phrases of the query.
     phrases = largest * sum(map(len, query.phrases))
-    together = phrases + sum(weights[unit] for unit in set().union(*matched))
-    coverage = together / (phrases + sum(weights.values()))
-    strength = coverage * (1 - 2 ** (-together / largest))
-    values = [-sum(weights[unit] for unit in units) for units in matched]
-    shown: dict[str, FoundWords] = {}
+    total = phrases + sum(weights[term] for term in set().union(*matches))
+    coverage = total / (phrases + sum(weights.values()))
+    strength = coverage * (1 - 2 ** (-total / largest))
+    values = [-sum(weights[term] for term in terms) for terms in matches]
+    best: dict[str, TranscriptMatch] = {}
     for number in sorted(range(len(lines)), key=values.__getitem__):
         line, analysis = lines[number]
-        if len(shown) < SHOWN_LINES:
-            shown.setdefault(line.words.casefold(), _shown(line, analysis, query))
-    return ClipWords(row, coverage, strength, tuple(shown.values()), _parts(shown.values()))
+        if len(best) < SHOWN_LINES:
+            best.setdefault(line.words.casefold(), _highlight(line, analysis, query))
+    modalities = dict.fromkeys(
+        modality for line in best.values() for modality in KINDS if line.kind in KINDS[modality]
+    )
+    return ClipTranscript(row, coverage, strength, tuple(best.values()), tuple(modalities))
 
 
-def _parts(lines: Iterable[FoundWords]) -> tuple[Part, ...]:
-    found = (part for line in lines for part, kinds in KINDS.items() if line.kind in kinds)
-    return tuple(dict.fromkeys(found))
-
-
-def _shown(line: WordRow, analysis: Analysis, query: WordQuery) -> FoundWords:
-    wanted = {term for unit in query.units for term in unit}
-    places = [
+def _highlight(line: WordRow, analysis: Analysis, query: TranscriptQuery) -> TranscriptMatch:
+    spellings = {spelling for term in query.terms for spelling in term}
+    spans = [
         (term.start, term.end)
-        for term in (*analysis.terms, *analysis.others)
-        if term.text in wanted
+        for term in (*analysis.terms, *analysis.alternatives)
+        if term.text in spellings
     ]
     for phrase in query.phrases:
-        places += phrase_places(analysis.terms, phrase)
-    return FoundWords(
+        spans += phrase_spans(analysis.terms, phrase)
+    return TranscriptMatch(
         text=line.words,
         start=line.start,
         end=line.end,
         kind=line.kind,
         language=line.language,
-        highlights=_joined(line.words, places),
+        highlights=_join_spans(line.words, spans),
     )
 
 
-def _joined(text: str, places: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Overlapping places as one, and those with nothing but spaces between them."""
+def _join_spans(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Join spans that overlap or have only spaces between them."""
     joined: list[tuple[int, int]] = []
-    for start, end in sorted(places):
+    for start, end in sorted(spans):
         if joined and not text[joined[-1][1] : start].strip():
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
@@ -273,58 +223,65 @@ def _joined(text: str, places: Sequence[tuple[int, int]]) -> tuple[tuple[int, in
     return tuple(joined)
 
 
-# One ranking of clips by what is seen and by what is said and written.
+def fuse_scores(visual: Sequence[int], strengths: Mapping[int, float]) -> dict[int, float]:
+    """Fuse a ranking by frames and one by transcripts; scores are at most 1.
 
-LEAST = 0.7
-"""Coverage below which words are taken for chance: sentences share common words."""
-RANKS = 60
-"""How slowly places by pictures lose weight (Cormack, Clarke and Buettcher 2009)."""
-WORDS = 2.0
-"""The first place among words counts so often, times its strength: one word met as much as a
-picture's place, three more than any picture."""
+        s(v) = (61 / (60 + r_visual(v)) + 2 strength(v) / r_transcript(v)) / 3
 
+    Ranks among transcripts lose weight quickly: lines that match about equally well are told apart
+    by their order, which ranks by frames, nearly equal over hundreds of clips, would shuffle.
 
-def fused_scores(pictures: Sequence[int], words: Mapping[int, float]) -> dict[int, float]:
-    """Reciprocal ranks of both, added; at most 1.
-
-        s(v) = (61 / (60 + r_p(v)) + 2 strength(v) / r_w(v)) / 3
-
-    Places among words lose weight at once: lines that fit about as well are told apart by what is
-    left of their order, which pictures, level over hundreds of places, would only shuffle.
-
-    ``pictures``: rows, best first. ``words``: rows with their strengths, best first.
+    ``visual``: rows, best first. ``strengths``: strengths by row, best first.
     """
-    whole = 1 + WORDS
-    scores = {row: (RANKS + 1) / (RANKS + rank) / whole for rank, row in enumerate(pictures, 1)}
-    for rank, (row, strength) in enumerate(words.items(), 1):
-        scores[row] = scores.get(row, 0.0) + WORDS * strength / rank / whole
+    total = 1 + TRANSCRIPT_WEIGHT
+    scores = {
+        row: (RANK_OFFSET + 1) / (RANK_OFFSET + rank) / total for rank, row in enumerate(visual, 1)
+    }
+    for rank, (row, strength) in enumerate(strengths.items(), 1):
+        scores[row] = scores.get(row, 0.0) + TRANSCRIPT_WEIGHT * strength / rank / total
     return scores
 
 
-# The words of a store as they are now, opened when they are first asked for.
+def explain_no_match(query: TranscriptQuery, modalities: Sequence[Modality], num_lines: int) -> str:
+    """Say why no line matches, and what to try; empty if frames were searched too."""
+    is_visual = "visual" in modalities
+    if is_visual and not query.has_only_phrases:
+        return ""
+    what = "this phrase" if query.has_only_phrases else "these words"
+    if not num_lines:
+        reason = f"{what} can match speech and on-screen text only, and this store has neither"
+    else:
+        lines = "line" if num_lines == 1 else "lines"
+        reason = f"{num_lines:,} {lines} of speech and on-screen text, none with {what}"
+    if query.has_only_phrases:
+        also = " and search frames too" if is_visual else ""
+        return f"{reason}; remove the quotation marks to match words in any order{also}"
+    return f"{reason}; frames were not searched: add visual to --in"
 
 
-class Words:
-    """Opened again when the store was written to. Importing LanceDB is left out where there are
-    no words, for it takes seconds."""
+class TranscriptIndex:
+    """The transcripts of a store, opened on first use and again after the store has changed.
+
+    A store without transcripts is not opened, because importing its database takes seconds.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._opened: tuple[Hashable, WordIndex | None] | None = None
+        self._current: tuple[Hashable, WordIndex | None] | None = None
 
-    def now(self) -> WordIndex | None:
-        """None where the store holds no words, and an error where nobody can tell."""
-        opened = self._opened
+    def open(self) -> WordIndex | None:
+        """Return the newest version; None if the store has no transcripts."""
+        current = self._current
         try:
             stamp = self.store.words_stamp()
         except OSError as error:
-            if opened is None:
+            if current is None:
                 raise UnreachableError(
-                    f"the words of {self.store.location} cannot be read: {error}"
+                    f"the transcripts of {self.store.location} cannot be read: {error}"
                 ) from error
-            return opened[1]  # The store went away; what is open can still be searched.
+            return current[1]  # The store is gone; what is open can still be searched.
         if stamp is None:
             return None
-        if opened is None or opened[0] != stamp:
-            opened = self._opened = (stamp, self.store.words())
-        return opened[1]
+        if current is None or current[0] != stamp:
+            current = self._current = (stamp, self.store.words())
+        return current[1]

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Hit
 from eaglenet.search.engine import Engine
-from eaglenet.search.query import clean_query
+from eaglenet.search.query import Query as SearchQuery
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.serve.batching import Found
 from eaglenet.serve.library import path_below_roots
@@ -36,7 +36,7 @@ from eaglenet.serve.schemas import (
     SeveralBody,
     SeveralQueries,
     StreamParameters,
-    WordsBody,
+    TranscriptBody,
 )
 from eaglenet.serve.state import State, state_of
 from eaglenet.version import __version__
@@ -84,13 +84,14 @@ async def similar(
     state = state_of(request)
     require_clip(state.engine, clip_id)
     options = asked.options()
-    find = partial(state.engine.similar, clip_id, asked.k, options=options)
+    query = SearchQuery(clip_id=clip_id)
+    find = partial(state.engine.search, query, asked.k, options=options)
     hits = await state.batcher.call(find)
     bodies = [hit_body(state, hit) for hit in hits]
     return SearchBody(
         query=clip_id,
         hits=bodies,
-        shortlist=options.width(asked.k),
+        shortlist=options.shortlist_size(asked.k),
         missing=list(state.engine.missing),
         milliseconds=since(begun),
     )
@@ -213,36 +214,38 @@ def info(request: Request) -> InfoBody:
 
 
 async def _search(
-    state: State, sentences: Sequence[str], negatives: Sequence[str], asked: SearchParameters
+    state: State, texts: Sequence[str], negatives: Sequence[str], asked: SearchParameters
 ) -> tuple[list[HitsBody], int]:
-    """Queries of nothing but invisible signs find nothing; the others are asked together."""
-    cleaned = [_clean(sentence) for sentence in sentences]
-    options = asked.options(tuple(filter(None, map(_clean, negatives))))
-    visible = [sentence for sentence in cleaned if sentence]
-    found = Found([], options.width(asked.k))
-    if visible:
-        found = await state.batcher.search(visible, asked.k, options)
+    """Search for several texts at once; a text without visible characters has no hits."""
+    options = asked.options()
+    queries = [_parse_query(text, negatives) for text in texts]
+    valid = [query for query in queries if query is not None]
+    found = Found([], options.shortlist_size(asked.k))
+    if valid:
+        found = await state.batcher.search(valid, asked.k, options)
     lists = iter(found.hits)
     note = ""
     if not any(found.hits):
-        asked_for = visible[0] if len(visible) == 1 else ""
-        note = await run_in_threadpool(state.engine.why_empty, options, asked_for)
+        query = valid[0] if len(valid) == 1 else None
+        note = await run_in_threadpool(state.engine.why_empty, options, query)
     results = [
         HitsBody(
-            query=sentence,
-            hits=[hit_body(state, hit) for hit in (next(lists) if clean else ())],
+            query=text,
+            hits=[hit_body(state, hit) for hit in (next(lists) if query is not None else ())],
             note=note,
         )
-        for sentence, clean in zip(sentences, cleaned, strict=True)
+        for text, query in zip(texts, queries, strict=True)
     ]
     return results, found.shortlist
 
 
-def _clean(sentence: str) -> str:
+def _parse_query(text: str, negatives: Sequence[str] = ()) -> SearchQuery | None:
+    """Query for a text; None if it has no visible characters. Such negatives are ignored."""
+    visible = [negative for negative in negatives if _parse_query(negative) is not None]
     try:
-        return clean_query(sentence)
+        return SearchQuery(text, tuple(visible))
     except UsageError:
-        return ""
+        return None
 
 
 def require_clip(engine: Engine, clip_id: str) -> Snapshot:
@@ -268,8 +271,8 @@ def hit_body(state: State, hit: Hit) -> HitBody:
         tags=list(hit.metadata.get("tags", ())),
         more=list(hit.metadata.get("more", ())),
         copies=[shown_path(state, path) for path in hit.metadata.get("copies", ())],
-        found_by=list(hit.found_by),
-        words=[WordsBody(**vars(line)) for line in hit.words],
+        matched_in=list(hit.matched_in),
+        transcript=[TranscriptBody(**vars(line)) for line in hit.transcript],
         video=f"/api/clips/{hit.clip_id}/video",
         thumbnail=f"/api/clips/{hit.clip_id}/thumbnail",
     )

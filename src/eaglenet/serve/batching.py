@@ -24,6 +24,7 @@ import torch
 
 from eaglenet.core.types import Hit
 from eaglenet.search.options import SearchOptions
+from eaglenet.search.query import Query
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -38,7 +39,7 @@ class Searcher(Protocol):
     """What is asked of an engine."""
 
     def search_many(
-        self, queries: Sequence[str], k: int = 10, *, options: SearchOptions | None = None
+        self, queries: Sequence[Query], k: int = 10, *, options: SearchOptions | None = None
     ) -> list[list[Hit]]: ...
 
 
@@ -52,7 +53,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    queries: tuple[str, ...]
+    queries: tuple[Query, ...]
     k: int
     options: SearchOptions
     answer: asyncio.Future[Found]
@@ -86,12 +87,12 @@ class Batcher:
         self._closed = False
         self._loop = asyncio.create_task(self._work(), name="batcher")
 
-    async def search(self, queries: Sequence[str], k: int, options: SearchOptions) -> Found:
-        """Search for sentences that have been cleaned."""
+    async def search(self, queries: Sequence[Query], k: int, options: SearchOptions) -> Found:
+        """Search, together with other requests that have the same options."""
         if self._closed:
             raise RuntimeError("the service is shutting down")
         # The shortlist is as wide as k needs; queries of one width give what they would alone.
-        options = replace(options, shortlist=options.width(k))
+        options = replace(options, shortlist=options.shortlist_size(k))
         answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
         self.waiting.append(_Asked(tuple(queries), k, options, answer))
         self._filled.set()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
-from eaglenet.core.types import Part, WordKind
+from eaglenet.core.types import Modality, TranscriptKind
 from eaglenet.search.filters import Filters
-from eaglenet.search.options import PARTS, SearchOptions
+from eaglenet.search.options import MODALITIES, SearchOptions
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,
@@ -69,12 +68,12 @@ class SearchParameters(BaseModel):
     tag: list[Word] = Field(
         default_factory=list, max_length=MAX_TAGS, description="Only files with all these tags"
     )
-    group: bool = Field(False, description="One result a file; its other clips are in 'more'")
-    fold: bool = Field(
-        True, description="No moment twice, and of near copies of a file the best; see 'copies'"
+    group: bool = Field(False, description="One result per file; its other clips are in 'more'")
+    keep_duplicates: bool = Field(
+        False, description="Also return repeated moments and near copies of files; see 'copies'"
     )
 
-    def options(self, negatives: Sequence[str] = ()) -> SearchOptions:
+    def options(self) -> SearchOptions:
         filters = Filters(
             path=self.path,
             after=timestamp(self.after),
@@ -83,23 +82,25 @@ class SearchParameters(BaseModel):
             max_duration=self.max_duration,
             tags=tuple(self.tag),
         )
-        return SearchOptions(filters, tuple(negatives), self.group, SHORTLIST, fold=self.fold)
+        return SearchOptions(
+            filters, self.group, SHORTLIST, keep_duplicates=self.keep_duplicates
+        )
 
 
 class TextParameters(SearchParameters):
     negative: list[Sentence] = Field(
-        default_factory=list, max_length=MAX_NEGATIVES, description="Phrases to keep away from"
+        default_factory=list, max_length=MAX_NEGATIVES, description="Texts that rank clips lower"
     )
-    parts: list[Part] = Field(
-        default=list(PARTS),
+    modalities: list[Modality] = Field(
+        default=list(MODALITIES),
         alias="in",
         min_length=1,
-        max_length=len(PARTS),
-        description="What to search in; one ranking of all by default",
+        max_length=len(MODALITIES),
+        description="Modalities to search; by default all, in one ranking",
     )
 
-    def options(self, negatives: Sequence[str] = ()) -> SearchOptions:
-        return replace(super().options(negatives), parts=tuple(self.parts))
+    def options(self) -> SearchOptions:
+        return replace(super().options(), modalities=tuple(self.modalities))
 
 
 class QueryParameters(TextParameters):
@@ -115,8 +116,10 @@ class SeveralQueries(TextParameters):
     )
     min_duration: Annotated[Seconds, Strict()] | None = Field(None, description="Seconds")
     max_duration: Annotated[Seconds, Strict()] | None = Field(None, description="Seconds")
-    group: Annotated[bool, Strict()] = Field(False, description="One result a file")
-    fold: Annotated[bool, Strict()] = Field(True, description="No moment and no film twice")
+    group: Annotated[bool, Strict()] = Field(False, description="One result per file")
+    keep_duplicates: Annotated[bool, Strict()] = Field(
+        False, description="Also return repeated moments and near copies of files"
+    )
 
 
 class StreamParameters(BaseModel):
@@ -135,13 +138,13 @@ class MomentBody(BaseModel):
     best: float = Field(description="Time of the frame that fits best")
 
 
-class WordsBody(BaseModel):
-    """A line that was said or is to be read."""
+class TranscriptBody(BaseModel):
+    """A transcript line that matches the query."""
 
     text: str
     start: float = Field(description="Seconds in the file")
     end: float
-    kind: WordKind = Field(description="Where it comes from")
+    kind: TranscriptKind = Field(description="Where it comes from")
     language: str = Field(description="As its source names it; empty where it does not")
     highlights: list[tuple[int, int]] = Field(
         description="First character, and the one after the last, of what was asked for in 'text'; "
@@ -161,8 +164,8 @@ class HitBody(BaseModel):
     tags: list[str]
     more: list[str] = Field(description="Where grouped: ids of the file's other clips")
     copies: list[str] = Field(description="Paths of near copies that are folded into this one")
-    found_by: list[Part] = Field(description="What was found: the part that counted most first")
-    words: list[WordsBody] = Field(description="Lines that were found, the best first")
+    matched_in: list[Modality] = Field(description="Modalities that matched, best first")
+    transcript: list[TranscriptBody] = Field(description="Matching transcript lines, best first")
     video: str = Field(description="Address of the file, without host")
     thumbnail: str
 

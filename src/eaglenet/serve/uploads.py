@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.types import Clips
+from eaglenet.search.query import Query as SearchQuery
 from eaglenet.serve.api import COMMON, hit_body, since
 from eaglenet.serve.problems import Problem, documented
 from eaglenet.serve.schemas import SearchBody, SearchParameters
@@ -63,7 +64,7 @@ async def _search(
     begun = time.perf_counter()
     state = state_of(request)
     options = asked.options()
-    shortlist = options.width(asked.k)
+    shortlist = options.shortlist_size(asked.k)
     if state.uploads is None:
         raise RuntimeError("the app has not been started; enter its lifespan first")
     if request.headers.get("content-type", "").lower().startswith("multipart/"):
@@ -77,7 +78,9 @@ async def _search(
         spec = state.engine.manifest.frame_spec
         try:
             clips = await run_in_threadpool(state.uploads.decoder, decode, Path(file.name), spec)
-            search = partial(state.engine.search_frames, clips, asked.k, options=options)
+            search = partial(
+                state.engine.search, SearchQuery(clips=clips), asked.k, options=options
+            )
             hits = await state.batcher.call(search)
         except (UsageError, VideoDecodeError) as error:
             # Where it lay for a moment is nobody's business.

@@ -48,5 +48,5 @@ export const linked = async () => {
 };
 
 export const asHit = (clip, moment) => ({
-  rank: 0, score: null, more: [], words: [], found_by: [], ...clip, moment,
+  rank: 0, score: null, more: [], transcript: [], matched_in: [], ...clip, moment,
 });

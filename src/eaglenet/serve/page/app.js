@@ -63,7 +63,7 @@ const play = (hit) => player.open(hit, hits);
 const show = (found) => {
   hits = found;
   results.replaceChildren(...hits.map((hit) => {
-    const line = hit.words?.length ? lineOf(hit.words[0]) : null;
+    const line = hit.transcript?.length ? lineOf(hit.transcript[0]) : null;
     return card(hit, play, line);
   }));
   results.hidden = !hits.length;

@@ -63,7 +63,7 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   shared.textContent = "";
   title.textContent = hit.name;
   detail.textContent = describe(hit);
-  lines.replaceChildren(...words.list(hit.words ?? [], playFrom));
+  lines.replaceChildren(...words.list(hit.transcript ?? [], playFrom));
   lines.hidden = !lines.children.length;
   const place = hits.indexOf(hit);
   previous.disabled = place <= 0;

@@ -1,0 +1,67 @@
+"""Nothing that others wrote can control a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eaglenet.cli import results
+from eaglenet.cli.terminal import escape_line, escape_lines, print_json, print_line
+from eaglenet.core.types import Hit, Moment, TranscriptMatch
+from eaglenet.search.hits import SearchResult
+from eaglenet.search.query import Query
+
+C0, C1 = "\x1b[31m", "\x9b31m"
+BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
+UNSAFE = f"{C0}{C1}\x85\x90\x9d\x00\x7f{BIDI}\u2028\u2029\ufeff\U000e0001"
+
+
+def is_safe(text: str) -> bool:
+    return all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_escapes_control_characters_and_direction_marks() -> None:
+    assert is_safe(escape_line(UNSAFE))
+    assert escape_line("\x9b31m") == "\\x9b31m"
+    assert escape_line("a\u202eb") == "a\\u202eb"
+    assert escape_line("a\nb") == "a\\nb"
+    assert escape_lines("a\nb\x85") == "a\nb\\x85"
+    assert escape_line("\u05e9\u05dc\u05d5\u05dd \u732b \U0001f600") == (
+        "\u05e9\u05dc\u05d5\u05dd \u732b \U0001f600"
+    )
+
+
+def test_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line(f"a{UNSAFE}\n")
+    print_line("b\x9b", is_error=True)
+    printed = capsys.readouterr()
+    assert is_safe(printed.out)
+    assert printed.out.count("\n") == 1
+    assert printed.err == "b\\x9b\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_json_is_escaped_in_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    value = {"path": f"/videos/\u732b{UNSAFE}.mp4", "tags": ["\u202e"]}
+    print_json(value)
+    text = capsys.readouterr().out
+    assert json.loads(text) == value
+    assert "\u732b" in text
+    assert is_safe(text) == is_terminal
+
+
+def test_results_are_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    line = TranscriptMatch(f"said{UNSAFE}", 0.0, 1.0, "speech", highlights=((0, 4),))
+    moment = Moment(1.0, 2.0, 1.5)
+    path = f"/videos/a{UNSAFE.replace(chr(0), '')}.mp4"
+    hit = Hit(1, "0123456789abcdef-0", path, 0.5, 0.5, moment, 9.0, transcript=(line,))
+    results.print_result(SearchResult(Query(f"dog {C1}"), [hit]), {}, "")
+    results.print_result(SearchResult(Query("dog"), []), {}, f"no file like {UNSAFE}")
+    assert is_safe(capsys.readouterr().out)

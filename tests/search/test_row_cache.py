@@ -1,0 +1,60 @@
+"""Rows that took work to make, kept."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from eaglenet.search.reranking import RowCache
+
+
+class Maker:
+    """Makes two tensors of a key and remembers which were asked for."""
+
+    def __init__(self, keys: list[int]) -> None:
+        self.keys = keys
+        self.asked: list[int] = []
+
+    def __call__(self, numbers: list[int]) -> Mapping[str, Tensor]:
+        wanted = [self.keys[number] for number in numbers]
+        self.asked += wanted
+        return {
+            "value": torch.tensor(wanted, dtype=torch.float32)[:, None].expand(-1, 3),
+            "mask": torch.tensor([key % 2 == 0 for key in wanted]),
+        }
+
+
+ROW_BYTES = 3 * 4 + 1
+
+
+def gathered(kept: RowCache, keys: list[int]) -> list[int]:
+    """Checks the rows; gives the keys that had to be made."""
+    make = Maker(keys)
+    rows = kept.gather(keys, make)
+    torch.testing.assert_close(rows["value"][:, 1], torch.tensor(keys, dtype=torch.float32))
+    assert rows["mask"].tolist() == [key % 2 == 0 for key in keys]
+    return make.asked
+
+
+def test_only_what_is_not_kept_is_made_and_rows_come_in_order() -> None:
+    kept = RowCache(10 * ROW_BYTES)
+    assert gathered(kept, [5, 3, 8]) == [5, 3, 8]
+    assert gathered(kept, [8, 1, 5, 2, 3]) == [1, 2]
+    assert gathered(kept, [2, 8]) == []
+    assert len(kept) == 5
+
+
+def test_the_longest_unused_rows_make_room() -> None:
+    kept = RowCache(4 * ROW_BYTES)
+    gathered(kept, [1, 2, 3, 4])
+    assert gathered(kept, [1, 5]) == [5]
+    assert gathered(kept, [1, 3, 4, 5]) == []
+    assert gathered(kept, [2]) == [2]
+    assert len(kept) == 4
+
+
+def test_more_rows_than_fit_are_given_all_the_same() -> None:
+    kept = RowCache(2 * ROW_BYTES)
+    gathered(kept, [1, 2])
+    assert gathered(kept, [2, 3, 4, 5])[:3] == [3, 4, 5]
+    assert gathered(RowCache(0), [7, 8]) == [7, 8]
