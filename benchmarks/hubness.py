@@ -20,8 +20,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
+from eaglenet.indexing.encoding import prepare_for_precision
 from eaglenet.indexing.hubness import encode_hubness_bank, model_hubness_bank
-from eaglenet.indexing.index import prepare_for_precision
 from eaglenet.models.folder import load
 from eaglenet.research.data.sources import DataChoice, Opening
 from eaglenet.research.evaluation.metrics import retrieval_metrics

@@ -40,9 +40,9 @@ from eaglenet.core.types import Clips
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.clip_config import ClipConfig
 from eaglenet.indexing.decoding import ClipFrames, decode_clips, fixed_windows, split_request
-from eaglenet.indexing.encoding import BATCH_FRAMES
+from eaglenet.indexing.encoding import BATCH_FRAMES, prepare_for_precision
 from eaglenet.indexing.files import CandidateFile
-from eaglenet.indexing.index import IndexOptions, prepare_for_precision, index_videos
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.methods.clip4clip import CLIP4ClipConfig
 from eaglenet.models.folder import load

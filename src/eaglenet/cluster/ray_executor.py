@@ -1,8 +1,8 @@
-"""The executor of many machines: Ray runs what this machine would run. The only file with ray.
+"""Executor on a Ray cluster. The only module that imports ray.
 
-Workers are actors that hold the model and a decoder process with limits. They give back rows,
-never pixels: some 25 KB a clip, where its frames are 1.8 MB. Only the driver writes to the store,
-so a worker or machine that is lost leaves nothing behind; what it had in hand is given to another.
+Workers are actors with a model and a decoder process with limits. They return rows, not pixels:
+about 25 KB per clip, whose frames are 1.8 MB. Only the driver writes to the store, so a lost worker
+or machine leaves nothing behind; its work goes to another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from eaglenet.cluster.workers import WorkerPool, LostWorkerError
+from eaglenet.cluster.workers import LostWorkerError, WorkerPool
 from eaglenet.core.errors import EagleNetError, UsageError, cause_of
 from eaglenet.core.hardware import has_fast_int8
 from eaglenet.encoders import int8
@@ -38,43 +38,57 @@ from eaglenet.indexing.decoding import (
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, ClusterOptions, ExecutorSettings
 from eaglenet.indexing.files import CandidateFile
-from eaglenet.indexing.inspection import Inspection, inspect, inspected, inspection_budget
+from eaglenet.indexing.inspection import Inspection, inspect, inspection_budget, inspection_of
 from eaglenet.methods.base import Method
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Success, Failure, map_ahead
+from eaglenet.video.pool import Budget, Failure, Success, map_ahead
 
-# Requests in pieces for workers of a cluster: large enough to be worth a call, soon done.
+logger = logging.getLogger(__name__)
 
-CALL_CLIPS = 32
-"""Clips a call has at most."""
+MAX_CALL = 32
+"""Clips per call at most."""
 FIRST_CALL = 8
-"""Clips a call has while nobody knows how fast the workers are."""
-LEAST_CALL = 4
+"""Clips per call until the speed of the workers is known."""
+MIN_CALL = 4
 CALL_SECONDS = 15.0
-"""What a call should take a worker: at the end of a run some wait so long for the others."""
+"""Target time per call: at the end of a run, workers wait this long for others."""
+FILES_PER_CALL = 4
+WORKERS_PER_INSPECTOR = 8
+"""Inspecting files waits for the disk: one inspector feeds several encoders."""
+CONNECT_TIMEOUT = 5.0
+"""Seconds for a cluster to accept a connection; Ray itself tries for minutes."""
+CAPABILITY_TIMEOUT = 60.0
+"""Seconds for all machines to report their capabilities: a process is started on each."""
+CLIENT_PORT = 10001
+"""Default port of ``ray://HOST``."""
+SETTINGS = b"\0\0\0\4" + bytes(5)
+"""First frame of HTTP/2, which Ray speaks, from either side; its fourth byte is the type."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+STORAGE_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
+"""Prefixes of the environment variables for object storage."""
 
 
 class CallSizer:
-    """How many clips the next call takes, by what the workers have done so far."""
+    """Chooses the number of clips of the next call from the speed of the workers."""
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.workers = workers
         self._clock = clock
-        self._since = 0.0
+        self._start = 0.0
         self._clips = 0
         self._size = FIRST_CALL
 
-    def done(self, clips: int) -> None:
-        """So many clips came back now, of a call that is over."""
+    def record(self, clips: int) -> None:
+        """Record the clips of a finished call."""
         now = self._clock()
-        if not self._since:
-            self._since = now  # What was done before is counted with the workers' start.
+        if not self._start:
+            self._start = now  # The first call includes the start of the workers.
             return
         self._clips += clips
-        seconds_a_clip = (now - self._since) * self.workers / self._clips if self._clips else 0.0
-        wanted = round(CALL_SECONDS / seconds_a_clip) if seconds_a_clip else CALL_CLIPS
-        self._size = min(max(wanted, LEAST_CALL), CALL_CLIPS)
+        seconds = (now - self._start) * self.workers / self._clips if self._clips else 0.0
+        target = round(CALL_SECONDS / seconds) if seconds else MAX_CALL
+        self._size = min(max(target, MIN_CALL), MAX_CALL)
 
     def size(self) -> int:
         return self._size
@@ -83,14 +97,14 @@ class CallSizer:
 def group_requests(
     requests: Iterable[ClipRequest], size: Callable[[], int]
 ) -> Iterator[list[ClipRequest]]:
-    """Every request in pieces of ``size()`` clips; short files share one."""
+    """Group requests into calls of ``size()`` clips; short files share a call."""
     call: list[ClipRequest] = []
     clips = 0
     for request in requests:
         start = 0
         while start < len(request.numbers):
-            part = slice(start, start + max(size() - clips, 1))
-            numbers, windows = request.numbers[part], request.windows[part]
+            selection = slice(start, start + max(size() - clips, 1))
+            numbers, windows = request.numbers[selection], request.windows[selection]
             call.append(dataclasses.replace(request, numbers=numbers, windows=windows))
             clips += len(numbers)
             start += len(numbers)
@@ -101,122 +115,103 @@ def group_requests(
         yield call
 
 
-# One process with limits that serves many calls, each of some requests: it starts only once.
-
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
 class PersistentProcess(Generic[Request, Result]):
-    """Does ``work`` in a process of its own, which is replaced when it dies; see ``map_ahead``."""
+    """Process with limits that serves many calls; replaced when it dies, see ``map_ahead``."""
 
     def __init__(
         self, work: Callable[[Request], Result], budget: Budget[Request], *, prefetch: int = 4
     ) -> None:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        taken: Iterator[Request] = iter(self._requests.get, None)
-        # One: a second would wait for answers while the first waits for requests.
-        self._outcomes = map_ahead(work, taken, workers=1, prefetch=prefetch, budget=budget)
+        requests: Iterator[Request] = iter(self._requests.get, None)
+        # One worker: with a second, each could wait for the other.
+        self._outcomes = map_ahead(work, requests, workers=1, prefetch=prefetch, budget=budget)
 
     def __call__(
         self, requests: Sequence[Request]
     ) -> Iterator[Success[Request, Result] | Failure[Request]]:
-        """An outcome for each request, in order. All have to be taken before the next call."""
+        """Yield an outcome per request, in order; read all of them before the next call."""
         for request in requests:
             self._requests.put(request)
         for _ in requests:
             yield next(self._outcomes)
 
 
-logger = logging.getLogger(__name__)
-
-FILES_AT_ONCE = 4
-WORKERS_OF_AN_INSPECTOR = 8
-"""Looking at files waits for the disk: one such process feeds some that decode."""
-ANSWER_SECONDS = 5.0
-"""For a cluster to take a connection; Ray itself tries for minutes."""
-ASKED_SECONDS = 60.0
-"""For all machines to say what they are fast in: a process is started on each."""
-CLIENT_PORT = 10001
-"""Where Ray listens for ``ray://HOST``."""
-SETTINGS = b"\0\0\0\4" + bytes(5)
-"""The first frame of HTTP/2, which Ray speaks, from either side; its fourth byte says so."""
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
-STORAGE = ("AWS_", "GOOGLE_", "AZURE_")
-"""How variables begin that say where object storage is and who asks there."""
-
-
 def storage_variables() -> dict[str, str]:
-    """The driver's variables of object storage.
+    """Environment variables of the driver for object storage.
 
-    A cluster that was started before them does not know them. They go to a worker as an argument,
-    since Ray shows the environment of a run to all who see its dashboard.
+    They are passed to workers as an argument, because Ray's dashboard shows the environment.
     """
-    return {name: value for name, value in os.environ.items() if name.startswith(STORAGE)}
+    return {name: value for name, value in os.environ.items() if name.startswith(STORAGE_PREFIXES)}
 
 
 class RayExecutor:
-    """Connects when there is work, and leaves the cluster as it was."""
+    """Connects when there is work, and disconnects afterwards."""
 
     _started: ClassVar[bool] = False
-    """Whether the connection, of which a process has one, was made here."""
+    """Whether this class made the connection, of which a process has one."""
 
-    def __init__(self, setting: ExecutorSettings) -> None:
-        self.setting = setting
+    def __init__(self, settings: ExecutorSettings) -> None:
+        self.settings = settings
         self._ray = self.require()
-        gpus = setting.cluster.gpus_per_worker
+        gpus = settings.cluster.gpus_per_worker
         if gpus < 0:
             raise UsageError(f"--gpus-per-worker must be 0 or more, not {gpus:g}")
-        if gpus and setting.precision == "int8":
-            raise UsageError("int8 products are for CPUs; give bf16, or --gpus-per-worker 0")
+        if gpus and settings.precision == "int8":
+            raise UsageError("int8 is for CPUs; use --precision bf16, or --gpus-per-worker 0")
 
-    def inspect(self, files: Sequence[CandidateFile], known: frozenset[str]) -> Iterator[Inspection]:
-        self._connect(self.setting.cluster)
-        ray, setting = self._ray, self.setting
-        size = max(1, self._num_workers() // WORKERS_OF_AN_INSPECTOR)
+    def inspect(
+        self, files: Sequence[CandidateFile], known: frozenset[str]
+    ) -> Iterator[Inspection]:
+        self._connect(self.settings.cluster)
+        ray, settings = self._ray, self.settings
+        size = max(1, self._num_workers() // WORKERS_PER_INSPECTOR)
         actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Inspector)
         arguments = (
             storage_variables(),
-            setting.manifest.splitting,
+            settings.manifest.splitting,
             ray.put(known),
-            setting.limits,
+            settings.limits,
         )
-        crew: WorkerPool[Sequence[CandidateFile], list[Inspection]] = WorkerPool(
+        pool: WorkerPool[Sequence[CandidateFile], list[Inspection]] = WorkerPool(
             _RayBackend(ray, lambda: actor.remote(*arguments)), size
         )
-        starts = range(0, len(files), FILES_AT_ONCE)
-        parts = [files[start : start + FILES_AT_ONCE] for start in starts]
-        for outcome in crew.map(parts):
+        starts = range(0, len(files), FILES_PER_CALL)
+        calls = [files[start : start + FILES_PER_CALL] for start in starts]
+        for outcome in pool.map(calls):
             if isinstance(outcome, Failure):
                 yield from (Inspection(file, problem=outcome.reason) for file in outcome.request)
             else:
                 yield from outcome.result
 
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
-        self._connect(self.setting.cluster)
-        ray, setting = self._ray, self.setting
-        gpus = setting.cluster.gpus_per_worker
-        method = setting.method
+        self._connect(self.settings.cluster)
+        ray, settings = self._ray, self.settings
+        gpus = settings.cluster.gpus_per_worker
+        method = settings.method
         if method.device.type != "cpu":
             method = copy.deepcopy(method).to("cpu")
         arguments = (
             storage_variables(),
             ray.put(method),
-            setting.manifest,
-            setting.limits,
-            setting.precision,
+            settings.manifest,
+            settings.limits,
+            settings.precision,
             gpus > 0,
         )
         actor = ray.remote(num_cpus=1, num_gpus=gpus)(_Encoder)
         size = self._num_workers()
-        crew: WorkerPool[list[ClipRequest], list[ClipOutcome]] = WorkerPool(
+        pool: WorkerPool[list[ClipRequest], list[ClipOutcome]] = WorkerPool(
             _RayBackend(ray, lambda: actor.remote(*arguments)), size
         )
-        pace = CallSizer(size)
+        sizer = CallSizer(size)
         try:
-            with closing(crew.map(group_requests(requests, pace.size))) as outcomes:
+            with closing(pool.map(group_requests(requests, sizer.size))) as outcomes:
                 for outcome in outcomes:
-                    pace.done(sum(len(request.numbers) for request in outcome.request))
+                    sizer.record(sum(len(request.numbers) for request in outcome.request))
                     if isinstance(outcome, Failure):
                         yield from _failures(outcome)
                     else:
@@ -228,7 +223,7 @@ class RayExecutor:
 
     @staticmethod
     def require() -> Any:
-        """Ray, or the name of the extra that brings it."""
+        """Import Ray, or raise an error that names the extra."""
         try:
             import ray
         except ImportError as error:
@@ -239,28 +234,28 @@ class RayExecutor:
 
     @classmethod
     def supports_int8(cls, cluster: ClusterOptions) -> bool:
-        """Whether every machine of a cluster whose cores would encode is fast in int8.
+        """Whether every machine of the cluster with CPUs is fast in int8.
 
-        One that is not might give other numbers too: on a CPU without an instruction for them,
-        sums of int8 products are cut off at 16 bits.
+        A slow one may also compute different numbers: CPUs without the instruction saturate sums
+        of int8 products at 16 bits.
         """
         if cluster.gpus_per_worker:
             return False
         ray = cls.require()
         cls._connect(cluster)
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        ask = ray.remote(num_cpus=0)(_takes_int8)
-        places = [
-            At(node["NodeID"], soft=False)
+        check = ray.remote(num_cpus=0)(_is_fast_in_int8)
+        nodes = [
+            NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             for node in ray.nodes()
             if node["Alive"] and node["Resources"].get("CPU")
         ]
-        calls = [ask.options(scheduling_strategy=place).remote() for place in places]
+        calls = [check.options(scheduling_strategy=node).remote() for node in nodes]
         try:
-            return all(ray.get(calls, timeout=ASKED_SECONDS))
+            return all(ray.get(calls, timeout=CAPABILITY_TIMEOUT))
         except ray.exceptions.RayError as error:
-            logger.info("a machine did not say what it is fast in: %s", error)
+            logger.info("a machine did not report whether it is fast in int8: %s", error)
             return False
 
     @classmethod
@@ -268,47 +263,47 @@ class RayExecutor:
         ray, address = cls.require(), cluster.address
         if ray.is_initialized():
             return
-        named = address
+        target = address
         if address in (None, "auto"):
-            named = os.environ.get("RAY_ADDRESS") or address
+            target = os.environ.get("RAY_ADDRESS") or address
         try:
-            _require_answer(named)
+            _require_answer(target)
             with warnings.catch_warnings():
-                # Ray forks its own processes and replaces them at once: none reads a store before.
+                # Ray forks processes and replaces them at once; none of them reads a store.
                 warnings.filterwarnings("ignore", message="lancedb fork support")
-                # Ray puts the folder in which it is started on the module path of its workers.
+                # Ray adds the current folder to the module path of its workers.
                 with contextlib.chdir(sys.prefix):
                     ray.init(
                         address=address,
                         log_to_driver=False,
                         logging_level=logging.ERROR,
                         include_dashboard=None if address else False,
-                        # On its own it listens on all interfaces.
+                        # The default is to listen on all interfaces.
                         _node_ip_address=None if address else "127.0.0.1",
                     )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            where = f"at {named}" if named and named != "auto" else "on this machine"
+            where = f"at {target}" if target and target != "auto" else "on this machine"
             reason = (cause_of(error) or type(error).__name__).splitlines()[0]
             raise UsageError(
-                f"no Ray cluster {where} ({reason}); start one with: ray start --head, "
-                "and give its address with --ray-address HOST:PORT"
+                f"no Ray cluster {where} ({reason}); start one with: ray start --head, and pass "
+                "its address with --ray-address HOST:PORT"
             ) from error
         RayExecutor._started = True
 
     def _num_workers(self) -> int:
-        """As many as are asked for, or as the cluster has cores or parts of GPUs for now."""
-        if self.setting.workers:
-            return self.setting.workers
+        """Requested number of workers, or as many as the cluster has CPUs or GPU fractions for."""
+        if self.settings.workers:
+            return self.settings.workers
         resources = self._ray.cluster_resources()
-        gpus = self.setting.cluster.gpus_per_worker
-        rooms = [resources.get("CPU", 0.0)]
+        gpus = self.settings.cluster.gpus_per_worker
+        capacities = [resources.get("CPU", 0.0)]
         if gpus:
-            rooms.append(resources.get("GPU", 0.0) / gpus)
-        return max(1, int(min(rooms)))
+            capacities.append(resources.get("GPU", 0.0) / gpus)
+        return max(1, int(min(capacities)))
 
 
 class _RayBackend:
-    """How a crew calls workers that are Ray actors; see :class:`eaglenet...crew.WorkerBackend`."""
+    """Workers that are Ray actors."""
 
     def __init__(self, ray: Any, start: Any) -> None:
         self.ray = ray
@@ -332,7 +327,7 @@ class _RayBackend:
         try:
             return self.ray.get(call)
         except errors.RayTaskError as error:
-            # Raised by our own code over there: the same error here.
+            # Raised by our own code on the worker: raise it here.
             cause = error.cause if isinstance(error.cause, EagleNetError) else None
             raise cause or EagleNetError(f"a worker failed: {error.cause!r:.500}") from error
         except errors.RayError as error:
@@ -344,26 +339,26 @@ class _RayBackend:
 
 
 def _require_answer(address: str | None) -> None:
-    """Raise what a cluster of this address says to a connection: nobody is there, or no answer."""
+    """Raise an error if nothing answers at the address of a cluster, or something else does."""
     if address in (None, "auto", "local"):
         return  # Ray looks for it on this machine, or starts it.
-    scheme, _, place = str(address).rpartition("://")
+    scheme, _, location = str(address).rpartition("://")
     if scheme not in ("", "ray"):
-        return  # Of a maker who has his own ways.
-    place = place.partition("?")[0]
-    if scheme and ":" not in place:
-        place = f"{place}:{CLIENT_PORT}"
-    host, _, port = place.rpartition(":")
+        return  # A third-party scheme; leave it to Ray.
+    location = location.partition("?")[0]
+    if scheme and ":" not in location:
+        location = f"{location}:{CLIENT_PORT}"
+    host, _, port = location.rpartition(":")
     if not (host and port.isdecimal() and int(port) < 2**16):
         raise ValueError("this is not HOST:PORT")
-    with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as connection:
+    with socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT) as connection:
         try:
             connection.sendall(GREETING)
             answer = connection.recv(9)
         except OSError:
-            return  # It may be busy: Ray will see.
+            return  # It may be busy; Ray will find out.
     if answer and answer[3:4] != SETTINGS[3:4] and not os.environ.get("RAY_USE_TLS"):
-        raise ConnectionError("what answers there is not Ray's head: is it the dashboard's port?")
+        raise ConnectionError("what answers there is not Ray's head; is it the dashboard's port?")
 
 
 def _failures(lost: Failure[list[ClipRequest]]) -> Iterator[ClipFailure]:
@@ -372,13 +367,13 @@ def _failures(lost: Failure[list[ClipRequest]]) -> Iterator[ClipFailure]:
             yield ClipFailure((request.content, number), lost.reason)
 
 
-def _takes_int8() -> bool:
-    """Asked on a worker's machine."""
+def _is_fast_in_int8() -> bool:
+    """Runs on a machine of the cluster."""
     return has_fast_int8("cpu") and int8.is_installed()
 
 
 class _Inspector:
-    """Runs on a worker: looks at files."""
+    """Inspects files; runs on a worker."""
 
     def __init__(
         self,
@@ -389,17 +384,17 @@ class _Inspector:
     ) -> None:
         os.environ.update(storage)
         work = partial(inspect, splitting=splitting, known=known)
-        self._look = PersistentProcess(work, inspection_budget(limits))
+        self._inspect = PersistentProcess(work, inspection_budget(limits))
 
     def ready(self) -> bool:
         return True
 
     def work(self, files: Sequence[CandidateFile]) -> list[Inspection]:
-        return [inspected(outcome) for outcome in self._look(files)]
+        return [inspection_of(outcome) for outcome in self._inspect(files)]
 
 
 class _Encoder:
-    """Runs on a worker: decodes and encodes."""
+    """Decodes and encodes clips; runs on a worker."""
 
     def __init__(
         self,

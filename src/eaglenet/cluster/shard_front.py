@@ -1,10 +1,10 @@
-"""The front of several shards: asks all for their shortlists and merges them.
+"""Front of several shards: requests shortlists from all of them and merges them.
 
-Of a store that one machine would search by codes, it asks for the nearest codes: the candidates of
-all parts together are those of one machine, and are ranked here as there.
+For a store that is searched by codes, it requests the nearest codes: the candidates of all shards
+together are those of a single machine, and are ranked here in the same way.
 
-A shard that does not answer in time is left out, the answer says so, and the shard is asked again
-by itself, a moment later and out of anyone's way, until it answers.
+A shard that does not answer in time, or answers nonsense, is left out, and hits say so. It is tried
+again in the background until it answers.
 """
 
 from __future__ import annotations
@@ -30,44 +30,61 @@ from eaglenet.cluster.shards import (
     MAX_QUERIES,
     NEAR_PATH,
     SCAN_PATH,
-    packed,
-    unpacked_near,
-    unpacked_shortlist,
+    pack,
+    unpack_near,
+    unpack_shortlist,
 )
-from eaglenet.core.errors import StoreError, UnreachableError, UsageError
+from eaglenet.core import untrusted
+from eaglenet.core.errors import UnreachableError, UsageError
 from eaglenet.search.filters import Filters
-from eaglenet.search.shortlist import Shortlist, best_candidates, is_scanned, merged, num_candidates
+from eaglenet.search.shortlist import (
+    Shortlist,
+    merge_shortlists,
+    num_candidates,
+    rank_candidates,
+    uses_exact_scan,
+)
 from eaglenet.search.store.codes import code_bytes, codes_of
 from eaglenet.search.store.near_codes import Near, is_halved, nearest_of
 from eaglenet.search.store.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-SHARD_SECONDS = 2.0
-"""For the answer of a shard; one that needs longer is left out."""
+SHARD_TIMEOUT = 2.0
+"""Seconds for the answer of a shard; a slower one is left out."""
 PROBE_SECONDS = 1.0
-"""Between two looks at a shard that is left out."""
-STARTING_SECONDS = 60.0
-"""That a front waits for shards which start at the same time."""
-LONGEST_ANSWER = 64 * 2**20
-RECENTLY = 3.0
-"""Seconds: an answer in preparation may be of a moment ago."""
+"""Seconds between attempts to reach a shard that is left out."""
+START_TIMEOUT = 60.0
+"""Seconds that a front waits for shards that start at the same time."""
+MAX_ANSWER = 64 * 2**20
+"""Bytes of an answer at most."""
+ANSWER_BYTES = 64 * 1024
+"""Bytes of an answer besides its rows at most."""
+ROW_BYTES = 32
+"""Bytes per row of an answer at most, in base64."""
+RECENT_SECONDS = 3.0
+"""A shard that failed this recently may be missing from hits in preparation."""
 VECTOR_BYTES = 128 * 1024
-"""Of the vectors of one question; a shard takes no body of more than twice as much."""
+"""Bytes of vectors per request; a shard accepts bodies of up to twice that."""
 CODED_QUERIES = 8
-"""In one question: codes are scanned one query after the other, within ``SHARD_SECONDS``."""
+"""Queries by codes per request: they are scanned one after the other, within the timeout."""
 CANDIDATES = 2**19
-"""Of all queries of one question, which bounds the answer."""
+"""Candidates of all queries of a request, which bounds the answer."""
+THREADS = 4
+"""Threads per shard, so that one that hangs does not hold up the others."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class ShardQuestion(Generic[Answer]):
-    """A question to all shards, and how the answer to each of its queries is read."""
+class ShardQuery(Generic[Answer]):
+    """A request to all shards, and a function that reads the answer to each of its queries."""
 
     path: str
     body: Mapping[str, Any]
+    num_queries: int
+    num_rows: int
+    """Rows per query at most."""
     read: Callable[[Mapping[str, str]], Answer]
 
 
@@ -76,49 +93,56 @@ class ShardFailureError(Exception):
 
 
 class RemoteShard:
-    """One part of the store at one address."""
+    """One shard of the store at one address."""
 
-    def __init__(self, url: str, part: tuple[int, int], token: str | None, seconds: float) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--shards: {url!r:.100} is not an address; write http://HOST:PORT")
-        self.url = f"{parts.scheme}://{parts.netloc}"
-        self.label = f"part {part[0]} of {part[1]}"
+    def __init__(self, url: str, shard: tuple[int, int], token: str | None, timeout: float) -> None:
+        address = urlsplit(url if "://" in url else f"http://{url}")
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise UsageError(f"--shards: {url!r:.100} is not an address; use http://HOST:PORT")
+        self.url = f"{address.scheme}://{address.netloc}"
+        self.label = f"shard {shard[0]} of {shard[1]}"
         self.name = f"{self.label} at {self.url}"
-        self.part = part
-        self.seconds = seconds
-        self._is_secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname, parts.port
+        self.shard = shard
+        self.timeout = timeout
+        self._is_secure = address.scheme == "https"
+        self._host, self._port = address.hostname, address.port
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"shard-{shard[0]}")
         self.failed_at: float | None = None
-        """When it last failed; None while it answers."""
-        self.last_failure = -RECENTLY
+        """Time of the last failure; None while it answers."""
+        self.last_failure = -RECENT_SECONDS
         self.reason = ""
 
-    def answer(self, asked: ShardQuestion[Answer]) -> list[Answer]:
-        """What it has for each query; notes whether it answers."""
-        begun = time.monotonic()
+    def submit(self, query: ShardQuery[Answer]) -> Future[list[Answer]]:
+        """Send a query in a thread."""
+        return self._threads.submit(self.answer, query)
+
+    def answer(self, query: ShardQuery[Answer]) -> list[Answer]:
+        """Answers to each query; records whether the shard works."""
+        start = time.monotonic()
         try:
-            number, parts = self.part
-            answer = self._ask(asked.path, {**asked.body, "part": number, "parts": parts})
-            found = [asked.read(each) for each in answer["lists"]]
-            taken = time.monotonic() - begun
-            if taken > self.seconds:
-                raise ShardFailureError(f"answered after {taken:.1f} s")
+            number, total = self.shard
+            answer = self._post(query, {**query.body, "shard": number, "num_shards": total})
+            answers = [query.read(each) for each in answer["lists"]]
+            if len(answers) != query.num_queries:
+                raise ValueError(f"{len(answers)} lists for {query.num_queries} queries")
+            seconds = time.monotonic() - start
+            if seconds > self.timeout:
+                raise ShardFailureError(f"answered after {seconds:.1f} s")
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             failure = ShardFailureError(f"{type(error).__name__}: {error}"[:300])
-            self.note(failure)
+            self.record(failure)
             raise failure from error
         except ShardFailureError as failure:
-            self.note(failure)
+            self.record(failure)
             raise
-        self.note(None)
-        return found
+        self.record(None)
+        return answers
 
-    def note(self, failure: ShardFailureError | None) -> None:
-        """Remember whether it answers."""
+    def record(self, failure: ShardFailureError | None) -> None:
+        """Record a failure, or that the shard answered."""
         if failure is None:
             if self.failed_at is not None:
                 logger.warning("%s answers again", self.name)
@@ -129,18 +153,25 @@ class RemoteShard:
         self.failed_at = self.last_failure = time.monotonic()
         self.reason = str(failure)
 
-    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _post(self, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
+        expected = ANSWER_BYTES + query.num_queries * query.num_rows * ROW_BYTES
+        limit = min(expected, MAX_ANSWER)
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=self.seconds)
+        connection = kind(self._host, self._port, timeout=self.timeout)
         try:
-            connection.request("POST", path, json.dumps(body), self._headers)
+            connection.request("POST", query.path, json.dumps(body), self._headers)
             answer = connection.getresponse()
-            content = answer.read(LONGEST_ANSWER)
+            content = answer.read(limit + 1)
         finally:
             connection.close()
         if answer.status != 200:
             raise ShardFailureError(f"answered {answer.status} {content[:200]!r}")
-        return json.loads(content)
+        if len(content) > limit:
+            raise ShardFailureError(f"answered with more than {limit} bytes")
+        return untrusted.parse_json(content)
 
 
 class ShardScan:
@@ -152,17 +183,16 @@ class ShardScan:
         identity: str,
         *,
         token: str | None = None,
-        seconds: float = SHARD_SECONDS,
+        timeout: float = SHARD_TIMEOUT,
     ) -> None:
         if not urls:
-            raise UsageError("--shards names no address; write http://HOST:PORT,http://HOST:PORT")
+            raise UsageError("--shards has no address; use http://HOST:PORT,http://HOST:PORT")
         self.identity = identity
-        self.seconds = seconds
+        self.timeout = timeout
         self.shards = [
-            RemoteShard(url, (number, len(urls)), token, seconds)
+            RemoteShard(url, (number, len(urls)), token, timeout)
             for number, url in enumerate(urls, 1)
         ]
-        self._threads = ThreadPoolExecutor(4 * len(urls), thread_name_prefix="shards")
         self._last: Snapshot | None = None
         self._closed = threading.Event()
         self._prober = threading.Thread(target=self._probe, name="shards-probe", daemon=True)
@@ -170,12 +200,12 @@ class ShardScan:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The parts that are left out now, or were a moment ago."""
+        """Labels of the shards that are left out now, or were a moment ago."""
         now = time.monotonic()
         return tuple(
             shard.label
             for shard in self.shards
-            if shard.failed_at is not None or now - shard.last_failure < RECENTLY
+            if shard.failed_at is not None or now - shard.last_failure < RECENT_SECONDS
         )
 
     def shortlists(
@@ -184,86 +214,96 @@ class ShardScan:
         queries: Tensor,
         k: int,
         filters: Filters | None,
-        shares: Sequence[float] | None = None,
+        hubness_weights: Sequence[float] | None = None,
     ) -> list[Shortlist]:
         self._last = snapshot
         queries = queries.to("cpu", torch.float32)
-        if is_scanned(snapshot):
-            return self._scanned(snapshot, queries, k, filters, shares)
+        if uses_exact_scan(snapshot):
+            return self._scan_vectors(snapshot, queries, k, filters, hubness_weights)
         count = num_candidates(snapshot, k)
         results = []
         for chunk in _chunks(len(queries), min(CODED_QUERIES, CANDIDATES // count)):
             codes = np.concatenate([codes_of(queries[number, None].numpy()) for number in chunk])
-            found = self._answers(self._coded(snapshot, codes, count, filters), len(chunk))
-            for place, number in enumerate(chunk):
-                rows = nearest_of([near[place] for near in found], count, snapshot.num_slots)
-                share = shares[number] if shares else 0.0
-                results.append(best_candidates(snapshot, rows, queries[number], k, share))
+            answers = self._answers(self._code_query(snapshot, codes, count, filters))
+            for index, number in enumerate(chunk):
+                rows = nearest_of([near[index] for near in answers], count, snapshot.num_slots)
+                weight = hubness_weights[number] if hubness_weights else 0.0
+                results.append(rank_candidates(snapshot, rows, queries[number], k, weight))
         return results
 
-    def _scanned(
+    def _scan_vectors(
         self,
         snapshot: Snapshot,
         queries: Tensor,
         k: int,
         filters: Filters | None,
-        shares: Sequence[float] | None,
+        hubness_weights: Sequence[float] | None,
     ) -> list[Shortlist]:
         results = []
         for chunk in _chunks(len(queries), VECTOR_BYTES // (4 * queries.shape[1])):
-            some = None if shares is None else [shares[number] for number in chunk]
-            asked = self._exact(snapshot, queries[chunk.start : chunk.stop], k, filters, some)
-            found = self._answers(asked, len(chunk))
-            results += [merged([lists[place] for lists in found], k) for place in range(len(chunk))]
+            weights = None
+            if hubness_weights is not None:
+                weights = [hubness_weights[number] for number in chunk]
+            vectors = queries[chunk.start : chunk.stop]
+            answers = self._answers(self._vector_query(snapshot, vectors, k, filters, weights))
+            results += [
+                merge_shortlists([lists[index] for lists in answers], k)
+                for index in range(len(chunk))
+            ]
         return results
 
-    def _answers(self, asked: ShardQuestion[Answer], num_queries: int) -> list[list[Answer]]:
-        """What each shard that answers has for each query."""
-        futures = {
-            self._threads.submit(shard.answer, asked): shard
-            for shard in self.shards
-            if shard.failed_at is None
-        }
-        done, late = wait(futures, timeout=self.seconds)
-        for future in late:
-            futures[future].note(ShardFailureError(f"no answer within {self.seconds:g} s"))
-        found = [lists for future in done if (lists := _result(future)) is not None]
-        if not found:
+    def _answers(self, query: ShardQuery[Answer]) -> list[list[Answer]]:
+        """Answers of each shard that works, for each query."""
+        working = [shard for shard in self.shards if shard.failed_at is None]
+        answers = self._send(query, working)
+        if not answers:
             reasons = "; ".join(f"{shard.name}: {shard.reason}" for shard in self.shards)
             raise UnreachableError(f"no shard of the store answers: {reasons}")
-        if any(len(lists) != num_queries for lists in found):
-            raise StoreError("a shard answered another question than it was asked")
-        return found
+        return answers
 
-    def _exact(
+    def _send(self, query: ShardQuery[Answer], shards: Sequence[RemoteShard]) -> list[list[Answer]]:
+        """Answers that these shards give in time."""
+        futures = {shard.submit(query): shard for shard in shards}
+        done, late = wait(futures, timeout=self.timeout)
+        for future in late:
+            futures[future].record(ShardFailureError(f"no answer within {self.timeout:g} s"))
+        return [future.result() for future in done if future.exception() is None]
+
+    def _vector_query(
         self,
         snapshot: Snapshot,
-        queries: Tensor,
+        vectors: Tensor,
         k: int,
         filters: Filters | None = None,
-        shares: Sequence[float] | None = None,
-    ) -> ShardQuestion[Shortlist]:
-        """For the best clips of each part."""
+        hubness_weights: Sequence[float] | None = None,
+    ) -> ShardQuery[Shortlist]:
+        """Query for the best clips of each shard."""
         body = {
             **self._body(snapshot, filters),
             "k": k,
-            "vectors": packed(queries.numpy(), "<f4"),
-            **({} if shares is None else {"shares": list(shares)}),
+            "vectors": pack(vectors.numpy(), "<f4"),
+            **({} if hubness_weights is None else {"hubness_weights": list(hubness_weights)}),
         }
-        return ShardQuestion(SCAN_PATH, body, lambda each: unpacked_shortlist(each, len(snapshot)))
+        return ShardQuery(
+            SCAN_PATH, body, len(vectors), k, lambda each: unpack_shortlist(each, len(snapshot))
+        )
 
-    def _coded(
+    def _code_query(
         self,
         snapshot: Snapshot,
         codes: NDArray[np.uint8],
         count: int,
         filters: Filters | None = None,
-    ) -> ShardQuestion[Near]:
-        """For the nearest codes of each part."""
-        body = {**self._body(snapshot, filters), "count": count, "codes": packed(codes, "u1")}
-        is_half = is_halved(snapshot.num_slots, code_bytes(snapshot.dim) // 8)
-        return ShardQuestion(
-            NEAR_PATH, body, lambda each: unpacked_near(each, len(snapshot), is_half)
+    ) -> ShardQuery[Near]:
+        """Query for the nearest codes of each shard."""
+        body = {**self._body(snapshot, filters), "count": count, "codes": pack(codes, "u1")}
+        halved = is_halved(snapshot.num_slots, code_bytes(snapshot.dim) // 8)
+        return ShardQuery(
+            NEAR_PATH,
+            body,
+            len(codes),
+            snapshot.num_slots,
+            lambda each: unpack_near(each, len(snapshot), halved),
         )
 
     def _body(self, snapshot: Snapshot, filters: Filters | None) -> dict[str, Any]:
@@ -274,53 +314,47 @@ class ShardScan:
             "filters": dataclasses.asdict(filters) if filters else {},
         }
 
-    def _small(self, snapshot: Snapshot) -> ShardQuestion[Any]:
-        """A question that shows whether a shard answers."""
-        if is_scanned(snapshot):
-            return self._exact(snapshot, torch.zeros(1, snapshot.dim), 1)
-        return self._coded(snapshot, np.zeros((1, code_bytes(snapshot.dim)), np.uint8), 1)
+    def _probe_query(self, snapshot: Snapshot) -> ShardQuery[Any]:
+        """Small query that shows whether a shard works."""
+        if uses_exact_scan(snapshot):
+            return self._vector_query(snapshot, torch.zeros(1, snapshot.dim), 1)
+        return self._code_query(snapshot, np.zeros((1, code_bytes(snapshot.dim)), np.uint8), 1)
 
     def wait_until_up(self, snapshot: Snapshot, seconds: float) -> None:
-        """Ask until every shard answers, or the time is over."""
-        self._last, asked = snapshot, self._small(snapshot)
-        end, is_told = time.monotonic() + seconds, False
+        """Wait until every shard answers, or for ``seconds``."""
+        self._last, query = snapshot, self._probe_query(snapshot)
+        end, has_warned = time.monotonic() + seconds, False
         while True:
-            for shard in self.shards:
-                _result(self._threads.submit(shard.answer, asked))
+            self._send(query, self.shards)
             missing = [shard for shard in self.shards if shard.failed_at is not None]
             if not missing or time.monotonic() > end:
                 return
-            if not is_told:
+            if not has_warned:
                 logger.warning(
                     "%d of %d shards do not answer yet; waiting up to %.0f s for them",
                     len(missing), len(self.shards), seconds,
                 )  # fmt: skip
-                is_told = True
+                has_warned = True
             time.sleep(PROBE_SECONDS / 4)
 
     def _probe(self) -> None:
-        """Ask shards that are left out something small, until they answer."""
+        """Send shards that are left out a small query until they answer."""
+        probes: dict[RemoteShard, Future[Any]] = {}
         while not self._closed.wait(PROBE_SECONDS):
             for shard in self.shards:
-                if shard.failed_at is not None and self._last is not None:
-                    _result(self._threads.submit(shard.answer, self._small(self._last)))
+                is_pending = shard in probes and not probes[shard].done()
+                if shard.failed_at is not None and self._last is not None and not is_pending:
+                    probes[shard] = shard.submit(self._probe_query(self._last))
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop sending queries."""
         self._closed.set()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _result(future: Future[list[Answer]]) -> list[Answer] | None:
-    """What a shard gave; None where it is left out, which it has noted itself."""
-    try:
-        return future.result()
-    except ShardFailureError:
-        return None
+        for shard in self.shards:
+            shard.close()
 
 
 def _chunks(count: int, size: int) -> Iterator[range]:
-    """The numbers up to ``count``, so many at a time."""
+    """Ranges of up to ``size`` numbers that cover ``range(count)``."""
     size = max(1, min(size, MAX_QUERIES))
     for first in range(0, count, size):
         yield range(first, min(first + size, count))

@@ -1,8 +1,8 @@
-"""A part of a store, served to a front: the scan over its vectors or codes, and nothing else.
+"""Shard server: scans the vectors or codes of one shard of a store for a front.
 
-A shard needs no model. It is asked with vectors, for one version of the store, and gives rows and
-cosines; of a store that one machine would search by codes it is asked with codes, and gives rows
-and distances. The front merges those of all shards and does the rest of a search itself.
+A shard needs no model. It receives query vectors for one version of the store and returns rows and
+cosines; for a store that is searched by codes, it receives codes and returns rows and distances.
+The front merges the results of all shards and does the rest of the search.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from eaglenet.core.errors import UsageError
 from eaglenet.search.filters import Filters
 from eaglenet.search.options import MAX_RESULTS
-from eaglenet.search.shortlist import WIDER, Shortlist, exact_shortlists, is_scanned, near_in_part
+from eaglenet.search.shortlist import (
+    CANDIDATES_PER_RESULT,
+    Shortlist,
+    exact_shortlists,
+    nearest_in_shard,
+    uses_exact_scan,
+)
 from eaglenet.search.store.base import Store, open_store
 from eaglenet.search.store.codes import code_bytes
 from eaglenet.search.store.near_codes import Near
@@ -33,40 +39,38 @@ from eaglenet.serve.problems import Problem, add_handlers
 from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenCheck
 from eaglenet.serve.settings import Settings
 
-# What a front and its shards say to each other: questions and answers, arrays in base64.
-
 MAX_QUERIES = 64
 MAX_WIDTH = 2 * MAX_RESULTS + 1
-"""Of a shortlist: twice as many where moments are folded, and the clip that was asked with."""
-MAX_CANDIDATES = 2**22 + WIDER * MAX_WIDTH
+"""Length of a shortlist: twice as many if moments are merged, and the clip that is the query."""
+MAX_CANDIDATES = 2**22 + CANDIDATES_PER_RESULT * MAX_WIDTH
 SCAN_PATH = "/shard/scan"
 NEAR_PATH = "/shard/near"
 
 
-class Question(BaseModel):
-    """Of which part of which version of which store, and with which filters."""
+class ShardRequest(BaseModel):
+    """Shard, version and store that a request is for, and its filters. Arrays are in base64."""
 
     model_config = ConfigDict(extra="forbid")
 
     identity: str
     version: int
-    part: int
-    parts: int
+    shard: int
+    num_shards: int
     dim: int = Field(ge=1, le=65_536)
     filters: dict[str, Any] = Field(default_factory=dict)
 
 
-class ScanRequest(Question):
-    """For the best clips. ``vectors``: float32 ``[queries, dim]``, row by row, in base64."""
+class ScanRequest(ShardRequest):
+    """Request for the best clips. ``vectors``: float32 ``[queries, dim]``."""
 
     k: int = Field(ge=0, le=MAX_WIDTH)
     vectors: str
-    shares: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
-    """How much of the clips' levels each query takes off; see ``exact_shortlists``."""
+    hubness_weights: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
+    """Factor of the hubness offsets per query; see ``exact_shortlists``."""
 
 
 class ScanList(BaseModel):
-    """Rows (int64) and cosines (float32) of one query in base64, best first."""
+    """Rows (int64) and cosines (float32) for one query, best first."""
 
     rows: str
     cosines: str
@@ -76,10 +80,10 @@ class ScanBody(BaseModel):
     lists: list[ScanList]
 
 
-class NearRequest(Question):
-    """For the nearest codes. ``codes``: those of the queries, one after the other, in base64.
+class NearRequest(ShardRequest):
+    """Request for the nearest codes. ``codes``: those of the queries.
 
-    The front makes them: of a number near 0 two machines may see different signs.
+    The front computes them: two machines may disagree on the sign of a number near 0.
     """
 
     count: int = Field(ge=1, le=MAX_CANDIDATES)
@@ -87,7 +91,7 @@ class NearRequest(Question):
 
 
 class NearList(BaseModel):
-    """A ``Near`` of rows in base64: int64, uint16, and where codes are many uint16 and int64."""
+    """A ``Near``: rows (int64) and distances (uint16); of many codes, halves and counts as well."""
 
     rows: str
     distances: str
@@ -99,41 +103,41 @@ class NearBody(BaseModel):
     lists: list[NearList]
 
 
-def packed(values: NDArray[Any], kind: str) -> str:
-    """An array as text; ``kind`` is that of numpy, with the order of its bytes."""
-    return base64.b64encode(values.astype(kind).tobytes()).decode()
+def pack(values: NDArray[Any], dtype: str) -> str:
+    """Encode an array as base64; ``dtype`` includes the byte order."""
+    return base64.b64encode(values.astype(dtype).tobytes()).decode()
 
 
-def unpacked(text: str, kind: str) -> NDArray[Any]:
-    """An array again; a ``ValueError`` where the text is none."""
-    return np.frombuffer(base64.b64decode(text, validate=True), kind)
+def unpack(text: str, dtype: str) -> NDArray[Any]:
+    """Decode an array; raises ``ValueError`` for invalid text."""
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype)
 
 
-def packed_shortlist(shortlist: Shortlist) -> ScanList:
-    return ScanList(rows=packed(shortlist.rows, "<i8"), cosines=packed(shortlist.cosines, "<f4"))
+def pack_shortlist(shortlist: Shortlist) -> ScanList:
+    return ScanList(rows=pack(shortlist.rows, "<i8"), cosines=pack(shortlist.cosines, "<f4"))
 
 
-def unpacked_shortlist(body: Mapping[str, str], num_rows: int) -> Shortlist:
-    """The best clips of a part, which must be of this store."""
-    rows, cosines = unpacked(body["rows"], "<i8"), unpacked(body["cosines"], "<f4")
+def unpack_shortlist(body: Mapping[str, str], num_rows: int) -> Shortlist:
+    """Decode the best clips of a shard; raises ``ValueError`` for rows outside of the store."""
+    rows, cosines = unpack(body["rows"], "<i8"), unpack(body["cosines"], "<f4")
     _check_rows(rows, num_rows, len(cosines))
     return Shortlist(rows.astype(np.int64), cosines.astype(np.float32))
 
 
-def packed_near(near: Near) -> NearList:
-    list_ = NearList(rows=packed(near.slots, "<i8"), distances=packed(near.distances, "<u2"))
+def pack_near(near: Near) -> NearList:
+    list_ = NearList(rows=pack(near.slots, "<i8"), distances=pack(near.distances, "<u2"))
     if near.halves is not None:
-        list_.halves, list_.counts = packed(near.halves, "<u2"), packed(near.counts, "<i8")
+        list_.halves, list_.counts = pack(near.halves, "<u2"), pack(near.counts, "<i8")
     return list_
 
 
-def unpacked_near(body: Mapping[str, str], num_rows: int, is_halved: bool) -> Near:
-    """The nearest codes of a part, which must be of this store and compared as it compares."""
-    rows, distances = unpacked(body["rows"], "<i8"), unpacked(body["distances"], "<u2")
+def unpack_near(body: Mapping[str, str], num_rows: int, is_halved: bool) -> Near:
+    """Decode the nearest codes of a shard; raises ``ValueError`` for rows outside of the store."""
+    rows, distances = unpack(body["rows"], "<i8"), unpack(body["distances"], "<u2")
     _check_rows(rows, num_rows, len(distances))
     if not is_halved:
         return Near(rows.astype(np.int64), distances.astype(np.uint16))
-    halves, counts = unpacked(body["halves"], "<u2"), unpacked(body["counts"], "<i8")
+    halves, counts = unpack(body["halves"], "<u2"), unpack(body["counts"], "<i8")
     _check_rows(rows, num_rows, len(halves))
     return Near(
         rows.astype(np.int64),
@@ -145,124 +149,121 @@ def unpacked_near(body: Mapping[str, str], num_rows: int, is_halved: bool) -> Ne
 
 def _check_rows(rows: NDArray[Any], num_rows: int, count: int) -> None:
     if len(rows) != count or (count and not 0 <= rows.min() <= rows.max() < num_rows):
-        raise ValueError("its rows are not of this store")
+        raise ValueError("rows outside of the store")
 
 
-KEPT_VERSIONS = 2
-"""A front may still be at the version before the newest."""
+OPEN_VERSIONS = 2
+"""A front may still use the version before the newest."""
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """``2/4`` as (2, 4).
+    """Parse ``--shard``: number of the shard, and of all shards.
 
     >>> parse_shard("2/4")
     (2, 4)
     """
     match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise UsageError(
-            f"--shard is the number of the part and of all parts, 1/4 to 4/4 say, not {text!r:.60}"
-        )
+        raise UsageError(f"--shard {text!r:.60}: expected NUMBER/TOTAL, such as 1/4")
     return int(match[1]), int(match[2])
 
 
 class Shard:
-    """One part of one store; sees what a writer publishes."""
+    """One shard of one store; follows what a writer publishes."""
 
-    def __init__(self, store: Store, part: tuple[int, int]) -> None:
+    def __init__(self, store: Store, shard: tuple[int, int]) -> None:
         self.store = store
-        self.part = part
+        self.shard = shard
         self._opening = threading.Lock()
         self._snapshots: tuple[Snapshot, ...] = ()
 
     def snapshot(self, version: int | None = None) -> Snapshot:
-        """A version that is open, or the newest; a :class:`Problem` where it is another one.
+        """An open version, or the newest; raises a :class:`Problem` if that is another one.
 
-        While a newer one is opened, questions about those that are open do not wait.
+        Requests for open versions do not wait while a newer one is opened.
         """
-        found = self._opened(version)
-        if found is not None:
-            return found
+        snapshot = self._find_open(version)
+        if snapshot is not None:
+            return snapshot
         with self._opening:
-            found = self._opened(version)  # By another question, meanwhile.
-            if found is not None:
-                return found
+            snapshot = self._find_open(version)  # Opened by another request meanwhile.
+            if snapshot is not None:
+                return snapshot
             self.store = open_store(self.store.location)
             newest = self.store.snapshot()
             self._read(newest)
-            kept = [found for found in self._snapshots if found.version != newest.version]
-            self._snapshots = (newest, *kept)[:KEPT_VERSIONS]
+            others = [open_ for open_ in self._snapshots if open_.version != newest.version]
+            self._snapshots = (newest, *others)[:OPEN_VERSIONS]
             if version is not None and newest.version != version:
                 raise Problem(
                     409,
-                    f"version {version} of the store was asked for, this shard is at version "
-                    f"{newest.version}",
+                    f"this shard has version {newest.version} of the store, not {version}",
                     code="other_version",
-                    hint="ask again; the two see the store at different moments",
+                    hint="try again; shard and front see new versions at different moments",
                 )
             return newest
 
-    def _opened(self, version: int | None) -> Snapshot | None:
-        return next((found for found in self._snapshots if found.version == version), None)
+    def _find_open(self, version: int | None) -> Snapshot | None:
+        return next((open_ for open_ in self._snapshots if open_.version == version), None)
 
     def _read(self, snapshot: Snapshot) -> None:
-        """Read and compare what questions about a version need, before the first one does."""
-        stretch = snapshot.part(*self.part)
-        if is_scanned(snapshot):
-            snapshot.vectors_between(*stretch)
+        """Read and check the vectors or codes of a version before the first request needs them."""
+        rows = snapshot.part(*self.shard)
+        if uses_exact_scan(snapshot):
+            snapshot.vectors_between(*rows)
         else:
-            snapshot.codes_between(*stretch)
+            snapshot.codes_between(*rows)
 
-    def scan(self, asked: ScanRequest) -> ScanBody:
-        """The best clips of this part."""
-        snapshot, allowed = self._asked(asked)
-        queries = torch.from_numpy(_arrays("vectors", asked.vectors, "<f4", asked.dim).copy())
+    def scan(self, request: ScanRequest) -> ScanBody:
+        """Best clips of this shard."""
+        snapshot, allowed = self._check(request)
+        queries = torch.from_numpy(_arrays("vectors", request.vectors, "<f4", request.dim).copy())
         if not queries.isfinite().all():
-            raise Problem(422, "vectors: not all are numbers")
-        if asked.shares is not None and len(asked.shares) != len(queries):
-            raise Problem(422, f"shares: {len(asked.shares)} for {len(queries)} vectors")
-        found = exact_shortlists(
-            snapshot, queries, asked.k, allowed, self.part, shares=asked.shares
+            raise Problem(422, "vectors: all values must be finite")
+        weights = request.hubness_weights
+        if weights is not None and len(weights) != len(queries):
+            raise Problem(422, f"hubness_weights: {len(weights)} for {len(queries)} vectors")
+        shortlists = exact_shortlists(
+            snapshot, queries, request.k, allowed, self.shard, hubness_weights=weights
         )
-        return ScanBody(lists=[packed_shortlist(each) for each in found])
+        return ScanBody(lists=[pack_shortlist(shortlist) for shortlist in shortlists])
 
-    def near(self, asked: NearRequest) -> NearBody:
-        """The clips of this part that may be among those with the nearest codes of all."""
-        snapshot, allowed = self._asked(asked)
-        codes = _arrays("codes", asked.codes, "u1", code_bytes(asked.dim))
+    def near(self, request: NearRequest) -> NearBody:
+        """Clips of this shard that may be among those with the nearest codes of the store."""
+        snapshot, allowed = self._check(request)
+        codes = _arrays("codes", request.codes, "u1", code_bytes(request.dim))
         if not snapshot.has_codes:
             raise Problem(409, "the store has no codes", code="no_codes")
-        found = near_in_part(snapshot, codes, asked.count, self.part, allowed)
-        return NearBody(lists=[packed_near(each) for each in found])
+        nearest = nearest_in_shard(snapshot, codes, request.count, self.shard, allowed)
+        return NearBody(lists=[pack_near(near) for near in nearest])
 
-    def _asked(self, asked: Question) -> tuple[Snapshot, NDArray[np.bool_] | None]:
-        """The version that is asked about and the rows that may be found; None: all."""
-        if (asked.part, asked.parts) != self.part:
-            number, parts = self.part
+    def _check(self, request: ShardRequest) -> tuple[Snapshot, NDArray[np.bool_] | None]:
+        """Snapshot of a request, and the rows its filters allow; None: all."""
+        number, total = self.shard
+        if (request.shard, request.num_shards) != self.shard:
             raise Problem(
                 409,
-                f"part {asked.part} of {asked.parts} was asked for, this is part {number} of "
-                f"{parts}",
-                code="other_part",
-                hint="give the front the addresses in the order of their parts",
+                f"this is shard {number} of {total}, not {request.shard} of {request.num_shards}",
+                code="other_shard",
+                hint="give the front the addresses in the order of the shards",
             )
-        snapshot = self.snapshot(asked.version)
+        snapshot = self.snapshot(request.version)
         manifest = self.store.manifest
-        if asked.identity != manifest.identity or asked.dim != manifest.dim:
+        if request.identity != manifest.identity or request.dim != manifest.dim:
             raise Problem(
                 409,
-                "another store was asked for than this shard serves",
+                "this shard serves another store",
                 code="other_store",
                 hint="give shards and front the same --store",
             )
-        filters = _filters(asked.filters)
+        filters = _filters(request.filters)
         return snapshot, snapshot.rows_of(filters.allowed(snapshot.files)) if filters else None
 
 
-def _arrays(name: str, text: str, kind: str, size: int) -> NDArray[Any]:
-    """``[queries, size]``."""
+def _arrays(name: str, text: str, dtype: str, size: int) -> NDArray[Any]:
+    """Decode a field of a request as ``[queries, size]``."""
     try:
-        values = unpacked(text, kind)
+        values = unpack(text, dtype)
     except ValueError as error:
         raise Problem(422, f"{name}: {error}") from None
     if not len(values) or len(values) % size or len(values) > MAX_QUERIES * size:
@@ -272,8 +273,7 @@ def _arrays(name: str, text: str, kind: str, size: int) -> NDArray[Any]:
 
 def _filters(values: dict[str, Any]) -> Filters:
     try:
-        given = {**values, "tags": tuple(values.get("tags", ()))}
-        return Filters(**given)
+        return Filters(**{**values, "tags": tuple(values.get("tags", ()))})
     except TypeError as error:
         raise Problem(422, f"filters: {error}"[:300]) from None
 
@@ -283,32 +283,30 @@ router = APIRouter()
 
 @router.get("/health")
 def health(request: Request) -> dict[str, str]:
-    """Whether the shard answers."""
     return {"status": "ok"}
 
 
 @router.post(SCAN_PATH)
-def scan(request: Request, asked: ScanRequest) -> ScanBody:
-    """Rows and cosines of the best clips of this part."""
+def scan(request: Request, scan_request: ScanRequest) -> ScanBody:
+    """Rows and cosines of the best clips of this shard."""
     shard: Shard = request.app.state.shard
-    return shard.scan(asked)
+    return shard.scan(scan_request)
 
 
 @router.post(NEAR_PATH)
-def near(request: Request, asked: NearRequest) -> NearBody:
-    """Rows of this part with the nearest codes, and their distances."""
+def near(request: Request, near_request: NearRequest) -> NearBody:
+    """Rows of this shard with the nearest codes, and their distances."""
     shard: Shard = request.app.state.shard
-    return shard.near(asked)
+    return shard.near(near_request)
 
 
 def create_shard_app(
-    store: Store, part: tuple[int, int], settings: Settings | None = None
+    store: Store, number: tuple[int, int], settings: Settings | None = None
 ) -> FastAPI:
-    """An app that scans one part of a store, behind the same guards as the service."""
+    """App that scans one shard of a store, with the same checks as the service."""
     settings = settings or Settings()
-    shard = Shard(store, part)
-    # Reads and compares its part now, so that the first question is as fast as the next.
-    shard.snapshot()
+    shard = Shard(store, number)
+    shard.snapshot()  # Now, so that the first request is as fast as the next.
     app = FastAPI(title="eaglenet shard", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.shard = shard
     app.state.routes = list(router.routes)

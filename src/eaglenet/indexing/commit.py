@@ -1,7 +1,7 @@
-"""What waits to be stored, and the order in which it is: clips, files, and then the snapshot.
+"""Batched writes to a store: clips first, then files, then the published snapshot.
 
-A file is reported as done after all three. Clips without a finished file are left from a run that
-was interrupted: they are taken up again if their content is met, and removed otherwise.
+A file is reported as done after all three. Clips without a finished file remain from an
+interrupted run: the next run reuses them if it meets their content, and removes them otherwise.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from eaglenet.search.store.tables import ClipRows, ClipStore, FileRow
 
 COMMIT_CLIPS = 256
 COMMIT_SECONDS = 15.0
-"""Work that a crash may cost is bounded by whichever of the two comes first."""
-PAUSE = 4.0
-"""A commit takes longer the more clips a store has: at least so many times as long passes before
-the next, so that committing takes a fifth of the time at most."""
-MOST_CLIPS = 16 * COMMIT_CLIPS
-"""That may wait all the same: they are in memory."""
+"""A crash costs at most this many clips or seconds of work, whichever comes first."""
+PAUSE_FACTOR = 4.0
+"""Commits take longer in larger stores; the pause between two is at least this many times as long
+as the last one took, so committing takes at most a fifth of the time."""
+MAX_CLIPS = 16 * COMMIT_CLIPS
+"""Clips held in memory at most, even during the pause."""
 
 
 @dataclass(frozen=True)
 class CommitResult:
-    """What one commit made durable and visible."""
+    """Rows and clips that one commit made durable and visible."""
 
     rows: Sequence[FileRow]
     clips: int
 
 
 class Commit:
-    """Gathers clips and rows of files for one store, which is held for writing."""
+    """Collects clips and file rows for one store, which is locked for writing."""
 
     def __init__(self, store: Store, tables: ClipStore) -> None:
         self.store = store
         self.tables = tables
         self._clips: list[ClipRows] = []
         self._rows: list[FileRow] = []
-        self._last = time.monotonic()
-        self._spent = 0.0
+        self._last_time = time.monotonic()
+        self._last_seconds = 0.0
 
     def add_clips(self, rows: ClipRows) -> None:
-        """To be stored with the next commit."""
         if len(rows):
             self._clips.append(rows)
 
     def add_row(self, row: FileRow) -> None:
-        """To be stored with the next commit, after the clips that were added before."""
+        """Add a file, all clips of which were added before."""
         self._rows.append(row)
 
     @property
     def is_due(self) -> bool:
-        waiting, since = sum(map(len, self._clips)), time.monotonic() - self._last
-        if waiting < MOST_CLIPS and since < PAUSE * self._spent:
+        num_clips = sum(map(len, self._clips))
+        seconds = time.monotonic() - self._last_time
+        if num_clips < MAX_CLIPS and seconds < PAUSE_FACTOR * self._last_seconds:
             return False
-        return waiting >= COMMIT_CLIPS or since >= COMMIT_SECONDS
+        return num_clips >= COMMIT_CLIPS or seconds >= COMMIT_SECONDS
 
     def write(self) -> CommitResult:
-        """Make what waits durable and visible. Where it fails, what is not stored still waits."""
-        begun = time.monotonic()
+        """Make everything durable and visible; after an error, what is not stored still waits."""
+        start = time.monotonic()
         rows, clips = self._rows, sum(map(len, self._clips))
         if self._clips:
             self.tables.add_clips(ClipRows.concatenate(self._clips))
@@ -72,20 +72,20 @@ class Commit:
             self._rows = []
         elif clips:
             self.tables.sync()
-        self._last = time.monotonic()
-        self._spent = self._last - begun
+        self._last_time = time.monotonic()
+        self._last_seconds = self._last_time - start
         return CommitResult(rows, clips)
 
-    def clean_up(self, homes: Mapping[str, str], left: AbstractSet[str]) -> int:
-        """Remove clips that no file has any more; returns how many clips are left.
+    def clean_up(self, paths: Mapping[str, str], moved: AbstractSet[str]) -> int:
+        """Remove clips that no file has any more; returns the number of clips left.
 
-        ``homes``: a path for each content that a file has. ``left``: contents that went from the
-        path they were read from; where a copy is elsewhere, it stands for them from now on.
+        ``paths``: a path per content in use. ``moved``: contents that left the path they were read
+        from; their clips now belong to the path of a copy.
         """
-        unused = {content for content, _ in self.tables.clip_keys()} - set(homes)
+        unused = {content for content, _ in self.tables.clip_keys()} - set(paths)
         if unused:
             self.tables.remove_contents(sorted(unused))
-        for content in sorted(left & homes.keys()):
-            self.tables.set_path(content, homes[content])
+        for content in sorted(moved & paths.keys()):
+            self.tables.set_path(content, paths[content])
         self.tables.optimize()
         return self.store.publish(self.tables)

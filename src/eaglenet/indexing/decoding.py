@@ -1,4 +1,4 @@
-"""Frames and a thumbnail of requested clips, decoded here or ahead in worker processes."""
+"""Clips: splitting videos into windows, and decoding their frames and thumbnails in workers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.indexing.fetching import local_path, current_version
+from eaglenet.indexing.fetching import current_version, local_path
 from eaglenet.indexing.files import CHANGED, FileVersion
 from eaglenet.search.store.splitting import Splitting
 from eaglenet.video.decoding import decode_windows
 from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.pool import Budget, Success, Failure, map_ahead
+from eaglenet.video.pool import Budget, Failure, Success, map_ahead
 from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import shared_step
 from eaglenet.video.windows import FrameArrays
@@ -30,29 +30,26 @@ from eaglenet.video.windows import FrameArrays
 if TYPE_CHECKING:
     from eaglenet.search.store.tables import ClipKey
 
-
-# Cutting long videos into clips: fixed lengths that overlap, or shots.
-
 Window = tuple[float, float]
 
 MIN_SHOT = 1.0
-"""Seconds; shorter shots are joined to the one before."""
+"""Seconds; shorter shots are joined to the previous one."""
 
 
 def check_splitting(splitting: Splitting) -> Splitting:
-    """Refuse lengths that make no clips."""
+    """Raise an error for lengths that give no clips."""
     if not splitting.clip_seconds > 0:
         raise UsageError(f"--clip-seconds must be above 0, not {splitting.clip_seconds}")
     if not 0 <= splitting.overlap < splitting.clip_seconds:
         raise UsageError(
-            f"--overlap must be at least 0 and below the clip's {splitting.clip_seconds} s, "
+            f"--overlap must be at least 0 and less than the clip's {splitting.clip_seconds} s, "
             f"not {splitting.overlap}"
         )
     return splitting
 
 
 def with_shared_frames(splitting: Splitting, spec: FrameSpec) -> Splitting:
-    """For a new store: overlapping clips look at the same frames, each of which is encoded once."""
+    """Let overlapping clips of a new store share frames, so that each is encoded once."""
     step = 0.0
     if spec.sampling == "uniform" and not spec.fast:
         step = shared_step(splitting.clip_seconds, splitting.overlap, spec.num_frames)
@@ -62,9 +59,9 @@ def with_shared_frames(splitting: Splitting, spec: FrameSpec) -> Splitting:
 def fixed_windows(
     duration: float, clip_seconds: float, overlap: float, start: float = 0.0
 ) -> list[Window]:
-    """Windows of equal length over ``[start, start + duration]``; the last ends with the video.
+    """Split ``[start, start + duration]`` into windows of equal length; the last may be shorter.
 
-    A rest that the last window could not show more than its overlap of is left to that window.
+    A remainder that only the overlap would cover gets no window of its own.
 
     >>> fixed_windows(20.0, 10.0, 2.0)
     [(0.0, 10.0), (8.0, 18.0), (16.0, 20.0)]
@@ -76,7 +73,7 @@ def fixed_windows(
     position = 0.0
     while not windows or windows[-1][1] < start + duration - 1e-6:
         windows.append((start + position, start + min(position + clip_seconds, duration)))
-        # Counting rather than adding up keeps the times of long films exact.
+        # Multiplied rather than summed up, so that times in long videos stay exact.
         position = len(windows) * step
     return windows
 
@@ -84,7 +81,7 @@ def fixed_windows(
 def shot_windows(
     cuts: Sequence[float], duration: float, clip_seconds: float, overlap: float
 ) -> list[Window]:
-    """Windows between cuts (seconds); long shots are cut further, very short ones joined."""
+    """Windows between cuts (seconds); long shots are split, very short ones joined."""
     edges = [0.0]
     for cut in sorted(cuts):
         if cut - edges[-1] >= MIN_SHOT and duration - cut >= MIN_SHOT:
@@ -113,27 +110,27 @@ def split_windows(
 
 
 THUMBNAIL_SIZE = 160
-"""Shorter side in pixels, of the whole frame: what a model sees is cut to a square."""
+"""Shorter side in pixels; thumbnails show the whole frame, models see a square."""
 CLIPS_AT_ONCE = 16
-"""Neighbouring clips that a worker decodes in one pass: 29 MB of pixels for 12 frames of 224. Each
-pass decodes from the keyframe before it on, seconds of film whose frames another one gives."""
+"""Neighbouring clips that a worker decodes in one pass: 29 MB of pixels for 12 frames of 224 px.
+Every pass decodes again from the keyframe before it."""
 FIRST_CLIPS = 4
-"""Of the first passes over a file, so that encoding begins and other workers have a part early."""
+"""Clips of the first passes over a file, so that encoding and other workers start early."""
 PREFETCH = 4
 
 
 @dataclass(frozen=True)
 class ClipRequest:
-    """Neighbouring clips wanted of one file."""
+    """Neighbouring clips of one file to decode."""
 
     content: str
     path: str
     numbers: tuple[int, ...]
     windows: tuple[Window, ...]
     version: FileVersion | None = None
-    """Of the file that was hashed; one that was exchanged since gives no clips."""
+    """Version of the file that was hashed; a file replaced since then gives no clips."""
     duration: float = 0.0
-    """Of the whole file, which its budget depends on."""
+    """Seconds of the whole file, on which its time budget depends."""
 
 
 @dataclass(frozen=True)
@@ -152,17 +149,17 @@ class ClipFrames(FrameArrays):
 
 @dataclass(frozen=True)
 class ClipFailure:
-    """A clip that gave no frames."""
+    """A clip without decodable frames."""
 
     key: ClipKey
     reason: str
     is_temporary: bool = False
-    """Whether the file could not be reached: nothing is said of what is in it."""
+    """Whether the file could not be read; its content may be fine."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Frames of a file did not decode, and others up to ``seconds`` away stand in for them."""
+    """Frames of a file that did not decode; others up to ``seconds`` away replace them."""
 
     content: str
     seconds: float
@@ -175,25 +172,25 @@ def split_request(
     version: FileVersion | None = None,
     duration: float = 0.0,
 ) -> Iterator[ClipRequest]:
-    """Requests for the clips of one file, in pieces that travel well."""
+    """Yield requests for the clips of one file, of up to ``CLIPS_AT_ONCE`` clips each."""
     numbers = sorted(windows)
     start = 0
     while start < len(numbers):
-        # As many as before it, so 4, 4, 8 and then always 16.
+        # 4, 4, 8 and then 16 each.
         count = min(max(start, FIRST_CLIPS), CLIPS_AT_ONCE)
-        part = tuple(numbers[start : start + count])
+        batch = tuple(numbers[start : start + count])
         start += count
-        chosen = tuple(windows[number] for number in part)
-        yield ClipRequest(content, path, part, chosen, version, duration)
+        batch_windows = tuple(windows[number] for number in batch)
+        yield ClipRequest(content, path, batch, batch_windows, version, duration)
 
 
 @dataclass(frozen=True)
 class DecodedClips:
-    """What a request gave: each of its clips as frames or as a failure, in order."""
+    """Clips of a request in order, each decoded or failed."""
 
     clips: tuple[ClipFrames | ClipFailure, ...]
     largest_error: float
-    """Seconds to the farthest frame that stands in for one that did not decode."""
+    """Seconds to the farthest frame that replaces one that did not decode."""
 
 
 def decode_ahead(
@@ -203,10 +200,10 @@ def decode_ahead(
     limits: Limits | None = None,
     step: float = 0.0,
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
-    """Every requested clip once, as frames or as a failure, in order; damage before its clips.
+    """Decode every requested clip once, in order; damage precedes the clips it concerns.
 
-    ``step``: seconds between the frames of a whole clip (``Splitting.frame_step``).
-    With workers the requests are taken in another thread, a few ahead of the results.
+    ``step`` is the time between the frames of a whole clip (``Splitting.frame_step``). With
+    workers, requests are read in another thread, a few ahead of the results.
     """
     work = partial(decode_clips, spec=spec, step=step)
     budget = decoding_budget(limits or Limits())
@@ -218,18 +215,18 @@ def decode_ahead(
 
 
 def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
-    """What the clips of one file may cost together."""
+    """Memory and time for all clips of one file."""
     return Budget(
         limits.memory,
         lambda request: request.content,
-        lambda request: limits.time_for(request.duration),
+        lambda request: limits.time_for(request.duration, request.path),
     )
 
 
 def flatten_outcomes(
     outcomes: Iterable[Success[ClipRequest, DecodedClips] | Failure[ClipRequest]],
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
-    """Clip by clip what requests gave."""
+    """Yield the clips of decoded requests one by one."""
     for outcome in outcomes:
         request = outcome.request
         if isinstance(outcome, Failure):
@@ -242,7 +239,7 @@ def flatten_outcomes(
 
 
 def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> DecodedClips:
-    """The clips of a request in one pass over the file; one that cannot be decoded is a failure."""
+    """Decode the clips of a request in one pass over the file."""
     try:
         require_version(request.path, request.version)
         local = local_path(request.path)
@@ -250,7 +247,7 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
         reason = error.strerror or str(error)
         keys = [(request.content, number) for number in request.numbers]
         return DecodedClips(tuple(ClipFailure(key, reason, is_temporary=True) for key in keys), 0.0)
-    found = {
+    videos = {
         video.window: video
         for video in decode_windows(
             local,
@@ -265,20 +262,20 @@ def decode_clips(request: ClipRequest, spec: FrameSpec, step: float = 0.0) -> De
     }
     clips: list[ClipFrames | ClipFailure] = []
     for number, window in zip(request.numbers, request.windows, strict=True):
-        key, video = (request.content, number), found.get(window)
+        key, video = (request.content, number), videos.get(window)
         if video is None or not video.is_real.any():
-            clips.append(ClipFailure(key, "too few of its frames could be decoded"))
+            clips.append(ClipFailure(key, "too few decodable frames"))
             continue
-        picture = pixels_to_jpeg(video.pixels[0] if video.picture is None else video.picture)
+        thumbnail = pixels_to_jpeg(video.pixels[0] if video.thumbnail is None else video.thumbnail)
         decoded = (video.pixels, video.is_real, video.times)
-        clips.append(ClipFrames(key, request.path, window, *decoded, picture))
+        clips.append(ClipFrames(key, request.path, window, *decoded, thumbnail))
     require_version(request.path, request.version)
-    # The nearest keyframes are some way off in whole files too.
-    errors = () if spec.fast else (video.largest_error for video in found.values())
+    # With fast sampling, the nearest keyframes are apart in undamaged files too.
+    errors = () if spec.fast else (video.largest_error for video in videos.values())
     return DecodedClips(tuple(clips), max(errors, default=0.0))
 
 
 def require_version(path: str, version: FileVersion | None) -> None:
-    """Refuse a file that is not the one that was hashed: its clips would stand for another's."""
+    """Raise an error if a file is no longer the one that was hashed."""
     if version is not None and current_version(path) != version:
         raise VideoDecodeError(path, CHANGED)

@@ -1,18 +1,22 @@
-"""From clips of files to rows of the store: decode ahead, encode in batches."""
+"""Encoding: decode clips ahead, encode them in batches, pack them as rows of the store."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 
-from eaglenet.core.errors import NonFiniteError
-from eaglenet.core.hardware import autocast_for
+from eaglenet.core.errors import NonFiniteError, UsageError
+from eaglenet.core.hardware import AUTO, autocast_for, choose_precision
 from eaglenet.core.types import Clips
+from eaglenet.encoders import int8
+from eaglenet.encoders.base import TowerEncoder
 from eaglenet.indexing.decoding import ClipFailure, ClipFrames, ClipRequest, Damage, decode_ahead
+from eaglenet.indexing.files import CandidateFile
 from eaglenet.methods.base import Method
 from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store.manifest import Manifest
@@ -22,14 +26,60 @@ from eaglenet.video.limits import Limits
 logger = logging.getLogger(__name__)
 
 FIRST_FRAMES, BATCH_FRAMES = 24, 192
-"""Frames encoded at once on a CPU: of the first batch, and at most. Two cores are as fast with 24,
-but a batch encodes what neighbouring clips share once, and the next one does not know of it."""
-LEAST_CLIPS = 4
-"""Of later batches: of 12 frames a clip shares two with the one before, so that batches of four
-clips encode 5% more frames than one batch of all would, and single clips 20%."""
-BATCH_SECONDS = 4.0
-"""What a batch should take a CPU: between two a run says how far it is, and can be interrupted."""
+"""Frames per batch on a CPU: of the first batch, and at most. Larger batches are no faster on two
+cores, but frames shared by neighbouring clips are encoded once only within a batch."""
+MIN_CLIPS = 4
+"""Clips per batch after the first: with 12 frames, of which neighbours share two, batches of four
+clips encode 5% more frames than a single batch would, and single clips 20%."""
+BATCH_SECONDS = 2.0
+"""Target time per batch on a CPU: progress is reported, and Ctrl-C acts, between batches."""
 GPU_BATCH_FRAMES = 1536
+MIN_INT8_BYTES = 2 * 2**20
+"""Bytes of video from which ``auto`` chooses int8: preparing it costs as much as it saves on about
+40 frames of `small`, or 20 of a ViT-B/16; 2 MiB are some ten seconds of camera video."""
+
+
+def prepare_for_precision(
+    method: Method,
+    requested: str,
+    files: Sequence[CandidateFile],
+    executor_supports_int8: Callable[[], bool] = lambda: True,
+) -> tuple[Method, str]:
+    """Choose a precision for these files; returns the model to encode with, and the precision.
+
+    ``auto`` chooses bf16 if the machine multiplies it fast. Otherwise it chooses int8 if the
+    machine is fast in it, there is much to encode, onnxruntime is installed, and the model's
+    frames keep a cosine of 0.999 with those in fp32, which is tried now. Otherwise it is fp32.
+    ``executor_supports_int8`` is called only if its answer decides.
+    """
+    precision = choose_precision(method.device, requested)
+    if precision != "int8":
+        return method, precision
+    if requested != AUTO:
+        return to_int8(method), "int8"
+    if sum(file.size for file in files) < MIN_INT8_BYTES or not int8.is_installed():
+        return method, "fp32"
+    if not executor_supports_int8():
+        logger.info("encoding in fp32: not all machines of the executor are fast in int8")
+        return method, "fp32"
+    try:
+        return to_int8(method), "int8"
+    except UsageError as reason:
+        logger.info("encoding in fp32: %s", reason)
+        return method, "fp32"
+
+
+def to_int8(method: Method) -> Method:
+    """Copy a model with an int8 image tower; the copy shares the text tower."""
+    encoder = method.encoder
+    if not isinstance(encoder, TowerEncoder):
+        raise UsageError(
+            f"int8 needs a model with an image tower, which {method.name} on {encoder.family} "
+            "does not have; use --precision fp32"
+        )
+    vision = int8.int8_tower(encoder.vision, encoder.image_size)
+    twin = copy.deepcopy(method, {id(encoder.text): encoder.text, id(encoder.vision): vision})
+    return twin.eval()
 
 
 class ClipEncoding:
@@ -49,49 +99,40 @@ class ClipEncoding:
         self.manifest = manifest
         self.workers = workers
         num_frames = manifest.frame_spec.num_frames
-        self.is_paced = method.device.type != "cuda"
-        frames = BATCH_FRAMES if self.is_paced else GPU_BATCH_FRAMES
-        self.most_clips = max(1, frames // num_frames)
+        self.is_adaptive = method.device.type != "cuda"
+        frames = BATCH_FRAMES if self.is_adaptive else GPU_BATCH_FRAMES
+        self.max_clips = max(1, frames // num_frames)
         first = max(1, FIRST_FRAMES // num_frames)
-        self.batch_size = min(first, self.most_clips) if self.is_paced else self.most_clips
+        self.batch_size = min(first, self.max_clips) if self.is_adaptive else self.max_clips
 
     def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure | Damage]:
-        """Rows, failures and damage as they come; clips of one file may be flatten_outcomes over batches."""
+        """Yield rows, failures and damage; the clips of one file may be in several batches."""
         spec, step = self.manifest.frame_spec, self.manifest.splitting.frame_step
         return self.encode(decode_ahead(requests, spec, self.workers, self.limits, step))
 
     def encode(
         self, decoded: Iterable[ClipFrames | ClipFailure | Damage]
     ) -> Iterator[ClipRows | ClipFailure | Damage]:
-        """:meth:`run` for clips that are decoded already."""
+        """Encode clips that are decoded already; see :meth:`run`."""
         batch: list[ClipFrames] = []
-        try:
-            for item in decoded:
-                if not isinstance(item, ClipFrames):
-                    yield item
-                    continue
-                batch.append(item)
-                if len(batch) == self.batch_size:
-                    began = time.perf_counter()
-                    rows, batch = self._encode(batch), []
-                    self._pace(time.perf_counter() - began)
-                    yield rows
-            if batch:
+        for item in decoded:
+            if not isinstance(item, ClipFrames):
+                yield item
+                continue
+            batch.append(item)
+            if len(batch) == self.batch_size:
+                start = time.perf_counter()
                 rows, batch = self._encode(batch), []
+                self._adapt(time.perf_counter() - start)
                 yield rows
-        except KeyboardInterrupt:
-            # Decoding took long: what is decoded is not thrown away.
-            if batch:
-                told = "stopping when the clips in hand (%d) are done; Ctrl-C again stops at once"
-                logger.warning(told, len(batch))
-                yield self._encode(batch)
-            raise
+        if batch:
+            yield self._encode(batch)
 
-    def _pace(self, seconds: float) -> None:
-        """Choose how many clips a batch has by what the last took; only where that differs much."""
-        wanted = round(self.batch_size * BATCH_SECONDS / max(seconds, 1e-3))
-        if self.is_paced and not 2 / 3 < wanted / self.batch_size < 3 / 2:
-            self.batch_size = min(max(LEAST_CLIPS, wanted), self.most_clips)
+    def _adapt(self, seconds: float) -> None:
+        """Adapt the batch size to the time the last batch took, if that differs much."""
+        target = round(self.batch_size * BATCH_SECONDS / max(seconds, 1e-3))
+        if self.is_adaptive and not 2 / 3 < target / self.batch_size < 3 / 2:
+            self.batch_size = min(max(MIN_CLIPS, target), self.max_clips)
 
     @torch.inference_mode()
     def _encode(self, batch: list[ClipFrames]) -> ClipRows:
@@ -105,13 +146,13 @@ class ClipEncoding:
         with autocast_for(device, self.precision):
             features = self.method.encode_video(clips.to(device))
         if self.precision != "fp32":
-            # What follows (pooling, packing, preparing) is cheap and stays exact.
+            # Pooling, packing and preparing are cheap and stay exact.
             features = features.to(device, torch.float32)
         coarse = self.method.coarse_vectors(features).float().cpu().numpy()
         if not np.isfinite(coarse).all():
             raise NonFiniteError(
-                f"the model gave vectors that are not finite for {batch[0].path}; its weights are "
-                "damaged or of another model"
+                f"the model returned non-finite vectors for {batch[0].path}; its weights are "
+                "damaged or belong to another model"
             )
         layout = self.manifest.layout
         prepared = prepare_for_store(self.method, features) if layout.has_prepared else None

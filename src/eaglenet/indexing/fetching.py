@@ -1,7 +1,6 @@
-"""Videos on object storage: found by their prefix, fetched to this machine to be read.
+"""Videos on object storage and in lists: finding them, and downloading objects to a local cache.
 
-What was fetched is kept for the next who reads it (looking at a file and decoding its clips are
-apart), in a folder of bounded size.
+The cache has a bounded size; a download is used both for inspecting a file and for decoding it.
 """
 
 from __future__ import annotations
@@ -19,43 +18,43 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of
 from eaglenet.core.files import atomic_write
 from eaglenet.core.object_storage import (
-    ObjectEntry,
     MissingObjectError,
+    ObjectEntry,
     ObjectFolder,
     absolute_location,
     is_object_url,
 )
 from eaglenet.core.platform import cache_folder
-from eaglenet.indexing.files import FileVersion, CandidateFile, is_missing_file, version_of
+from eaglenet.indexing.files import CandidateFile, FileVersion, is_missing_file, version_of
 from eaglenet.video.containers import INDEXED_SUFFIXES
 
-KEPT_BYTES = 8 * 2**30
+CACHE_BYTES = 8 * 2**30
 IN_USE_SECONDS = 600.0
-"""A fetched file that was asked for so recently is not removed."""
-PART = 16 * 2**20
+"""Downloads used this recently are not removed."""
+CHUNK = 16 * 2**20
 
 
 def find_objects(url: str) -> Iterator[CandidateFile]:
-    """Videos and photographs under an address, by their names; or the object that has it."""
+    """Yield the videos and images under an address, by suffix, or the object at that address."""
     folder, count = ObjectFolder(url.rstrip("/")), 0
     for entry in folder.list():
         name = PurePosixPath(entry.url).name
         if not name.startswith(".") and PurePosixPath(name).suffix.lower() in INDEXED_SUFFIXES:
             count += 1
-            yield _found(entry)
+            yield _candidate(entry)
     if not count:
         try:
-            yield _found(_look(url))
+            yield _candidate(_entry(url))
         except MissingObjectError:
-            raise UsageError(f"{url}: no video has an address that begins with this") from None
+            raise UsageError(f"{url}: no video or image at or below this address") from None
 
 
 def find_listed_files(lines: Iterable[str]) -> Iterator[CandidateFile]:
-    """The files of a list, each once; one that is not there is a problem of its own."""
+    """Yield the files of a list, each once; a missing one has a problem."""
     for line in dict.fromkeys(lines):
         try:
             if is_object_url(line):
-                yield _found(_look(line))
+                yield _candidate(_entry(line))
                 continue
             name = os.path.abspath(os.path.expanduser(line))
             status = os.stat(name)
@@ -65,20 +64,22 @@ def find_listed_files(lines: Iterable[str]) -> Iterator[CandidateFile]:
 
 
 def read_list(path: Path) -> list[str]:
-    """Paths and addresses, one a line; empty lines and those that begin with # are left out."""
+    """Read paths and addresses, one per line; blank lines and lines starting with # are skipped."""
     try:
         text = untrusted.read_text(path, untrusted.MAX_ANNOTATIONS)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--files {path}: cannot be read ({cause_of(error)})") from error
+        raise UsageError(f"--files {path}: cannot read it ({cause_of(error)})") from error
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def parents_of(lines: Iterable[str]) -> list[str]:
-    """The folders that files of a list lie in."""
+    """Parent folders of the files of a list."""
     return list(
         dict.fromkeys(
-            line.rpartition("/")[0] if is_object_url(line) else os.path.dirname(absolute_location(line))
+            line.rpartition("/")[0]
+            if is_object_url(line)
+            else os.path.dirname(absolute_location(line))
             for line in lines
         )
     )
@@ -88,7 +89,7 @@ def current_version(path: str) -> FileVersion:
     """:func:`version_of` for files and objects."""
     if not is_object_url(path):
         return version_of(path)
-    entry = _look(path)
+    entry = _entry(path)
     return zlib.crc32(entry.etag.encode()), entry.size, _nanoseconds(entry), 0
 
 
@@ -97,7 +98,7 @@ def is_missing(path: str) -> bool:
     if not is_object_url(path):
         return is_missing_file(path)
     try:
-        _look(path)
+        _entry(path)
     except MissingObjectError:
         return True
     except OSError:
@@ -106,11 +107,11 @@ def is_missing(path: str) -> bool:
 
 
 def local_path(path: str) -> str:
-    """A path of this machine with the content of a file or object."""
-    return str(_fetched(path)) if is_object_url(path) else path
+    """Local path with the content of a file or object; downloads an object."""
+    return str(_download(path)) if is_object_url(path) else path
 
 
-def _found(entry: ObjectEntry) -> CandidateFile:
+def _candidate(entry: ObjectEntry) -> CandidateFile:
     return CandidateFile(entry.url, entry.size, _nanoseconds(entry))
 
 
@@ -129,13 +130,13 @@ def _split(url: str) -> tuple[ObjectFolder, str]:
     return _bucket(f"{scheme}://{bucket}"), name
 
 
-def _look(url: str) -> ObjectEntry:
+def _entry(url: str) -> ObjectEntry:
     folder, name = _split(url)
-    return folder.look(name)
+    return folder.entry(name)
 
 
-def _fetched(url: str) -> Path:
-    entry = _look(url)
+def _download(url: str) -> Path:
+    entry = _entry(url)
     folder, name = _split(url)
     key = hashlib.blake2b(f"{url} {entry.etag}".encode(), digest_size=16).hexdigest()
     copy = cache_folder() / "videos" / f"{key}{PurePosixPath(name).suffix}"
@@ -143,23 +144,23 @@ def _fetched(url: str) -> Path:
         os.utime(copy)
         return copy
     copy.parent.mkdir(parents=True, exist_ok=True)
-    _make_room(copy.parent, entry.size)
+    _free_space(copy.parent, entry.size)
     with atomic_write(copy) as partial, partial.open("wb") as stream:
-        for start in range(0, entry.size, PART):
-            end = min(start + PART, entry.size)
+        for start in range(0, entry.size, CHUNK):
+            end = min(start + CHUNK, entry.size)
             stream.write(folder.read_ranges(name, [(start, end)])[0])
     return copy
 
 
-def _make_room(folder: Path, needed: int) -> None:
+def _free_space(folder: Path, needed: int) -> None:
     files = []
     for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # Another process made room too.
+        with contextlib.suppress(FileNotFoundError):  # Removed by another process.
             if path.is_file():
                 files.append((path, path.stat()))
     total = sum(status.st_size for _, status in files) + needed
     for path, status in sorted(files, key=lambda pair: pair[1].st_mtime):
-        if total <= KEPT_BYTES or time.time() - status.st_mtime < IN_USE_SECONDS:
+        if total <= CACHE_BYTES or time.time() - status.st_mtime < IN_USE_SECONDS:
             return
         path.unlink(missing_ok=True)
         total -= status.st_size

@@ -1,4 +1,4 @@
-"""Which files to index, whether they changed, and the tags people give them."""
+"""Files to index: finding them, noticing changes, and reading the tags that people give them."""
 
 from __future__ import annotations
 
@@ -9,101 +9,31 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of
+from eaglenet.indexing.ignore import Exclusions
 from eaglenet.video.containers import INDEXED_SUFFIXES
 
-# Files that people leave out: patterns of the command line, and ``.eaglenetignore`` in folders.
-
-IGNORE_FILE = ".eaglenetignore"
-
-
-class Exclusions:
-    """What is left out below one folder; ``patterns`` count from that folder and come first."""
-
-    def __init__(self, root: Path, patterns: Sequence[str] = ()) -> None:
-        self.root = os.path.abspath(root)
-        self.patterns = _read(patterns, "--exclude") if patterns else None
-        self._specs: dict[str, Any] = {}
-
-    def __call__(self, path: str, *, is_folder: bool = False) -> bool:
-        """Whether a file or folder is left out; its folder is known not to be."""
-        path = os.path.abspath(path)
-        if self.patterns is not None and self._says(self.patterns, self.root, path, is_folder):
-            return True
-        folder = os.path.dirname(path)
-        while folder.startswith(self.root):
-            spec = self._spec(folder)
-            decided = None if spec is None else self._says(spec, folder, path, is_folder)
-            if decided is not None:
-                return decided
-            if folder == self.root:
-                break
-            folder = os.path.dirname(folder)
-        return False
-
-    def covers(self, path: str) -> bool:
-        """Whether a file below the root is left out, itself or with a folder it is in."""
-        inside = os.path.relpath(path, self.root)
-        if inside.startswith(".."):
-            return False
-        parts = inside.split(os.sep)
-        folders = [os.path.join(self.root, *parts[:depth]) for depth in range(1, len(parts))]
-        return any(self(folder, is_folder=True) for folder in folders) or self(path)
-
-    def _says(self, spec: Any, base: str, path: str, is_folder: bool) -> bool | None:
-        name = os.path.relpath(path, base).replace(os.sep, "/")
-        decided: bool | None = spec.check_file(f"{name}/" if is_folder else name).include
-        return decided
-
-    def _spec(self, folder: str) -> Any:
-        """The patterns of the file in a folder; None where there is none."""
-        if folder not in self._specs:
-            file = Path(folder, IGNORE_FILE)
-            try:
-                lines = untrusted.read_text(file).splitlines()
-            except FileNotFoundError:
-                self._specs[folder] = None
-            except (OSError, ValueError) as error:
-                raise UsageError(f"{file}: cannot be read ({error}); fix or remove it") from error
-            else:
-                self._specs[folder] = _read(lines, str(file))
-        return self._specs[folder]
-
-
-def _read(lines: Sequence[str], where: str) -> Any:
-    try:
-        from pathspec import GitIgnoreSpec
-    except ImportError as error:
-        raise UsageError(
-            "leaving out files needs pathspec; install it with: pip install 'eaglenet[search]'"
-        ) from error
-    try:
-        return GitIgnoreSpec.from_lines(lines)
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}; write patterns as in .gitignore") from error
+CHANGED = "changed while it was being indexed; index it again"
+LEADS_OUT = "a link that leads out of the indexed folders; follow it with --follow-links"
+FileVersion = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class CandidateFile:
-    """A file that should be a video or photograph; ``problem``: why it cannot even be tried."""
+    """A file that may be a video or image; ``problem`` says why it cannot even be tried."""
 
     path: str
     size: int
     modified_ns: int
     problem: str = ""
     is_sure: bool = True
-    """Whether its name says that it is a video; else only its first bytes look like one."""
-
-
-FileVersion = tuple[int, int, int, int]
-CHANGED = "changed while it was being indexed; index it again"
+    """False if only its first bytes look like a video's; then nothing is reported if it is none."""
 
 
 def version_of(path: str) -> FileVersion:
-    """Inode, size and times: another one where a file was exchanged or written to."""
+    """Inode, size and times, which change when a file is replaced or written to."""
     status = os.stat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -112,52 +42,113 @@ def find_videos(
     paths: Sequence[Path],
     looks_like_video: Callable[[Path], bool],
     *,
-    leave_out: Path,
+    skip_folder: Path,
     exclude: Sequence[str] = (),
+    follow_links: bool = False,
 ) -> Iterator[CandidateFile]:
-    """Videos and photographs under ``paths``, each once, in a stable order.
+    """Yield videos and images under ``paths``, each once, in a stable order.
 
-    ``exclude``: patterns of files and folders that do not count, beside those of
-    ``.eaglenetignore`` files; see :mod:`eaglenet.indexing.files`.
+    A file counts if its suffix is a video's or image's, so that broken files are reported, or if
+    its first bytes look like a video's. Files named in ``paths`` always count. Nothing is decoded.
 
-    A file counts if its first bytes may be a video's or its name says it should be one, or a
-    photograph; the latter so that broken files are reported rather than passed over. Named files
-    always count. Nothing is decoded here: that is for processes with limits.
+    ``exclude`` adds patterns to those of ignore files (:mod:`eaglenet.indexing.ignore`).
+    ``follow_links`` accepts links to files outside of ``paths``, and links to folders.
     """
+    folders = real_folders(paths)
     seen: set[str] = set()
     for root in paths:
         if not root.exists():
             raise UsageError(f"{root}: no such file or folder")
-        refused: list[OSError] = []
-        excluded = Exclusions(root, exclude)
-        for path in [root] if root.is_file() else _walk(root, leave_out, refused, excluded):
+        is_named = root.is_file()
+        unreadable: list[OSError] = []
+        exclusions = Exclusions(root, exclude)
+        tree = _walk(root, skip_folder, unreadable, exclusions, follow_links)
+        for path in [root] if is_named else tree:
             name = os.path.abspath(path)
             if name in seen:
                 continue
             seen.add(name)
-            wanted = root.is_file() or path.suffix.lower() in INDEXED_SUFFIXES
+            must_report = is_named or path.suffix.lower() in INDEXED_SUFFIXES
             try:
+                if not (is_named or follow_links) and path.is_symlink():
+                    problem = _link_problem(name, folders)
+                    if problem:
+                        if must_report:
+                            yield CandidateFile(name, 0, 0, problem)
+                        continue
                 # Fifos and devices would block or never end.
-                if path.is_file() and (wanted or looks_like_video(path)):
+                if path.is_file() and (must_report or looks_like_video(path)):
                     status = path.stat()
-                    problem = _problem(name)
+                    problem = "" if is_utf8(name) else "the file name is not valid UTF-8; rename it"
                     yield CandidateFile(
-                        name, status.st_size, status.st_mtime_ns, problem, is_sure=wanted
-                    )
-                elif wanted and path.is_symlink() and is_missing_file(name):
-                    yield CandidateFile(
-                        name, 0, 0, f"a link to {os.readlink(name)}, which is not there"
+                        name, status.st_size, status.st_mtime_ns, problem, is_sure=must_report
                     )
             except OSError as error:
-                if wanted:
+                if must_report:
                     yield CandidateFile(name, 0, 0, error.strerror or str(error))
-        for refusal in refused:
-            reason = f"the folder cannot be read ({refusal.strerror}); what is in it is not indexed"
-            yield CandidateFile(os.path.abspath(refusal.filename), 0, 0, reason)
+        for failure in unreadable:
+            reason = f"cannot read the folder ({failure.strerror}); its files are not indexed"
+            yield CandidateFile(os.path.abspath(failure.filename), 0, 0, reason)
+        for name, reason in exclusions.problems.items():
+            yield CandidateFile(name, 0, 0, reason)
+
+
+def _walk(
+    root: Path,
+    skip_folder: Path,
+    unreadable: list[OSError],
+    exclusions: Exclusions,
+    follow_links: bool,
+) -> Iterator[Path]:
+    """Yield the files of a tree in order, without hidden and excluded ones."""
+    skipped_path = os.path.realpath(skip_folder)
+    visited = {os.path.realpath(root)}
+    for folder, folders, names in os.walk(
+        root, onerror=unreadable.append, followlinks=follow_links
+    ):
+        # Folders before links to them: a folder keeps its own name.
+        paths = sorted(
+            (os.path.join(folder, name) for name in folders if not name.startswith(".")),
+            key=lambda path: (os.path.islink(path), path),
+        )
+        folders.clear()
+        for path in paths:
+            real = os.path.realpath(path)
+            if real in visited or (os.path.islink(path) and not follow_links):
+                continue
+            if real != skipped_path and not exclusions.skips(path, is_folder=True):
+                visited.add(real)
+                folders.append(os.path.basename(path))
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if not name.startswith(".") and not exclusions.skips(path):
+                yield Path(path)
+
+
+def real_folders(paths: Sequence[str | Path]) -> list[str]:
+    """Real paths of folders, and of the folders that contain files."""
+    return [
+        os.path.realpath(path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path)))
+        for path in paths
+    ]
+
+
+def leads_out(path: str, folders: Sequence[str]) -> bool:
+    """Whether a path leads to a file outside of all these folders (:func:`real_folders`)."""
+    real = os.path.realpath(path)
+    return not any(real.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
+
+
+def _link_problem(name: str, folders: Sequence[str]) -> str:
+    """Why a link is not indexed; empty if it leads to a file inside the folders."""
+    if leads_out(name, folders):
+        return LEADS_OUT
+    return f"a broken link to {os.readlink(name)}" if is_missing_file(name) else ""
 
 
 def is_missing_file(path: str) -> bool:
-    """Whether there is no such file; one that may not be looked at is not gone."""
+    """Whether there is no such file; an unreadable one is not missing."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -167,71 +158,54 @@ def is_missing_file(path: str) -> bool:
     return False
 
 
-def _walk(
-    root: Path, leave_out: Path, refused: list[OSError], excluded: Exclusions
-) -> Iterator[Path]:
-    unwanted = os.path.realpath(leave_out)
-    for folder, folders, names in os.walk(root, onerror=refused.append):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".")
-            and os.path.realpath(os.path.join(folder, name)) != unwanted
-            and not excluded(os.path.join(folder, name), is_folder=True)
-        )
-        for name in sorted(names):
-            path = Path(folder, name)
-            if not name.startswith(".") and not excluded(str(path)):
-                yield path
-
-
-def _problem(name: str) -> str:
+def is_utf8(name: str) -> bool:
+    """Whether a path can be stored."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        return "the file's name is not valid UTF-8; rename it"
-    return ""
+        return False
+    return True
 
 
 def content_hash(path: str | Path) -> str:
-    """Hash of every byte. Reading a file once more costs little beside decoding it."""
+    """Hash of every byte; reading a file costs little compared with decoding it."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def read_tags(path: Path) -> dict[str, tuple[str, ...]]:
-    """Tags of files from a CSV with the columns ``path`` and ``tags`` (separated by ``;``).
+    """Read a CSV file with the columns ``path`` and ``tags`` (separated by ``;``).
 
-    Relative paths are taken from the CSV's folder; a bare name that is no file there stands for
-    every file of that name.
+    Paths are relative to the CSV's folder. A bare name that is not a file there stands for every
+    file of that name.
     """
     try:
         text = untrusted.read_text(path, untrusted.MAX_ANNOTATIONS)
         reader = csv.DictReader(io.StringIO(text, newline=""))
         header = list(reader.fieldnames or ())
         if not {"path", "tags"} <= set(header):
-            found = ", ".join(f"{name!r:.60}" for name in header[:10]) or "nothing"
+            names = ", ".join(f"{name!r:.60}" for name in header[:10]) or "nothing"
             raise UsageError(
-                f"{path}: expected the columns path and tags in the first line, found {found}"
+                f"{path}: expected the columns path and tags in the first line, got {names}"
             )
         tags: dict[str, tuple[str, ...]] = {}
         for row in reader:
             name = (row["path"] or "").strip()
             target = path.parent / name
             key = os.path.abspath(target) if "/" in name or target.exists() else name
-            given = (tag.strip() for tag in (row["tags"] or "").split(";"))
-            tags[key] = tuple(dict.fromkeys(tag for tag in given if tag))
+            names_of_tags = (tag.strip() for tag in (row["tags"] or "").split(";"))
+            tags[key] = tuple(dict.fromkeys(tag for tag in names_of_tags if tag))
         return tags
     except (OSError, ValueError, csv.Error) as error:
-        raise UsageError(f"{path}: cannot be read as a CSV file: {cause_of(error)}") from error
+        raise UsageError(f"{path}: cannot read it as a CSV file: {cause_of(error)}") from error
 
 
 def tags_of(path: str, tags: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
-    """None where the CSV does not speak of the file."""
+    """Tags of a file; None if the CSV does not list it."""
     return tags.get(path, tags.get(os.path.basename(path)))
 
 
 def unused_tags(paths: Sequence[str], tags: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Names in the CSV that stand for none of these files: misspelt, or not in these folders."""
-    known = {*paths, *map(os.path.basename, paths)}
-    return tuple(name for name in tags if name not in known)
+    """Names in the CSV that match none of these files."""
+    names = {*paths, *map(os.path.basename, paths)}
+    return tuple(name for name in tags if name not in names)

@@ -1,8 +1,8 @@
-"""Which bank of sentences levels the clips of a store, and how one is made.
+"""Hubness bank of a store: which one to use, and how to make one.
 
-A clip that is near to every sentence answers every question. What it owes to that is taken off its
-scores, measured by sentences that are fixed when it is indexed (``scoring.hubness`` has the
-arithmetic, ``search.store.hub_bank`` what is kept).
+Some clips are close to every text and would match every query. Their scores are lowered by a
+hubness offset, computed from a fixed bank of texts when they are indexed (``scoring.hubness`` has
+the arithmetic, ``search.store.hub_bank`` the stored form).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import StoreError, UsageError, cause_of
+from eaglenet.core.errors import StoreError, UsageError, cause_of, shell_quote
 from eaglenet.methods.base import Method
 from eaglenet.models.head import head_folder, with_head
 from eaglenet.scoring.hubness import TEMPERATURE
-from eaglenet.search.query import clean_query, encode_sentences
+from eaglenet.search.query import clean_text
 from eaglenet.search.store.hub_bank import HubBank
 from eaglenet.search.store.publishing import missing_clips
 
@@ -28,100 +28,100 @@ if TYPE_CHECKING:
     from eaglenet.search.store.tables import ClipStore
 
 OWN, OFF = "own", "off"
-MOST_SENTENCES = 16_384
-AT_ONCE = 256
-Choice = str | Sequence[str] | None
-"""``own``: the model's bank; ``off``; a file of sentences; sentences; None: a store keeps what it
-has, and a new one takes the model's own bank where there is one."""
+MAX_TEXTS = 16_384
+BATCH_TEXTS = 256
+BankChoice = str | Sequence[str] | None
+"""``own`` (the model's bank), ``off``, a file of texts, or texts. None: a store keeps its bank, and
+a new one takes the model's if there is one."""
 
 
-def read_hubness_texts(choice: Choice) -> tuple[str, ...]:
-    """The sentences of a file, one a line, or those given; none for ``own`` and ``off``."""
+def read_hubness_texts(choice: BankChoice) -> tuple[str, ...]:
+    """Texts of a file or sequence; none for ``own`` and ``off``."""
     if choice is None or choice in (OWN, OFF):
         return ()
     if isinstance(choice, str):
-        return read_file(choice, "own, off, or ")
-    return _checked(choice)
+        return read_text_file(choice, "own, off, or ")
+    return _unique_texts(choice)
 
 
-def read_file(path: str, else_give: str = "") -> tuple[str, ...]:
-    """Sentences, one a line, without doubles."""
+def read_text_file(path: str, alternatives: str = "") -> tuple[str, ...]:
+    """Read unique texts, one per line; ``alternatives`` is for the error message."""
     try:
         text = untrusted.read_text(Path(path).expanduser())
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path}: cannot be read ({cause_of(error)}); give {else_give}a file of sentences, one "
-            "a line"
+            f"{path}: cannot read it ({cause_of(error)}); use {alternatives}a file with one text "
+            "per line"
         ) from error
-    return _checked(text.splitlines())
+    return _unique_texts(text.splitlines())
 
 
-def _checked(lines: Sequence[str]) -> tuple[str, ...]:
-    sentences = tuple(dict.fromkeys(clean_query(line) for line in lines if line.strip()))
-    if not 1 <= len(sentences) <= MOST_SENTENCES:
+def _unique_texts(lines: Sequence[str]) -> tuple[str, ...]:
+    texts = tuple(dict.fromkeys(clean_text(line) for line in lines if line.strip()))
+    if not 1 <= len(texts) <= MAX_TEXTS:
         raise UsageError(
-            f"a bank of {len(sentences)} sentences; give 1 to {MOST_SENTENCES}, some hundreds of "
-            "the kind that people will ask"
+            f"a hubness bank of {len(texts)} texts; use 1 to {MAX_TEXTS}, best some hundreds like "
+            "the queries that people will type"
         )
-    return sentences
+    return texts
 
 
-def choose_hubness_bank(choice: Choice, method: Method, model: str) -> HubBank | None:
-    """The bank that was chosen, with the vectors of this model; None: no bank."""
+def choose_hubness_bank(choice: BankChoice, method: Method, model: str) -> HubBank | None:
+    """The chosen bank, encoded with this model; None: no bank."""
     if choice is None or choice == OWN:
         bank = model_hubness_bank(method, model)
         if bank is None and choice == OWN:
             raise UsageError(
-                f"--hubness own: {model} has no bank of sentences of its own; give a file of "
-                "sentences, one a line, or off"
+                f"--hubness own: {model} has no hubness bank; use a file with one text per line, "
+                "or off"
             )
         return bank
-    sentences = read_hubness_texts(choice)
-    return encode_hubness_bank(sentences, method) if sentences else None
+    texts = read_hubness_texts(choice)
+    return encode_hubness_bank(texts, method) if texts else None
 
 
 @torch.no_grad()
 def model_hubness_bank(method: Method, model: str) -> HubBank | None:
-    """The bank that a model, or the head beside it, was saved with."""
-    place = head_folder(model)
-    if place is not None:
-        # On a copy that shares the weights: a head may change what towers do, a store may not.
+    """Bank that was saved with a model, or with the head beside it."""
+    folder = head_folder(model)
+    if folder is not None:
+        # On a copy that shares the weights: a head may change the towers, the store may not.
         shared = (*method.parameters(), *method.buffers(), method.tokenizer)
-        method = with_head(copy.deepcopy(method, {id(each): each for each in shared}), place)
-    found = method.level_bank
-    if found is None:
+        method = with_head(copy.deepcopy(method, {id(each): each for each in shared}), folder)
+    level_bank = method.level_bank
+    if level_bank is None:
         return None
-    bank, scale = found
+    bank, scale = level_bank
     vectors = bank.held().to("cpu", torch.float32).numpy()
     return HubBank("of the model's own", vectors, bank.weight, float(scale))
 
 
 @torch.no_grad()
-def encode_hubness_bank(sentences: Sequence[str], method: Method) -> HubBank:
-    """With the weight and temperature of ``eaglenet evaluate --hubness``."""
-    parts = [
-        method.coarse_vectors(encode_sentences(method, sentences[start : start + AT_ONCE]))
-        for start in range(0, len(sentences), AT_ONCE)
+def encode_hubness_bank(texts: Sequence[str], method: Method) -> HubBank:
+    """Encode texts as a bank, with the weight and temperature of ``evaluate --hubness``."""
+    batches = [
+        method.coarse_vectors(method.encode_text(texts[start : start + BATCH_TEXTS]))
+        for start in range(0, len(texts), BATCH_TEXTS)
     ]
-    vectors = torch.cat(parts).to("cpu", torch.float32).numpy()
-    return HubBank("given", vectors, 1.0, TEMPERATURE, tuple(sentences))
+    vectors = torch.cat(batches).to("cpu", torch.float32).numpy()
+    return HubBank("given", vectors, 1.0, TEMPERATURE, tuple(texts))
 
 
 def set_hubness_bank(store: Store, tables: ClipStore, bank: HubBank | None) -> Store:
-    """The store with this bank from its next publication on, all of its clips included."""
+    """The store with this bank, which its next publication applies to all clips."""
     if (None if bank is None else bank.note) == store.manifest.hubness:
-        return store if _is_whole(store) else store.with_bank(bank)
+        return store if _is_bank_readable(store) else store.with_bank(bank)
     if store.is_searched and missing_clips(tables):
-        # Everything is derived anew, and clips that the tables lost would be gone.
+        # Publishing starts from the tables, so clips missing there would be lost.
         raise StoreError(
             f"the tables of {store.location} lack clips that can be searched; encode them again "
-            "first, without --hubness"
+            f"first, without --hubness: eaglenet index FOLDER --store {shell_quote(store.location)}"
         )
     return store.with_bank(bank)
 
 
-def _is_whole(store: Store) -> bool:
-    """Whether its bank can be read; one that was lost comes back when it is named again."""
+def _is_bank_readable(store: Store) -> bool:
+    """Whether the bank can be read; a lost one is written again when it is chosen again."""
     try:
         store.bank()
     except StoreError:

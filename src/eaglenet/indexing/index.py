@@ -1,22 +1,20 @@
-"""Index videos: find what changed, decode ahead in workers, encode in batches, commit often."""
+"""Index videos: find what changed, decode ahead in workers, encode in batches, commit often.
+
+A run without new files neither loads a model nor imports torch.
+"""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hardware import AUTO, Precision, choose_precision, require_device
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress
-from eaglenet.encoders import int8 as int8_products
-from eaglenet.encoders.base import TowerEncoder
 from eaglenet.indexing.commit import Commit
 from eaglenet.indexing.decoding import check_splitting, with_shared_frames
 from eaglenet.indexing.executor import (
@@ -27,70 +25,27 @@ from eaglenet.indexing.executor import (
     supports_int8,
 )
 from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_of
-from eaglenet.indexing.files import CandidateFile, find_videos
-from eaglenet.indexing.hubness import choose_hubness_bank, read_hubness_texts, set_hubness_bank
+from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
+from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
+from eaglenet.indexing.recognition import (
+    OnScreenTextRecognizer,
+    RecognitionRun,
+    Recognizer,
+    SpeechRecognizer,
+)
 from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.indexing.run import IndexOptions, IndexRun, Tally
-from eaglenet.indexing.transcripts import OnScreenTextRecognizer, Recognizer, RecognitionRun, SpeechRecognizer, TranscriptRun
-from eaglenet.methods.base import Method
-from eaglenet.search.model import describe, load_model, model_of, put_on, refuse_other_model
+from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.search.store.base import kind_of, open_store
+from eaglenet.search.store.manifest import Manifest
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel
 from eaglenet.video.containers import looks_like_video
 
-# The precision that an index run encodes in, and the model made for it.
-
-logger = logging.getLogger(__name__)
-
-MUCH_WORK = 2 * 2**20
-"""Bytes of video from which ``auto`` takes int8: preparing it costs as much as about 40 frames of
-`small` save, or 20 of a ViT-B/16; 2 MiB are some ten seconds of a camera's film, more of others."""
-
-
-def prepare_for_precision(
-    method: Method,
-    wanted: str,
-    files: Sequence[CandidateFile],
-    others_take_int8: Callable[[], bool] = lambda: True,
-) -> tuple[Method, Precision]:
-    """The model to encode these files with, and in what.
-
-    ``auto``: bf16 where the machine multiplies it, else int8 where it does and that pays: much to
-    encode, onnxruntime installed, frames of the model as good (a cosine of 0.999 and more with
-    those in fp32, tried on pictures now), else fp32. ``others_take_int8`` asks the machines that
-    encode in the place of this one, only where their answer decides.
-    """
-    precision = choose_precision(method.device, wanted)
-    if precision != "int8":
-        return method, precision
-    if wanted != AUTO:
-        return to_int8(method), "int8"
-    if sum(file.size for file in files) < MUCH_WORK or not int8_products.is_installed():
-        return method, "fp32"
-    if not others_take_int8():
-        logger.info("encoding in fp32: not all machines that encode are known to be fast in int8")
-        return method, "fp32"
-    try:
-        return to_int8(method), "int8"
-    except UsageError as reason:
-        logger.info("encoding in fp32: %s", reason)
-        return method, "fp32"
-
-
-def to_int8(method: Method) -> Method:
-    """A copy of a model whose image tower multiplies int8; the text tower is shared."""
-    encoder = method.encoder
-    if not isinstance(encoder, TowerEncoder):
-        raise UsageError(
-            f"int8 products are for models with an image tower, and {method.name} on "
-            f"{encoder.family} has none; encode with --precision fp32"
-        )
-    vision = int8_products.int8_tower(encoder.vision, encoder.image_size)
-    twin = copy.deepcopy(method, {id(encoder.text): encoder.text, id(encoder.vision): vision})
-    return twin.eval()
-
+if TYPE_CHECKING:
+    from eaglenet.methods.base import Method
+    from eaglenet.search.store.hub_bank import HubBank
 
 __all__ = ["IndexOptions", "index", "index_videos"]
 
@@ -101,19 +56,19 @@ def index(
     model: str | Path | None = None,
     **options: Any,
 ) -> IndexReport:
-    """Bring a store up to date with a folder of videos, or several folders and files.
+    """Bring a store up to date with a folder of videos, or with several folders and files.
 
-    ``store`` None: that of ``EAGLENET_STORE``, or the one in the user's data folder. ``model``
-    None: that of the store, or ``small`` for a new one. ``options`` are those of
-    :class:`IndexOptions` by name: ``device="cuda"``, ``drop_missing=True``.
+    ``store`` defaults to ``EAGLENET_STORE``, or to the store in the user's data folder. ``model``
+    defaults to the store's own, and to ``small`` for a new store. ``options`` are the fields of
+    :class:`IndexOptions`, such as ``device="cuda"`` or ``drop_missing=True``.
     """
     paths = [videos] if isinstance(videos, str | Path) else videos
-    known = [spec.name for spec in dataclasses.fields(IndexOptions)]
+    names = [spec.name for spec in dataclasses.fields(IndexOptions)]
     for name in options:
-        if name not in known:
-            raise UsageError(f"index has no option {name!r}; it has {', '.join(known)}")
-    chosen = None if model is None else str(model)
-    return index_videos(paths, store or default_store(), chosen, options=IndexOptions(**options))
+        if name not in names:
+            raise UsageError(f"index has no option {name!r}; it has {', '.join(names)}")
+    model = None if model is None else str(model)
+    return index_videos(paths, store or default_store(), model, options=IndexOptions(**options))
 
 
 def index_videos(
@@ -130,104 +85,213 @@ def index_videos(
 ) -> IndexReport:
     """Bring a store up to date with the videos under ``paths``, and those listed in ``files``.
 
-    Both may be addresses of object storage.
-
-    ``model`` None: that of the store, or ``small`` for a new one.
-    ``method`` spares loading ``model``, whose name is still written down for those who search.
-    ``on_progress`` is told of encoding, ``on_transcripts`` of reading text and hearing speech.
+    Both may be URLs of object storage. ``method`` is a loaded ``model``. ``on_progress`` reports
+    encoding, ``on_transcripts`` the recognition of speech and on-screen text.
     """
     options = options or IndexOptions()
     make_executor = check_request(paths, store, options)
-    roots = [absolute_location(path) for path in paths]
-    found = _find(roots, files, store, options.exclude)
-    readers: list[Recognizer] = [OnScreenTextRecognizer(OcrModel())] if options.read_text else []
+    roots = [absolute_location(path) for path in (*paths, *parents_of(files))]
+    candidates = _find_files(paths, files, store, options)
+    source = _ModelSource(store, model, options, method)
+    manifest, bank = source.manifest(roots)
+    recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
     if options.listen is not None:
-        readers.append(SpeechRecognizer(SpeechModel(options.listen, options.device)))
-    model = model if model is not None else model_of(store)
-    is_given = method is not None
-    if not is_given:
-        refuse_other_model(store, model)
-    method = method if method is not None else load_model(model)
-    method.eval()
-    if options.device != AUTO or not is_given:
-        put_on(method, options.device)
-    choose_precision(method.device, options.precision)
-    spec = dataclasses.replace(method.frame_spec, fast=options.fast)
-    all_roots = [*roots, *parents_of(files)]
-    splitting = with_shared_frames(options.splitting, spec)
-    wanted = describe(method, model, spec, splitting, all_roots, prepare=options.prepare)
-    bank = choose_hubness_bank(options.hubness, method, model)
-    with kind_of(store).create(str(store), wanted) as opened:
+        recognizers.append(SpeechRecognizer(options.listen, options.device))
+    precision = "fp32"
+    with kind_of(store).create(str(store), manifest) as opened:
         tables = opened.tables()
         if options.hubness is not None or not opened.is_searched:
+            from eaglenet.indexing.hubness import set_hubness_bank
+
             opened = set_hubness_bank(opened, tables, bank)
         if not opened.is_searched:
             opened.publish(tables)
-        words = TranscriptRun(tables, retry=options.retry, subtitles=options.subtitles)
+        folders = (
+            None
+            if options.follow_links
+            else real_folders([root for root in roots if not is_object_url(root)])
+        )
+        transcripts = TranscriptRun(
+            tables, retry=options.retry, subtitles=options.subtitles, folders=folders
+        )
         ledger, commit = Ledger(tables, tags or {}), Commit(opened, tables)
-        run = IndexRun(ledger, commit, Tally(), words, on_progress)
-        todo = run.todo(found, retry=options.retry)
-        others = partial(supports_int8, make_executor, options.cluster)
-        method, precision = prepare_for_precision(method, options.precision, todo, others)
-        setting = ExecutorSettings(
-            method,
-            opened.manifest,
-            todo,
-            options.workers,
-            options.limits,
-            precision,
-            options.cluster,
-        )
-        run.encode(todo, make_executor(setting))
+        run = IndexRun(ledger, commit, Tally(), transcripts, on_progress)
+        todo = run.todo(candidates, retry=options.retry)
+        if todo:
+            from eaglenet.indexing.encoding import prepare_for_precision
+
+            for recognizer in recognizers:
+                recognizer.load()  # Now, so that a wrong name does not end a long run.
+            source.require_same(opened.manifest, roots)
+            encoder, precision = prepare_for_precision(
+                source.method,
+                options.precision,
+                todo,
+                lambda: supports_int8(make_executor, options.cluster),
+            )
+            settings = ExecutorSettings(
+                encoder,
+                opened.manifest,
+                todo,
+                options.workers,
+                options.limits,
+                precision,
+                options.cluster,
+            )
+            run.encode(todo, make_executor(settings))
+        else:
+            run.write()
         workers = num_workers(todo, options.workers)
-        # Words are read beside files of this machine alone.
-        done = [file for file in run.done(found) if not is_object_url(file.path)]
-        heard = None if options.transcripts_from is None else open_store(options.transcripts_from).words()
-        if heard is not None:
-            words.adopt(heard, {file.content for file in run.done(found)})
-        words.read_subtitles(done, workers, options.limits)
-        for reader in readers:
-            RecognitionRun(words, reader, options.limits, on_transcripts).run(done, workers)
-        report = run.finish(
-            found, all_roots, drop_missing=options.drop_missing, exclude=options.exclude
-        )
-    report = dataclasses.replace(
-        report, problems=(*report.problems, *words.all_problems()), lines=words.added
+        stored = run.stored_rows(candidates)
+        if options.transcripts_from is not None:
+            other = open_store(options.transcripts_from).words()
+            if other is not None:
+                transcripts.copy_from(other, {row.content for row in stored})
+        # Transcripts are read from local files only.
+        local = [row for row in stored if not is_object_url(row.path)]
+        transcripts.read_subtitles(local, workers, options.limits)
+        for recognizer in recognizers:
+            RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
+                local, workers
+            )
+        report = run.finish(candidates, roots, options)
+    return dataclasses.replace(
+        report,
+        problems=(*report.problems, *transcripts.all_problems()),
+        transcript_lines=transcripts.num_added,
+        device=str(source.method.device) if todo else report.device,
+        precision=precision,
     )
-    return dataclasses.replace(report, device=str(method.device), precision=precision)
+
+
+class _ModelSource:
+    """The model of a run, loaded when it is first needed."""
+
+    def __init__(
+        self,
+        store: str | Path,
+        model: str | None,
+        options: IndexOptions,
+        method: Method | None,
+    ) -> None:
+        self.store = store
+        self.options = options
+        self._model = model
+        self._method = method
+
+    @cached_property
+    def name(self) -> str:
+        from eaglenet.search.model import model_for_store
+
+        return self._model if self._model is not None else model_for_store(self.store)
+
+    @cached_property
+    def method(self) -> Method:
+        from eaglenet.core.hardware import choose_precision
+        from eaglenet.search.model import load_model, move_to_device, refuse_other_model
+
+        method = self._method
+        if method is None:
+            refuse_other_model(self.store, self.name)
+            method = load_model(self.name)
+        method.eval()
+        if self.options.device != "auto" or self._method is None:
+            move_to_device(method, self.options.device)
+        choose_precision(method.device, self.options.precision)
+        return method
+
+    def manifest(self, roots: Sequence[str]) -> tuple[Manifest, HubBank | None]:
+        """Manifest and hubness bank to open the store with.
+
+        A store that was made with the same settings is opened with its own manifest; whether the
+        model still is the same matters only once there is something to encode.
+        """
+        stored = self._stored_manifest()
+        if stored is not None:
+            return dataclasses.replace(stored, roots=tuple(roots)), None
+        from eaglenet.indexing.hubness import choose_hubness_bank
+
+        manifest = self._make_manifest(roots)
+        return manifest, choose_hubness_bank(self.options.hubness, self.method, self.name)
+
+    def require_same(self, manifest: Manifest, roots: Sequence[str]) -> None:
+        """Raise an error if the model is not the one that the store was made with."""
+        manifest.require_same(self._make_manifest(roots), str(self.store))
+
+    def _make_manifest(self, roots: Sequence[str]) -> Manifest:
+        from eaglenet.search.model import make_manifest
+
+        spec = dataclasses.replace(self.method.frame_spec, fast=self.options.fast)
+        splitting = with_shared_frames(self.options.splitting, spec)
+        return make_manifest(
+            self.method, self.name, spec, splitting, roots, prepare=self.options.prepare
+        )
+
+    def _stored_manifest(self) -> Manifest | None:
+        """Manifest of a store with the settings of this run; None if the model must be loaded."""
+        kind = kind_of(self.store)
+        if self._method is not None or self.options.hubness is not None:
+            return None
+        if not kind.exists(str(self.store)):
+            return None
+        opened = kind.open(str(self.store))
+        manifest = opened.manifest
+        splitting = dataclasses.replace(
+            self.options.splitting, frame_step=manifest.splitting.frame_step
+        )
+        is_same = (
+            opened.is_searched
+            and self._model in (None, manifest.model)
+            and splitting == manifest.splitting
+            and self.options.fast == manifest.frame_spec.fast
+        )
+        return manifest if is_same else None
 
 
 def check_request(
     paths: Sequence[str | Path], store: str | Path, options: IndexOptions
 ) -> ExecutorFactory:
-    """Refuse what cannot work before anything is loaded, which takes seconds; gives the executor.
+    """Raise an error for a request that cannot work, before anything is loaded.
 
-    A path, a device, a precision, an executor or an extra that is not there; a place where no
-    store can be.
+    Checks paths, patterns, device, precision, extras, and whether a store can be made.
     """
     check_splitting(options.splitting)
     for root in map(absolute_location, paths):
         if not is_object_url(root) and not Path(root).exists():
             raise UsageError(f"{root}: no such file or folder")
-    require_device(options.device)
-    choose_precision("cpu", options.precision)  # whether it goes with the device is asked later
-    read_hubness_texts(options.hubness)
+    Exclusions(".", options.exclude)
+    if options.device != "auto" or options.precision != "auto":
+        from eaglenet.core.hardware import choose_precision, require_device
+
+        require_device(options.device)
+        choose_precision("cpu", options.precision)
+    if options.hubness is not None:
+        from eaglenet.indexing.hubness import read_hubness_texts
+
+        read_hubness_texts(options.hubness)
     if options.read_text:
         OcrModel.require()
     if options.listen is not None:
         SpeechModel.require()
     make_executor = find_executor(options.executor)
-    kind_of(store).require_room(str(store))  # last: a bucket is asked over the network
+    kind_of(store).require_room(str(store))  # Last: it may need the network.
     return make_executor
 
 
-def _find(
-    roots: Sequence[str], files: Sequence[str], store: str | Path, exclude: Sequence[str]
+def _find_files(
+    paths: Sequence[str | Path], listed: Sequence[str], store: str | Path, options: IndexOptions
 ) -> list[CandidateFile]:
-    """What to index, each path once."""
-    folders = [Path(root) for root in roots if not is_object_url(root)]
-    leave_out = Path(store).expanduser()
-    found = list(find_videos(folders, looks_like_video, leave_out=leave_out, exclude=exclude))
+    """Candidate files, each path once."""
+    roots = [absolute_location(path) for path in paths]
+    files = list(
+        find_videos(
+            [Path(root) for root in roots if not is_object_url(root)],
+            looks_like_video,
+            skip_folder=Path(store).expanduser(),
+            exclude=options.exclude,
+            follow_links=options.follow_links,
+        )
+    )
     for root in roots:
-        found += find_objects(root) if is_object_url(root) else ()
-    return list({file.path: file for file in (*found, *find_listed_files(files))}.values())
+        files += find_objects(root) if is_object_url(root) else ()
+    return list({file.path: file for file in (*files, *find_listed_files(listed))}.values())

@@ -1,4 +1,4 @@
-"""Look at files before they are decoded, a few ahead of need."""
+"""Inspection: hash, probe and split files before their clips are decoded."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.indexing.decoding import Window, split_windows
-from eaglenet.indexing.fetching import local_path, current_version
-from eaglenet.indexing.files import CHANGED, FileVersion, CandidateFile, content_hash
+from eaglenet.indexing.fetching import current_version, local_path
+from eaglenet.indexing.files import CHANGED, CandidateFile, FileVersion, content_hash
 from eaglenet.search.store.splitting import Splitting
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import read_embedded_subtitles
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Success, Failure, map_ahead
+from eaglenet.video.pool import Budget, Failure, Success, map_ahead
 
 LOOK_AHEAD = 6
-HASHED_A_SECOND = 2 * 2**20
-"""Bytes; slower disks than any."""
+HASH_BYTES_PER_SECOND = 2 * 2**20
+"""Lower bound for the speed of a disk, for the time budget."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A file's content hash, size and clips; ``problem`` where it cannot be used."""
+    """Content hash, size and clips of a file; ``problem`` says why it cannot be used."""
 
     file: CandidateFile
     content: str = ""
@@ -35,33 +35,33 @@ class Inspection:
     problem: str = ""
     is_cut_short: bool = False
     is_temporary: bool = False
-    """Whether the problem is of the moment (no permission, a disk that fails), not of the file."""
+    """Whether the problem may pass (permissions, a failing disk); then the next run tries again."""
     is_video: bool = True
     version: FileVersion | None = None
     subtitles: EmbeddedSubtitles | None = None
-    """Those inside the file; None where they were not looked for."""
+    """Subtitles inside the file; None if they were not read."""
 
 
 @dataclass(frozen=True)
 class EmbeddedSubtitles:
-    """The lines of a file's own subtitles; ``problem`` where they could not be read."""
+    """Lines of the subtitles inside a file; ``problem`` says why they could not be read."""
 
     lines: tuple[TranscriptLine, ...] = ()
     problem: str = ""
 
 
 def embedded_subtitles(path: str) -> EmbeddedSubtitles:
-    """Subtitles that cannot be read do not keep a video out of the store."""
+    """Read the subtitles inside a file; unreadable ones do not keep a video out of the store."""
     try:
         return EmbeddedSubtitles(tuple(read_embedded_subtitles(path)))
     except VideoDecodeError:
-        return EmbeddedSubtitles()  # Shown all the same, so it is no container: nothing is inside.
+        return EmbeddedSubtitles()  # An image, not a container.
     except (OSError, ValueError) as error:
-        return EmbeddedSubtitles(problem=f"its subtitles: {error}")
+        return EmbeddedSubtitles(problem=f"embedded subtitles: {error}")
 
 
 def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) -> Inspection:
-    """Hash, probe and split one file; content in ``known`` is only hashed."""
+    """Hash, probe and split one file; a content in ``known`` is only hashed."""
     from eaglenet.video.decoding import is_video, probe
 
     if file.problem:
@@ -105,27 +105,29 @@ def inspect_ahead(
     workers: int = 0,
     limits: Limits | None = None,
 ) -> Iterator[Inspection]:
-    """:func:`inspect` in order; in a process with ``limits``, unless there are no ``workers``.
+    """Inspect files in order, in one process with ``limits``, or here if ``workers`` is 0.
 
     One process is enough: hashing and probing wait for the disk.
     """
     work = partial(inspect, splitting=splitting, known=known)
     budget = inspection_budget(limits or Limits())
     outcomes = map_ahead(work, files, workers=min(workers, 1), prefetch=LOOK_AHEAD, budget=budget)
-    yield from map(inspected, outcomes)
+    yield from map(inspection_of, outcomes)
 
 
 def inspection_budget(limits: Limits) -> Budget[CandidateFile]:
-    """What looking at a file may cost."""
+    """Memory and time for one file."""
     return Budget(
         limits.memory,
         lambda file: file.path,
-        lambda file: limits.time_for(file.size / HASHED_A_SECOND),
+        lambda file: limits.time_for(file.size / HASH_BYTES_PER_SECOND, file.path),
     )
 
 
-def inspected(outcome: Success[CandidateFile, Inspection] | Failure[CandidateFile]) -> Inspection:
-    """What looking at a file gave; a problem where it gave nothing."""
+def inspection_of(
+    outcome: Success[CandidateFile, Inspection] | Failure[CandidateFile],
+) -> Inspection:
+    """Result of a worker; a failed inspection becomes a problem of the file."""
     if isinstance(outcome, Failure):
         return Inspection(outcome.request, problem=outcome.reason)
     return outcome.result

@@ -1,7 +1,7 @@
-"""What is known of each file and content: finished before, begun, hopeless, or new.
+"""State of every file and content during a run: stored, pending, undecodable or new.
 
-The ledger decides and writes nothing: every call that ends a file gives :class:`FileResult` back,
-for the commit to store and the tally to count.
+The ledger decides and writes nothing: every call that settles a file returns a
+:class:`FileResult`, which the commit stores and the tally counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, split_request
-from eaglenet.indexing.files import CandidateFile, tags_of
+from eaglenet.indexing.files import CandidateFile, is_utf8, tags_of
 from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.report import DAMAGED
 from eaglenet.search.store.publishing import missing_clips
@@ -23,240 +23,239 @@ Outcome = Literal["encoded", "alias", "unchanged", "failed"]
 
 @dataclass(frozen=True)
 class FileResult:
-    """What became of a file in this run."""
+    """Outcome of a file in this run."""
 
     row: FileRow
     outcome: Outcome
     is_new: bool = True
-    """Whether the row has to be stored; not so where it is there, or cannot be kept."""
+    """Whether to store the row; False if it is stored already, or cannot be stored."""
 
 
 @dataclass(frozen=True)
 class FileProgress:
-    """The part of an unfinished file whose clips have been tried in this run."""
+    """Encoded part of an unfinished file: bytes in proportion to its clips, seconds of video."""
 
     size: int
-    """Bytes, as a share of the file by clips."""
     seconds: float
-    """Of video."""
 
 
 @dataclass
-class _Work:
-    """A file on its way into the store."""
+class _PendingFile:
+    """A file whose clips are being encoded."""
 
     row: FileRow
     num_clips: int
-    asked: int
-    """Clips to be encoded in this run; others are left from an interrupted one."""
+    num_requested: int
+    """Clips to encode in this run; an interrupted run stored the others."""
     waiting: set[int]
-    """Numbers of the clips that are neither encoded nor given up."""
+    """Numbers of the clips that are neither encoded nor failed."""
     failures: list[str] = field(default_factory=list)
-    unreached: str = ""
-    """Why the file could not be read for now; its clips are asked for again the next time."""
+    temporary_failure: str = ""
+    """Why the file cannot be read for now; the next run tries its clips again."""
     is_cut_short: bool = False
     damage: float = 0.0
-    """Seconds to the farthest frame that stands in for one that did not decode."""
-    others: list[CandidateFile] = field(default_factory=list)
-    """The same content, met again meanwhile."""
+    """Seconds to the farthest frame that replaces one that did not decode."""
+    copies: list[CandidateFile] = field(default_factory=list)
+    """Files with the same content, found while this one is pending."""
 
     @property
     def reason(self) -> str:
-        """What is wrong with a file that is in the store; empty where nothing is."""
+        """What is wrong with a file that is in the store; empty if nothing is."""
         if self.failures:
             return f"{len(self.failures)} of {self.num_clips} clips: {self.failures[0]}"
-        found = []
+        reasons = []
         if self.is_cut_short:
-            found.append(f"cut short, only the first {self.row.duration:.1f} s are in the file")
+            reasons.append(f"cut short, only the first {self.row.duration:.1f} s are in the file")
         if self.damage:
-            found.append(f"frames up to {self.damage:.1f} s away stand in for some that are lost")
-        return DAMAGED + "; ".join(found) if found else ""
+            reasons.append(f"unreadable frames replaced by others up to {self.damage:.1f} s away")
+        return DAMAGED + "; ".join(reasons) if reasons else ""
+
+    @property
+    def progress(self) -> FileProgress:
+        num_tried = self.num_requested - len(self.waiting)
+        return FileProgress(
+            size=round(self.row.size * num_tried / self.num_requested),
+            seconds=self.row.duration * num_tried / self.num_clips,
+        )
 
 
 class Ledger:
-    """The files of one store during one run. ``tags``: what a table says of files by name."""
+    """Files of one store during one run. ``tags`` are those of the tags table, by name."""
 
     def __init__(self, tables: ClipStore, tags: Mapping[str, tuple[str, ...]]) -> None:
         self.tags = tags
-        self.known = {row.path: row for row in tables.files()}
-        """By path, as the tables have it."""
-        self.before = {path: row.content for path, row in self.known.items()}
-        missing = missing_clips(tables)
-        self.whole = {
+        self.rows = {row.path: row for row in tables.files()}
+        """Rows of the store by path."""
+        self._contents_before = {path: row.content for path, row in self.rows.items()}
+        incomplete = missing_clips(tables)
+        self.complete = {
             row.content: row
-            for row in self.known.values()
-            if row.status == "done" and row.content not in missing
+            for row in self.rows.values()
+            if row.status == "done" and row.content not in incomplete
         }
         """Contents whose clips are all stored."""
-        self.stored = _stored(tables)
+        self.stored = _clip_numbers(tables)
         """Numbers of the stored clips of each content."""
-        self.unfinished = {
-            content: self.stored[content] for content in self.stored.keys() - self.whole.keys()
+        self.partial = {
+            content: self.stored[content] for content in self.stored.keys() - self.complete.keys()
         }
-        """Clips that an interrupted run stored of files it did not finish."""
-        self.hopeless: dict[str, str] = {}
-        """Contents of which no clip could be decoded, and why."""
-        self._begun: dict[str, _Work] = {}
+        """Numbers of the clips that an interrupted run stored."""
+        self.undecodable: dict[str, str] = {}
+        """Contents without a single decodable clip, and the reason."""
+        self._pending: dict[str, _PendingFile] = {}
 
     def check_unchanged(self, file: CandidateFile, *, retry: bool) -> FileResult | None:
-        """A file that is as it was, with its tags of today; None where there is work to do."""
-        row = self.known.get(file.path)
+        """Settle a file that has not changed, with its current tags; None if there is work."""
+        row = self.rows.get(file.path)
         if row is None or (row.size, row.modified_ns) != (file.size, file.modified_ns):
             return None
         if row.status == "failed":
             return None if retry else FileResult(row, "failed", is_new=False)
-        if row.content not in self.whole:
-            return None  # Its clips got lost.
+        if row.content not in self.complete:
+            return None  # Its clips were lost.
         if retry and row.reason and not row.reason.startswith(DAMAGED):
-            # Some clips were given up: what is stored of the content stays, the rest is tried.
-            del self.whole[row.content]
-            self.unfinished[row.content] = self.stored[row.content]
+            # Some clips failed: the stored ones stay, the others are tried again.
+            del self.complete[row.content]
+            self.partial[row.content] = self.stored[row.content]
             return None
         tags = tags_of(file.path, self.tags)
         if tags is None or tags == row.tags:
             return FileResult(row, "unchanged", is_new=False)
         return FileResult(dataclasses.replace(row, tags=tags), "unchanged")
 
-    def requests(self, inspected: Iterable[Inspection]) -> Iterator[Inspection | ClipRequest]:
-        """Each file, and after it the clips to decode of it; a content is asked for once.
+    def requests(self, inspections: Iterable[Inspection]) -> Iterator[Inspection | ClipRequest]:
+        """Yield each file, followed by its clips to decode; each content once.
 
-        May run in another thread: changes nothing here.
+        May run in another thread: it changes nothing here.
         """
-        known, asked = frozenset(self.whole), set()
-        for file in inspected:
+        complete, requested = frozenset(self.complete), set()
+        for file in inspections:
             yield file
             content = file.content
-            if file.problem or not file.is_video or content in known or content in asked:
+            if file.problem or not file.is_video or content in complete or content in requested:
                 continue
-            asked.add(content)
-            stored = self.unfinished.get(content, frozenset())
+            requested.add(content)
+            stored = self.partial.get(content, frozenset())
             windows = {n: w for n, w in enumerate(file.windows) if n not in stored}
             yield from split_request(content, file.file.path, windows, file.version, file.duration)
 
-    def begin(self, inspected: Inspection) -> list[FileResult]:
-        """Take a file up, or settle it where nothing of it has to be encoded."""
-        file, content = inspected.file, inspected.content
-        if not inspected.is_video:
+    def begin(self, inspection: Inspection) -> list[FileResult]:
+        """Add a file as pending, or settle it if none of its clips have to be encoded."""
+        file, content = inspection.file, inspection.content
+        if not inspection.is_video:
             return []
-        if inspected.problem:
-            settled = _failed(file, content, inspected.problem)
-            return [
-                dataclasses.replace(settled, is_new=settled.is_new and not inspected.is_temporary)
-            ]
-        if content in self.whole:
-            return [self._alias(file, self.whole[content])]
-        if content in self._begun:
-            self._begun[content].others.append(file)
+        if inspection.problem:
+            result = _failed(file, content, inspection.problem)
+            is_new = result.is_new and not inspection.is_temporary
+            return [dataclasses.replace(result, is_new=is_new)]
+        if content in self.complete:
+            return [self._alias(file, self.complete[content])]
+        if content in self._pending:
+            self._pending[content].copies.append(file)
             return []
-        if content in self.hopeless:
-            return [_failed(file, content, self.hopeless[content])]
+        if content in self.undecodable:
+            return [_failed(file, content, self.undecodable[content])]
         row = FileRow(
             path=file.path,
             size=file.size,
             modified_ns=file.modified_ns,
             content=content,
             status="done",
-            duration=inspected.duration,
-            width=inspected.width,
-            height=inspected.height,
+            duration=inspection.duration,
+            width=inspection.width,
+            height=inspection.height,
             tags=tags_of(file.path, self.tags) or (),
         )
-        numbers = range(len(inspected.windows))
-        waiting = set(numbers) - self.unfinished.get(content, frozenset())
-        work = _Work(row, len(numbers), len(waiting), waiting, is_cut_short=inspected.is_cut_short)
-        self._begun[content] = work
-        return [] if waiting else self._settle(work)
+        numbers = range(len(inspection.windows))
+        waiting = set(numbers) - self.partial.get(content, frozenset())
+        self._pending[content] = pending = _PendingFile(
+            row, len(numbers), len(waiting), waiting, is_cut_short=inspection.is_cut_short
+        )
+        return [] if waiting else self._settle(pending)
 
-    def wanted(self, rows: ClipRows) -> ClipRows:
-        """Of encoded clips those that are waited for: work may be done twice, rows are not."""
-        first = {key: place for place, key in reversed(list(enumerate(rows.keys)))}
-        places = sorted(place for key, place in first.items() if self._is_waited_for(key))
-        return rows if len(places) == len(rows) else rows[places]
+    def select_pending(self, rows: ClipRows) -> ClipRows:
+        """Encoded clips that are still waited for: work may be done twice, rows are not stored."""
+        first = {key: index for index, key in reversed(list(enumerate(rows.keys)))}
+        indices = sorted(index for key, index in first.items() if self._is_waiting(key))
+        return rows if len(indices) == len(rows) else rows[indices]
 
-    def encoded(self, rows: ClipRows) -> list[FileResult]:
-        """Clips of :meth:`wanted` are encoded; gives the files that they complete."""
-        return [settled for key in rows.keys for settled in self._tried(key)]
+    def record_clips(self, rows: ClipRows) -> list[FileResult]:
+        """Record clips of :meth:`select_pending`; returns the files that they complete."""
+        return [result for key in rows.keys for result in self._record(key)]
 
-    def failed(self, failure: ClipFailure) -> list[FileResult]:
-        """A clip was given up."""
-        if not self._is_waited_for(failure.key):
+    def record_failure(self, failure: ClipFailure) -> list[FileResult]:
+        if not self._is_waiting(failure.key):
             return []
-        work = self._begun[failure.key[0]]
+        pending = self._pending[failure.key[0]]
         if failure.is_temporary:
-            work.unreached = failure.reason
-        work.failures.append(failure.reason)
-        return self._tried(failure.key)
+            pending.temporary_failure = failure.reason
+        pending.failures.append(failure.reason)
+        return self._record(failure.key)
 
-    def damaged(self, damage: Damage) -> None:
-        """Frames of a content are lost."""
-        work = self._begun.get(damage.content)
-        if work is not None:
-            work.damage = max(work.damage, damage.seconds)
+    def record_damage(self, damage: Damage) -> None:
+        pending = self._pending.get(damage.content)
+        if pending is not None:
+            pending.damage = max(pending.damage, damage.seconds)
 
-    def begun(self) -> list[FileProgress]:
-        """How far the files are that are not finished."""
-        return [
-            FileProgress(
-                size=round(work.row.size * (work.asked - len(work.waiting)) / work.asked),
-                seconds=work.row.duration * (work.asked - len(work.waiting)) / work.num_clips,
-            )
-            for work in self._begun.values()
-        ]
-
-    def committed(self, rows: Iterable[FileRow]) -> None:
-        """These rows are in the tables now."""
-        self.known.update((row.path, row) for row in rows)
+    def record_commit(self, rows: Iterable[FileRow]) -> None:
+        """Add rows that are stored now."""
+        self.rows.update((row.path, row) for row in rows)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """These rows were removed from the tables."""
+        """Drop rows that were removed from the store."""
         for path in paths:
-            del self.known[path]
+            del self.rows[path]
 
-    def homes(self) -> dict[str, str]:
-        """The path that stands for each content that a file has: the first by name."""
-        home: dict[str, str] = {}
-        for row in sorted(self.known.values(), key=lambda row: row.path):
+    def progress(self) -> list[FileProgress]:
+        """Progress of the pending files."""
+        return [pending.progress for pending in self._pending.values()]
+
+    def content_paths(self) -> dict[str, str]:
+        """First path, by name, of each content in use."""
+        paths: dict[str, str] = {}
+        for row in sorted(self.rows.values(), key=lambda row: row.path):
             if row.status == "done":
-                home.setdefault(row.content, row.path)
-        return home
+                paths.setdefault(row.content, row.path)
+        return paths
 
-    def left(self) -> set[str]:
-        """Contents whose clips were read from a path that shows something else now."""
+    def moved_contents(self) -> set[str]:
+        """Contents that left the path they were read from."""
         return {
             content
-            for path, content in self.before.items()
-            if (now := self.known.get(path)) is None or now.content != content
+            for path, content in self._contents_before.items()
+            if (row := self.rows.get(path)) is None or row.content != content
         }
 
-    def _is_waited_for(self, key: ClipKey) -> bool:
-        work = self._begun.get(key[0])
-        return work is not None and key[1] in work.waiting
+    def _is_waiting(self, key: ClipKey) -> bool:
+        pending = self._pending.get(key[0])
+        return pending is not None and key[1] in pending.waiting
 
-    def _tried(self, key: ClipKey) -> list[FileResult]:
-        work = self._begun[key[0]]
-        work.waiting.discard(key[1])
-        return [] if work.waiting else self._settle(work)
+    def _record(self, key: ClipKey) -> list[FileResult]:
+        pending = self._pending[key[0]]
+        pending.waiting.discard(key[1])
+        return [] if pending.waiting else self._settle(pending)
 
-    def _settle(self, work: _Work) -> list[FileResult]:
-        """All clips of a file have been tried."""
-        content = work.row.content
-        del self._begun[content]
-        good = work.num_clips - len(work.failures)
-        first = CandidateFile(work.row.path, work.row.size, work.row.modified_ns)
-        if work.unreached:
-            # Told and not stored: with a row the next run would take the file for settled.
-            told = [_failed(file, content, work.unreached) for file in (first, *work.others)]
-            return [dataclasses.replace(settled, is_new=False) for settled in told]
-        if not good:
-            reason = self.hopeless[content] = work.failures[0]
-            return [_failed(file, content, reason) for file in (first, *work.others)]
-        row = dataclasses.replace(work.row, num_clips=good, reason=work.reason)
-        self.whole[content] = row
-        return [FileResult(row, "encoded"), *(self._alias(file, row) for file in work.others)]
+    def _settle(self, pending: _PendingFile) -> list[FileResult]:
+        """Settle a file and its copies once all clips have been tried."""
+        content = pending.row.content
+        del self._pending[content]
+        first = CandidateFile(pending.row.path, pending.row.size, pending.row.modified_ns)
+        files = (first, *pending.copies)
+        if pending.temporary_failure:
+            # Reported but not stored: with a row the next run would not try the file again.
+            results = [_failed(file, content, pending.temporary_failure) for file in files]
+            return [dataclasses.replace(result, is_new=False) for result in results]
+        num_good = pending.num_clips - len(pending.failures)
+        if not num_good:
+            reason = self.undecodable[content] = pending.failures[0]
+            return [_failed(file, content, reason) for file in files]
+        row = dataclasses.replace(pending.row, num_clips=num_good, reason=pending.reason)
+        self.complete[content] = row
+        return [FileResult(row, "encoded"), *(self._alias(file, row) for file in pending.copies)]
 
     def _alias(self, file: CandidateFile, same: FileRow) -> FileResult:
-        """The same content under another path, or an unchanged file with a new date."""
-        before = self.known.get(file.path)
+        """Settle a file whose content is stored: a copy, or the same file with a new date."""
+        before = self.rows.get(file.path)
         tags = tags_of(file.path, self.tags)
         if tags is None:
             tags = before.tags if before is not None else ()
@@ -268,23 +267,13 @@ class Ledger:
 
 
 def _failed(file: CandidateFile, content: str, reason: str) -> FileResult:
-    """A file of which nothing can be stored; what is known of it is kept where that is sound."""
+    """Result of a file without clips; a file without a known time is tried again next time."""
     row = FileRow(file.path, file.size, file.modified_ns, content, "failed", reason)
-    # One that could not even be looked at may be a good one; it is tried again the next time.
-    return FileResult(row, "failed", is_new=bool(file.modified_ns) and _is_text(file.path))
+    return FileResult(row, "failed", is_new=bool(file.modified_ns) and is_utf8(file.path))
 
 
-def _is_text(path: str) -> bool:
-    """Whether a name can be stored."""
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _stored(tables: ClipStore) -> dict[str, frozenset[int]]:
+def _clip_numbers(tables: ClipStore) -> dict[str, frozenset[int]]:
     numbers: dict[str, set[int]] = {}
     for content, number in tables.clip_keys():
         numbers.setdefault(content, set()).add(number)
-    return {content: frozenset(found) for content, found in numbers.items()}
+    return {content: frozenset(stored) for content, stored in numbers.items()}

@@ -1,4 +1,4 @@
-"""What an index run tells while it works and when it is over."""
+"""Progress of an index run, and its report."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 @dataclass(frozen=True)
 class IndexProgress:
-    """Counts so far; ``done`` files are safely on disk."""
+    """Counts so far; ``done`` files are committed."""
 
     path: str
-    """Of the file that was just finished; empty where only clips of a longer one were stored."""
+    """File that was just finished; empty if only clips of a longer one were stored."""
     total: int
     done: int
     skipped: int
     hours: float
-    """Of video that is done, the encoded part of unfinished files with it."""
+    """Hours of video encoded, including the encoded part of unfinished files."""
     bytes_total: int
     bytes_done: int
-    """An unfinished file counts by the share of its clips that is encoded."""
+    """An unfinished file counts in proportion to its encoded clips."""
     elapsed: float
     """Seconds."""
     clips: int
-    """Stored in this run, those of unfinished files too."""
+    """Clips stored in this run, including those of unfinished files."""
 
     @property
     def speed(self) -> float:
-        """Seconds of video a second."""
+        """Seconds of video per second."""
         return self.hours * 3600 / self.elapsed if self.elapsed > 0 else 0.0
 
     @property
@@ -43,49 +43,49 @@ OnProgress = Callable[[IndexProgress], None]
 
 @dataclass(frozen=True)
 class FileProblem:
-    """A file that is not, or not wholly, in the store."""
+    """A file that is not, or not completely, in the store."""
 
     path: str
     reason: str
 
 
 DAMAGED = "damaged: "
-"""How the reason begins of a file that is in the store although parts of it cannot be decoded."""
+"""Prefix of the reason for a file that is in the store although parts of it do not decode."""
 
 
 @dataclass(frozen=True)
 class IndexReport:
-    """What an index run did."""
+    """Result of an index run."""
 
     indexed: int
-    """Files encoded now, photographs among them."""
+    """Files encoded in this run, including images."""
     unchanged: int
     aliases: int
     """Files whose content was in the store under another path."""
     dropped: int
     missing: int
-    """Files of the store that are gone from disk and were not dropped."""
+    """Files of the store that no longer exist on disk and were not dropped."""
     clips: int
-    """In the store now."""
+    """Clips in the store now."""
     hours: float
-    """Of video encoded now."""
+    """Hours of video encoded in this run."""
     elapsed: float
     problems: tuple[FileProblem, ...]
     damaged: tuple[FileProblem, ...]
-    """Files that are in the store although parts of them cannot be decoded."""
-    index: str
-    """How the store is searched: ``exact scan`` or ``codes``."""
+    """Files that are in the store although parts of them do not decode."""
     unused_tags: tuple[str, ...] = ()
-    """Names in the table of tags that stand for none of the files that were found."""
-    lines: int = 0
-    """Of words, read now: subtitles, speech, text in frames."""
-    pictures: int = 0
-    """Photographs encoded now."""
+    """Names in the table of tags that match none of the files."""
+    transcript_lines: int = 0
+    """Lines read in this run: subtitles, speech and on-screen text."""
+    images: int = 0
+    """Images encoded in this run."""
     device: str = "cpu"
-    """Where clips were encoded."""
+    """Device used for encoding."""
     precision: str = "fp32"
-    """In which they were."""
+    """Precision used for encoding."""
+    new_files: tuple[str, ...] = ()
+    """Paths of the files encoded in this run."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON takes them."""
+        """Plain values for JSON."""
         return asdict(self)

@@ -9,73 +9,118 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eaglenet.core.hardware import AUTO
-from eaglenet.core.object_storage import absolute_location
+from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
 from eaglenet.indexing.commit import Commit, CommitResult
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.executor import ClipOutcome, ClusterOptions, Executor
 from eaglenet.indexing.fetching import is_missing
-from eaglenet.indexing.files import Exclusions, CandidateFile, unused_tags
+from eaglenet.indexing.files import CandidateFile, leads_out, real_folders, unused_tags
+from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.inspection import Inspection
-from eaglenet.indexing.ledger import FileProgress, Ledger, FileResult
+from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger
 from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
 from eaglenet.indexing.transcripts import TranscriptRun
-from eaglenet.search.shortlist import is_exact
 from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.store.tables import FileRow
 from eaglenet.video.limits import Limits
 
-# Counts of a run: what it tells while it works, and its report.
+PROGRESS_SECONDS = 1.0
+"""Minimum seconds between progress updates, except after commits."""
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """Options of an index run."""
+
+    splitting: Splitting = field(default_factory=Splitting)
+    fast: bool = False
+    """Use the nearest keyframes instead of exact frames."""
+    drop_missing: bool = False
+    """Drop files from the store that were removed from disk or are excluded now."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of files and folders to skip, as in ``.gitignore``."""
+    follow_links: bool = False
+    """Follow links that lead out of the indexed folders, and links to folders."""
+    retry: bool = False
+    """Try unchanged files again that failed before."""
+    prepare: bool = False
+    """For a new store: also keep what the exact scorer computes per clip. Takes six times the disk
+    for an EagleNet; re-ranking takes half the time on a CPU."""
+    workers: int | None = None
+    """Decoding processes; None: depends on the amount of work."""
+    device: str = "auto"
+    """``auto``: a GPU if there is one; a model passed as an object stays where it is."""
+    precision: str = "auto"
+    """``fp32``, ``bf16``, ``int8``, or ``auto``: the fastest good one on this machine."""
+    limits: Limits = field(default_factory=Limits)
+    """Memory and time per file."""
+    executor: str = "local"
+    """Name in ``EXECUTORS``."""
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    """For an executor on other machines."""
+    subtitles: bool = True
+    """Index subtitles inside and beside the files."""
+    read_text: bool = False
+    """Index on-screen text; needs ``eaglenet[ocr]``."""
+    listen: str | None = None
+    """Index speech with this faster-whisper model; needs ``eaglenet[speech]``."""
+    transcripts_from: str | None = None
+    """Another store, from which speech and on-screen text of the same files are copied."""
+    hubness: str | Sequence[str] | None = None
+    """Hubness bank: see ``indexing.hubness.BankChoice``."""
 
 
 class Tally:
-    """Counts files as they are settled, and what of them is safely stored."""
+    """Counts the outcomes of files, and what of them is committed."""
 
     def __init__(self) -> None:
-        self._started = time.monotonic()
+        self._start = time.monotonic()
         self._outcomes: Counter[str] = Counter()
         self._problems: dict[str, str] = {}
         self._damaged: dict[str, str] = {}
+        self._new_files: list[str] = []
         self._seconds = 0.0
-        self._pictures = 0
+        self._images = 0
         self._todo: set[str] = set()
         self._total = self._bytes_total = self._bytes_done = 0
         self._done = self._skipped = self._clips = 0
         self._hours_done = 0.0
         self._uncommitted: dict[str, FileProgress] = {}
-        """Files that are settled and wait for their commit."""
 
     def begin(self, todo: Sequence[CandidateFile]) -> None:
-        """These files have to be looked at."""
+        """Set the files that have to be inspected."""
         self._todo = {file.path for file in todo}
         self._total, self._bytes_total = len(todo), sum(file.size for file in todo)
 
-    def settle(self, settled: FileResult) -> None:
-        """Count a file; what is wrong with it is noted."""
-        row = settled.row
-        self._outcomes[settled.outcome] += 1
+    def settle(self, result: FileResult) -> None:
+        """Count a file, and keep its problem."""
+        row = result.row
+        self._outcomes[result.outcome] += 1
         if row.path in self._todo:
             seconds = row.duration if row.status == "done" else 0.0
             self._uncommitted[row.path] = FileProgress(row.size, seconds)
-        if settled.outcome == "encoded":
+        if result.outcome == "encoded":
+            self._new_files.append(row.path)
             self._seconds += row.duration
-            self._pictures += row.duration == 0
-        if settled.outcome == "failed":
+            self._images += row.duration == 0
+        if result.outcome == "failed":
             self._problems[row.path] = row.reason
         elif row.reason:
-            notes = self._damaged if row.reason.startswith(DAMAGED) else self._problems
-            notes[row.path] = row.reason
+            problems = self._damaged if row.reason.startswith(DAMAGED) else self._problems
+            problems[row.path] = row.reason
 
     def forget(self, paths: Iterable[str]) -> None:
-        """These files were dropped."""
+        """Remove the problems of dropped files."""
         for path in paths:
             self._problems.pop(path, None)
             self._damaged.pop(path, None)
 
-    def commit(self, committed: CommitResult, begun: Sequence[FileProgress] = ()) -> IndexProgress:
-        """Count what is safely stored; gives what there is to tell."""
-        self._clips += committed.clips
-        for row in committed.rows:
+    def commit(
+        self, result: CommitResult, unfinished: Sequence[FileProgress] = ()
+    ) -> IndexProgress:
+        """Count what was committed; returns the progress to report."""
+        self._clips += result.clips
+        for row in result.rows:
             self._uncommitted.pop(row.path, None)
             if row.path in self._todo:
                 self._todo.discard(row.path)
@@ -83,11 +128,11 @@ class Tally:
                 self._done += row.status == "done"
                 self._skipped += row.status == "failed"
                 self._hours_done += row.duration / 3600 if row.status == "done" else 0.0
-        return self.progress(begun, path=committed.rows[-1].path if committed.rows else "")
+        return self.progress(unfinished, path=result.rows[-1].path if result.rows else "")
 
-    def progress(self, begun: Sequence[FileProgress], path: str = "") -> IndexProgress:
-        """How far the run is now; ``begun``: the parts of files that are not finished."""
-        parts = (*self._uncommitted.values(), *begun)
+    def progress(self, unfinished: Sequence[FileProgress], path: str = "") -> IndexProgress:
+        """Progress now, including the encoded part of unfinished files."""
+        parts = (*self._uncommitted.values(), *unfinished)
         return IndexProgress(
             path=path,
             total=self._total,
@@ -96,14 +141,14 @@ class Tally:
             hours=self._hours_done + sum(part.seconds for part in parts) / 3600,
             bytes_total=self._bytes_total,
             bytes_done=self._bytes_done + sum(part.size for part in parts),
-            elapsed=time.monotonic() - self._started,
+            elapsed=time.monotonic() - self._start,
             clips=self._clips,
         )
 
     def report(
-        self, *, dropped: int, missing: int, clips: int, index: str, unused_tags: tuple[str, ...]
+        self, *, dropped: int, missing: int, clips: int, unused_tags: tuple[str, ...]
     ) -> IndexReport:
-        """What the run did; the arguments are what the store holds in the end."""
+        """Report of the run; the arguments describe the store after it."""
         return IndexReport(
             indexed=self._outcomes["encoded"],
             unchanged=self._outcomes["unchanged"],
@@ -112,197 +157,167 @@ class Tally:
             missing=missing,
             clips=clips,
             hours=self._seconds / 3600,
-            elapsed=time.monotonic() - self._started,
+            elapsed=time.monotonic() - self._start,
             problems=tuple(FileProblem(path, reason) for path, reason in self._problems.items()),
             damaged=tuple(FileProblem(path, reason) for path, reason in self._damaged.items()),
-            index=index,
             unused_tags=unused_tags,
-            pictures=self._pictures,
+            images=self._images,
+            new_files=tuple(self._new_files),
         )
 
 
-TOLD_SECONDS = 1.0
-"""Between two words on a long file, whose clips are committed less often."""
-
-
-@dataclass(frozen=True)
-class IndexOptions:
-    """How to index. ``workers`` None: chosen by the amount of work."""
-
-    splitting: Splitting = field(default_factory=Splitting)
-    fast: bool = False
-    drop_missing: bool = False
-    exclude: tuple[str, ...] = ()
-    """Patterns, as of git, of files and folders to leave out."""
-    retry: bool = False
-    """Try files again that failed before and have not changed."""
-    prepare: bool = False
-    """For a new store: keep what the exact scorer computes of a clip alone. Six times the disk
-    for an EagleNet; re-ranking takes half the time on a CPU."""
-    workers: int | None = None
-    device: str = AUTO
-    """``auto``: a GPU where there is one; a model that is handed over stays where it is."""
-    precision: str = AUTO
-    """``fp32``, ``bf16``, ``int8``, or ``auto``: what the machine is fast in (`precision`)."""
-    limits: Limits = field(default_factory=Limits)
-    """What one file may cost."""
-    executor: str = "local"
-    """Who works: a name in ``EXECUTORS``."""
-    cluster: ClusterOptions = field(default_factory=ClusterOptions)
-    """For an executor of many machines."""
-    subtitles: bool = True
-    """Index subtitles inside and beside the files."""
-    read_text: bool = False
-    """Index text in frames; needs ``eaglenet[ocr]``."""
-    listen: str | None = None
-    """Index speech with this model of faster-whisper; needs ``eaglenet[speech]``."""
-    transcripts_from: str | None = None
-    """Another store: what was heard and read in the same files is taken from there."""
-    hubness: str | Sequence[str] | None = None
-    """Sentences that level clips which answer everything: see ``search.hubness.Choice``."""
-
-
 class IndexRun:
-    """Brings one store up to date with files that were found."""
+    """Brings one store up to date with candidate files."""
 
     def __init__(
         self,
         ledger: Ledger,
         commit: Commit,
         tally: Tally,
-        words: TranscriptRun,
+        transcripts: TranscriptRun,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.ledger = ledger
         self.commit = commit
         self.tally = tally
+        self.transcripts = transcripts
         self.on_progress = on_progress
-        self.words = words
-        self._told = time.monotonic()
-        self._inspected: queue.SimpleQueue[Inspection] = queue.SimpleQueue()
+        self._last_progress = time.monotonic()
+        self._inspections: queue.SimpleQueue[Inspection] = queue.SimpleQueue()
 
-    def todo(self, found: Iterable[CandidateFile], *, retry: bool = False) -> list[CandidateFile]:
-        """The files that have to be looked at; all others are settled at once."""
+    def todo(self, files: Iterable[CandidateFile], *, retry: bool = False) -> list[CandidateFile]:
+        """Files that have to be inspected; all others are settled at once."""
         todo = []
-        for file in found:
-            settled = self.ledger.check_unchanged(file, retry=retry)
-            if settled is None:
+        for file in files:
+            result = self.ledger.check_unchanged(file, retry=retry)
+            if result is None:
                 todo.append(file)
             else:
-                self._settle([settled])
+                self._settle([result])
         self.tally.begin(todo)
         return todo
 
     def encode(self, todo: Sequence[CandidateFile], executor: Executor) -> None:
-        """Have the clips of these files encoded, and commit now and then."""
-        if todo:
-            self._tell(self.tally.progress(()))
+        """Encode the clips of these files, and commit now and then."""
+        self._report_progress(self.tally.progress(()))
         try:
-            inspected = executor.inspect(todo, frozenset(self.ledger.whole))
-            for outcome in executor.encode(self._requests(inspected)) if todo else ():
+            inspections = executor.inspect(todo, frozenset(self.ledger.complete))
+            for outcome in executor.encode(self._requests(inspections)):
                 self._begin_inspected()
-                self._take(outcome)
+                self._record(outcome)
                 if self.commit.is_due:
                     self._write()
-                elif time.monotonic() - self._told >= TOLD_SECONDS:
-                    self._tell(self.tally.progress(self.ledger.begun()))
+                elif time.monotonic() - self._last_progress >= PROGRESS_SECONDS:
+                    self._report_progress(self.tally.progress(self.ledger.progress()))
             self._begin_inspected()
         finally:
-            # Also when interrupted: what is encoded is kept, which a next run then skips.
-            self._write()
-            self.words.write()
+            # Also after Ctrl-C: the next run skips what is stored now.
+            self.write()
 
-    def done(self, found: Iterable[CandidateFile]) -> list[FileRow]:
-        """The rows of those of these files that are in the store."""
-        rows = (self.ledger.known.get(file.path) for file in found)
+    def write(self) -> None:
+        """Commit everything that waits."""
+        self._write()
+        self.transcripts.write()
+
+    def stored_rows(self, files: Iterable[CandidateFile]) -> list[FileRow]:
+        """Rows of those files that are in the store."""
+        rows = (self.ledger.rows.get(file.path) for file in files)
         return [row for row in rows if row is not None and row.status == "done"]
 
     def finish(
         self,
-        found: Sequence[CandidateFile],
+        files: Sequence[CandidateFile],
         roots: Sequence[str | Path],
-        *,
-        drop_missing: bool = False,
-        exclude: Sequence[str] = (),
+        options: IndexOptions,
     ) -> IndexReport:
-        """Drop what is gone, clean up, and say what was done."""
-        gone = self._gone(roots, exclude, {file.path for file in found if not file.problem})
-        if drop_missing and gone:
-            self.commit.tables.remove_files(gone)
-            self.ledger.forget(gone)
-            self.tally.forget(gone)
-        homes = self.ledger.homes()
-        self.words.clean_up(homes.keys())
-        clips = self.commit.clean_up(homes, self.ledger.left())
+        """Drop missing files if requested, clean up, and report."""
+        missing = self._missing(roots, options, {file.path for file in files if not file.problem})
+        if options.drop_missing and missing:
+            self.commit.tables.remove_files(missing)
+            self.ledger.forget(missing)
+            self.tally.forget(missing)
+        paths = self.ledger.content_paths()
+        self.transcripts.clean_up(paths.keys())
+        clips = self.commit.clean_up(paths, self.ledger.moved_contents())
         return self.tally.report(
-            dropped=len(gone) if drop_missing else 0,
-            missing=0 if drop_missing else len(gone),
+            dropped=len(missing) if options.drop_missing else 0,
+            missing=0 if options.drop_missing else len(missing),
             clips=clips,
-            index="exact scan" if is_exact(clips, self.commit.store.manifest.dim) else "codes",
-            unused_tags=unused_tags([file.path for file in found], self.ledger.tags),
+            unused_tags=unused_tags([file.path for file in files], self.ledger.tags),
         )
 
-    def _requests(self, inspected: Iterable[Inspection]) -> Iterator[ClipRequest]:
-        """Clips to decode, found file by file while earlier ones are being decoded.
+    def _requests(self, inspections: Iterable[Inspection]) -> Iterator[ClipRequest]:
+        """Clips to decode, file by file while earlier ones are being decoded.
 
-        May run in another thread: it changes nothing, but leaves what was inspected in a queue,
-        always before the requests that depend on it.
+        May run in another thread: it changes nothing, and puts inspections into a queue, always
+        before the requests that depend on them.
         """
-        for item in self.ledger.requests(inspected):
+        for item in self.ledger.requests(inspections):
             if isinstance(item, Inspection):
-                self._inspected.put(item)
+                self._inspections.put(item)
             else:
                 yield item
 
     def _begin_inspected(self) -> None:
-        while not self._inspected.empty():
-            item = self._inspected.get()
-            self._settle(self.ledger.begin(item))
-            self.words.inspected(item)
+        while not self._inspections.empty():
+            inspection = self._inspections.get()
+            self._settle(self.ledger.begin(inspection))
+            self.transcripts.add_inspected(inspection)
 
-    def _take(self, outcome: ClipOutcome) -> None:
-        """Note encoded clips, that one was given up, or that frames are lost."""
+    def _record(self, outcome: ClipOutcome) -> None:
         if isinstance(outcome, Damage):
-            self.ledger.damaged(outcome)
+            self.ledger.record_damage(outcome)
         elif isinstance(outcome, ClipFailure):
-            self._settle(self.ledger.failed(outcome))
+            self._settle(self.ledger.record_failure(outcome))
         else:
-            rows = self.ledger.wanted(outcome)
+            rows = self.ledger.select_pending(outcome)
             self.commit.add_clips(rows)
-            self._settle(self.ledger.encoded(rows))
+            self._settle(self.ledger.record_clips(rows))
 
-    def _settle(self, files: Iterable[FileResult]) -> None:
-        for settled in files:
-            self.tally.settle(settled)
-            if settled.is_new:
-                self.commit.add_row(settled.row)
+    def _settle(self, results: Iterable[FileResult]) -> None:
+        for result in results:
+            self.tally.settle(result)
+            if result.is_new:
+                self.commit.add_row(result.row)
 
     def _write(self) -> None:
         """Commit, and only then report."""
-        committed = self.commit.write()
-        if not committed.rows and not committed.clips:
+        result = self.commit.write()
+        if not result.rows and not result.clips:
             return
-        self.ledger.committed(committed.rows)
-        self._tell(self.tally.commit(committed, self.ledger.begun()))
+        self.ledger.record_commit(result.rows)
+        self._report_progress(self.tally.commit(result, self.ledger.progress()))
 
-    def _tell(self, progress: IndexProgress) -> None:
-        self._told = time.monotonic()
+    def _report_progress(self, progress: IndexProgress) -> None:
+        self._last_progress = time.monotonic()
         if self.on_progress is not None:
             self.on_progress(progress)
 
-    def _gone(
-        self, roots: Sequence[str | Path], exclude: Sequence[str], found: Set[str]
+    def _missing(
+        self, roots: Sequence[str | Path], options: IndexOptions, present: Set[str]
     ) -> list[str]:
-        """Files of the store under these paths that are there no more, or excluded by now.
+        """Files of the store under these roots that are missing, excluded, or links out of them.
 
-        One that this run has found is not looked for again: on object storage each is a request.
+        Files in ``present`` are not looked up again: on object storage each is a request.
         """
-        folders = [Exclusions(Path(root), exclude) for root in roots if Path(root).is_dir()]
-        tops = [absolute_location(root) for root in roots]
+        local_roots = [Path(root) for root in roots if Path(root).is_dir()]
+        exclusions = [Exclusions(root, options.exclude) for root in local_roots]
+        folders = real_folders(local_roots)
+        locations = [absolute_location(root) for root in roots]
+
+        def is_link_out(path: str) -> bool:
+            if options.follow_links or path in locations or is_object_url(path):
+                return False
+            return leads_out(path, folders)
+
         return [
             path
-            for path in self.ledger.known
-            if any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
-            and path not in found
-            and (is_missing(path) or any(excluded.covers(path) for excluded in folders))
+            for path in self.ledger.rows
+            if any(is_inside(path, location) for location in locations)
+            and path not in present
+            and (
+                is_missing(path)
+                or any(excluded.covers(path) for excluded in exclusions)
+                or is_link_out(path)
+            )
         ]

@@ -1,9 +1,8 @@
 """Keep a store up to date with folders while they change.
 
-Folders are looked through now and then, and at once where the system tells of changes. Network
-mounts never tell, so they are only looked through. A mount that went away looks like an empty
-folder: nothing is forgotten while a folder is missing, on another device than it was, or empty
-although it held videos.
+Folders are scanned at intervals, and at once if the system reports a change. Network mounts report
+none, so they are only scanned. An unmounted disk looks like an empty folder: nothing is dropped
+while a folder is missing, on another device than before, or empty although it had videos.
 """
 
 from __future__ import annotations
@@ -16,26 +15,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from eaglenet.core.errors import UsageError
+from eaglenet.core.platform import read_proc
 from eaglenet.indexing.files import find_videos
 from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.report import IndexReport
 from eaglenet.indexing.run import IndexOptions
 from eaglenet.methods.base import Method
-from eaglenet.search.model import load_model, model_of, put_on
+from eaglenet.search.model import load_model, model_for_store, move_to_device
 from eaglenet.video.containers import looks_like_video
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 60.0
-"""Seconds after which what has come to rest is indexed although other files still change."""
-SELDOM = 300.0
-"""Seconds between two looks where the system tells of changes; it may miss some."""
+MAX_DELAY = 60.0
+"""Seconds after which changes are indexed although other files are still changing."""
+MAX_QUIET = 300.0
+"""Seconds between scans if the system reports changes; it may miss some."""
 NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "fuse", "vbox", "drvfs", "ncp")
-"""How the names of file systems begin that do not tell what others change."""
+"""Prefixes of file systems that do not report changes made by other machines."""
 State = dict[str, tuple[int, int]]
-"""Path -> size and time of each file."""
+"""Size and modification time of each file, by path."""
 Wait = Callable[[float], bool]
-"""Waits so many seconds, or less if something changed; False where watching is to end."""
+"""Waits some seconds, or less if something changed; returns False to stop watching."""
 
 
 def watch(
@@ -48,107 +49,112 @@ def watch(
     method: Method | None = None,
     wait: Wait | None = None,
 ) -> Iterator[IndexReport]:
-    """Index now, and then whenever files have changed and come to rest; a report of each run."""
+    """Index now, and again whenever files have changed and settled; yields each report."""
     options = dataclasses.replace(options or IndexOptions(), drop_missing=False)
     roots = [path.expanduser() for path in paths]
-    model = model if model is not None else model_of(store)
+    model = model if model is not None else model_for_store(store)
     if method is None:
-        method = put_on(load_model(model), options.device)
-    wait = wait or waiter(roots, interval)
+        method = move_to_device(load_model(model), options.device)
+    wait = wait or make_waiter(roots, interval)
     guard = MountGuard(roots)
-    done: State | None = None
+    indexed: State | None = None
     before: State | None = None
     changed_at = time.monotonic()
     while True:
-        now = look(roots, store, options.exclude) if guard.is_safe() else None
+        now = scan(roots, store, options) if guard.is_safe() else None
         if now is not None:
-            changed_at = changed_at if now != done else time.monotonic()
-            is_at_rest = now == before or done is None
-            is_late = time.monotonic() - changed_at > PATIENCE
-            if now != done and guard.holds(len(now)) and (is_at_rest or is_late):
-                chosen = dataclasses.replace(options, drop_missing=done is not None)
-                yield index_videos(roots, store, model, options=chosen, method=method)
-                done, changed_at = now, time.monotonic()
+            changed_at = changed_at if now != indexed else time.monotonic()
+            is_settled = now == before or indexed is None
+            is_late = time.monotonic() - changed_at > MAX_DELAY
+            if now != indexed and guard.is_plausible(len(now)) and (is_settled or is_late):
+                run_options = dataclasses.replace(options, drop_missing=indexed is not None)
+                yield index_videos(roots, store, model, options=run_options, method=method)
+                indexed, changed_at = now, time.monotonic()
         before = now
-        # What has just changed is looked at again soon, to see whether it is at rest.
-        if not wait(interval if now == done else min(interval, 2.0)):
+        # After a change, scan again soon to see whether it has settled.
+        if not wait(interval if now == indexed else min(interval, 2.0)):
             return
 
 
-def look(roots: Sequence[Path], store: str | Path, exclude: Sequence[str] = ()) -> State | None:
-    """The files that would be indexed; None where a folder went away meanwhile."""
-    leave_out = Path(store).expanduser()
+def scan(roots: Sequence[Path], store: str | Path, options: IndexOptions) -> State | None:
+    """Files that would be indexed; None if a folder disappeared meanwhile."""
     try:
-        found = find_videos(roots, looks_like_video, leave_out=leave_out, exclude=exclude)
-        return {file.path: (file.size, file.modified_ns) for file in found}
-    except OSError as error:
-        logger.warning("%s; looking again later", error)
+        files = find_videos(
+            roots,
+            looks_like_video,
+            skip_folder=Path(store).expanduser(),
+            exclude=options.exclude,
+            follow_links=options.follow_links,
+        )
+        return {file.path: (file.size, file.modified_ns) for file in files}
+    except (OSError, UsageError) as error:
+        logger.warning("%s; scanning again later", error)
         return None
 
 
 class MountGuard:
-    """Whether folders are what they were when watching began."""
+    """Checks that folders are still the ones that were there at the start."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = roots
         self.devices = [os.stat(root).st_dev for root in roots]
-        self.most = 0
-        self._is_told = False
+        self.max_files = 0
+        self._has_warned = False
 
     def is_safe(self) -> bool:
-        """False while a folder is missing or another file system is in its place."""
+        """False while a folder is missing, or another file system is mounted there."""
         for root, device in zip(self.roots, self.devices, strict=True):
             try:
                 is_same = os.stat(root).st_dev == device
             except OSError:
                 is_same = False
             if not is_same:
-                self._tell(f"{root} is not there, or not what it was")
+                self._warn(f"{root} is missing or on another disk")
                 return False
-        self._is_told = False
+        self._has_warned = False
         return True
 
-    def holds(self, count: int) -> bool:
-        """Whether ``count`` files are believed: none at all, after some, is a mount that went."""
-        self.most = max(self.most, count)
-        if count or not self.most:
+    def is_plausible(self, num_files: int) -> bool:
+        """False if there are no files at all after there were some: probably an unmounted disk."""
+        self.max_files = max(self.max_files, num_files)
+        if num_files or not self.max_files:
             return True
-        self._tell("all videos are gone at once")
+        self._warn("all videos disappeared at once")
         return False
 
-    def _tell(self, what: str) -> None:
-        if not self._is_told:
-            logger.warning("%s; nothing is forgotten, looking again later", what)
-            self._is_told = True
+    def _warn(self, problem: str) -> None:
+        if not self._has_warned:
+            logger.warning("%s; dropping nothing, scanning again later", problem)
+            self._has_warned = True
 
 
-def waiter(roots: Sequence[Path], interval: float) -> Wait:
-    """Wakes at changes where the system tells of them (and ``watchfiles`` is installed)."""
+def make_waiter(roots: Sequence[Path], interval: float) -> Wait:
+    """Return a wait that ends early at changes, if ``watchfiles`` is installed; else a sleep."""
     try:
-        from watchfiles import watch as changes
+        from watchfiles import watch as watch_changes
     except ImportError:
         logger.info("watchfiles is not installed: folders are scanned at intervals")
         return _sleep
     if any(is_network(root) for root in roots):
         return _sleep
-    waking = changes(
+    changes = watch_changes(
         *roots,
         rust_timeout=int(interval * 1000),
         yield_on_timeout=True,
         raise_interrupt=True,
         ignore_permission_denied=True,
     )
-    quiet_since = time.monotonic()
+    last_scan = time.monotonic()
 
     def wait(seconds: float) -> bool:
-        nonlocal quiet_since
+        nonlocal last_scan
         if seconds < interval:
             return _sleep(seconds)
-        # Each turn without news takes ``interval``; now and then a look is due without any.
-        while not next(waking):
-            if time.monotonic() - quiet_since > SELDOM:
+        # Empty after each interval without changes.
+        while not next(changes):
+            if time.monotonic() - last_scan > MAX_QUIET:
                 break
-        quiet_since = time.monotonic()
+        last_scan = time.monotonic()
         return True
 
     return wait
@@ -160,7 +166,7 @@ def _sleep(seconds: float) -> bool:
 
 
 def is_network(path: Path, mounts: str | None = None) -> bool:
-    """Whether a folder is on a file system of another machine; ``mounts``: as /proc/mounts has it.
+    """Whether a folder is on a network file system; ``mounts`` has the format of /proc/mounts.
 
     >>> is_network(Path("/media/films"), "tank:/films /media nfs4 rw 0 0")
     True
@@ -168,10 +174,7 @@ def is_network(path: Path, mounts: str | None = None) -> bool:
     if mounts is None:
         if sys.platform == "darwin":
             return str(path.resolve()).startswith("/Volumes/")
-        try:
-            mounts = Path("/proc/mounts").read_text("utf-8", errors="replace")
-        except OSError:
-            return False
+        mounts = read_proc("mounts") or ""
     here, kind, depth = os.path.realpath(path), "", -1
     for line in mounts.splitlines():
         _, mount, name, *_ = line.split(" ")

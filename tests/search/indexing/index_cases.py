@@ -26,7 +26,7 @@ def run(
 
 def found(videos: Path, method: BagMethod, query: str = "red") -> list[tuple[str, float]]:
     engine = Engine.open(videos.parent / "store", method)
-    hits = engine.search(query, k=100, fold=False)
+    hits = engine.search(query, k=100, keep_duplicates=True)
     return [(Path(hit.path).name, round(hit.score, 3)) for hit in hits]
 
 

@@ -20,7 +20,7 @@ def say_what_is_done(progress: IndexProgress) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    commit.COMMIT_CLIPS, commit.PAUSE = 1, 0.0
+    commit.COMMIT_CLIPS, commit.PAUSE_FACTOR = 1, 0.0
     encoding.BATCH_FRAMES = 1
     options = index.IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
     index.index_videos(

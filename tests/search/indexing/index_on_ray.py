@@ -20,8 +20,8 @@ def say_what_is_done(progress: IndexProgress) -> None:
 
 def main(address: str, folder: str, store: str) -> None:
     """Small shards and commits, so that there is much to interrupt."""
-    commit.COMMIT_CLIPS = ray_executor.CALL_CLIPS = ray_executor.FIRST_CALL = 4
-    commit.PAUSE = 0.0
+    commit.COMMIT_CLIPS = ray_executor.MAX_CALL = ray_executor.FIRST_CALL = 4
+    commit.PAUSE_FACTOR = 0.0
     options = index.IndexOptions(
         splitting=Splitting(3.0, 1.0), workers=2, executor="ray", cluster=ClusterOptions(address)
     )

@@ -19,7 +19,7 @@ from eaglenet.search.store.base import open_store
 
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(damaged_video, "stand in for some that are lost"), (cut_short_video, "cut short, only")],
+    [(damaged_video, "unreadable frames replaced"), (cut_short_video, "cut short, only")],
 )
 def test_damaged_videos_are_indexed_and_noted(
     make: Callable[[Path], Path], words: str, videos: Path, bag: BagMethod

@@ -150,13 +150,13 @@ def test_a_commit_that_took_long_is_not_followed_by_the_next_at_once(
 
     monkeypatch.setattr(commits.time, "monotonic", lambda: now)
     monkeypatch.setattr(commits, "COMMIT_CLIPS", 1)
-    monkeypatch.setattr(commits, "MOST_CLIPS", 3)
+    monkeypatch.setattr(commits, "MAX_CLIPS", 3)
     store = SlowNotebook()
     commit = started(store)
     commit.write()
     commit.add_clips(rows_of(("B", 0)))
     assert not commit.is_due
-    now += 2.0 * commits.PAUSE
+    now += 2.0 * commits.PAUSE_FACTOR
     assert commit.is_due
     now -= 0.5
     assert not commit.is_due

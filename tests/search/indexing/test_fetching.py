@@ -49,7 +49,7 @@ def test_a_list_names_the_files_and_one_that_is_gone_is_told(videos: Path, tmp_p
     assert report.indexed == 2
     assert [Path(problem.path).name for problem in report.problems] == ["gone.mp4"]
     assert open_store(store).manifest.roots == (str(videos),)
-    with pytest.raises(UsageError, match=r"--files .*cannot be read"):
+    with pytest.raises(UsageError, match=r"--files .*cannot read it"):
         read_list(tmp_path / "no list")
 
 
@@ -81,7 +81,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_videos_on_object_storage_give_the_clips_of_the_same_files(
     bucket: str, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "PART", 1000)
+    monkeypatch.setattr(fetching, "CHUNK", 1000)
     folder = ObjectFolder(bucket)
     for path in videos.iterdir():
         folder.write(f"deep/{path.name}", path.read_bytes())
@@ -107,7 +107,7 @@ def test_videos_on_object_storage_give_the_clips_of_the_same_files(
     folder.remove(["deep/two.mp4"])
     again = index_videos([bucket], stores[1], "bag", method=BagMethod(), options=OPTIONS)
     assert (again.unchanged, again.missing) == (2, 1)
-    monkeypatch.setattr(fetching, "KEPT_BYTES", 10)
+    monkeypatch.setattr(fetching, "CACHE_BYTES", 10)
     monkeypatch.setattr(fetching, "IN_USE_SECONDS", 0.0)
     folder.write("deep/three.mp4", (videos / "two.mp4").read_bytes() + b"\x00\x00\x00\x08free")
     index_videos([bucket], stores[1], "bag", method=BagMethod(), options=OPTIONS)

@@ -54,13 +54,13 @@ def kill_after(videos: Path, store: Path, lines: int, delay: float) -> list[str]
 def check_and_continue(videos: Path, store: Path, done: list[str], bag: BagMethod) -> None:
     if done:
         engine = Engine.open(store, bag)
-        shown = {Path(hit.path).name for hit in engine.search("red", k=100, fold=False)}
+        shown = {Path(hit.path).name for hit in engine.search("red", k=100, keep_duplicates=True)}
         assert set(done) <= shown
     options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
     report = index_videos([videos], store, "bag", method=bag, options=options)
     assert report.unchanged >= len(done)
     assert report.clips == NUM_CLIPS
-    hits = Engine.open(store, bag).search("red", k=100, fold=False)
+    hits = Engine.open(store, bag).search("red", k=100, keep_duplicates=True)
     assert len(hits) == len({hit.clip_id for hit in hits}) == NUM_CLIPS
     assert {Path(hit.path).name for hit in hits} == set(NAMES)
 
@@ -89,7 +89,7 @@ def test_writers_killed_at_any_moment_lose_nothing_they_reported(
         if (store / "snapshot" / "current.json").exists():
             shown = {
                 Path(hit.path).name
-                for hit in Engine.open(store, bag).search("red", k=100, fold=False)
+                for hit in Engine.open(store, bag).search("red", k=100, keep_duplicates=True)
             }
             assert done <= shown
     check_and_continue(videos, store, sorted(done), bag)
@@ -116,7 +116,7 @@ def test_a_disk_that_really_fills_up_leaves_a_readable_store(
         (disk / "filler").write_bytes(bytes(free))
         with pytest.raises(StoreError, match="full"):
             index_videos([videos], store, "bag", method=bag, options=options)
-        hits = Engine.open(store, bag).search("red", k=100, fold=False)
+        hits = Engine.open(store, bag).search("red", k=100, keep_duplicates=True)
         assert len(hits) >= 4
         (disk / "filler").unlink()
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)

@@ -8,7 +8,7 @@ import pytest
 from ledger_cases import WINDOWS, FakeTables, done_row, found, inspected, rows_of
 
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
-from eaglenet.indexing.ledger import Ledger, FileResult
+from eaglenet.indexing.ledger import FileResult, Ledger
 from eaglenet.search.store.tables import FileRow
 
 
@@ -27,15 +27,15 @@ def fail_all(book: Ledger, content: str) -> list[FileResult]:
     """No clip of a content decodes."""
     settled = []
     for number in range(len(WINDOWS)):
-        settled += book.failed(ClipFailure((content, number), f"reason {number}"))
+        settled += book.record_failure(ClipFailure((content, number), f"reason {number}"))
     return settled
 
 
 def test_a_file_is_settled_when_all_its_clips_have_been_tried() -> None:
     book = ledger()
     assert book.begin(inspected("/a.mp4", "A")) == []
-    assert book.encoded(rows_of(("A", 0), ("A", 2))) == []
-    (settled,) = book.failed(ClipFailure(("A", 1), "torn"))
+    assert book.record_clips(rows_of(("A", 0), ("A", 2))) == []
+    (settled,) = book.record_failure(ClipFailure(("A", 1), "torn"))
     assert told([settled]) == [("/a.mp4", "encoded", True)]
     assert (settled.row.status, settled.row.num_clips) == ("done", 2)
     assert settled.row.reason == "1 of 3 clips: torn"
@@ -61,7 +61,7 @@ def test_copies_of_a_good_file_are_finished_with_it() -> None:
     book = ledger()
     book.begin(inspected("/a.mp4", "A"))
     book.begin(inspected("/early.mp4", "A"))
-    settled = book.encoded(rows_of(("A", 0), ("A", 1), ("A", 2)))
+    settled = book.record_clips(rows_of(("A", 0), ("A", 1), ("A", 2)))
     settled += book.begin(inspected("/late.mp4", "A"))
     assert told(settled) == [
         ("/a.mp4", "encoded", True),
@@ -91,7 +91,9 @@ def test_files_that_are_as_they_were_are_settled_before_any_work() -> None:
     good, bad = done_row("/a.mp4", "A", tags=("home",)), done_row("/b.mp4", "B")
     bad = dataclasses.replace(bad, status="failed", reason="torn", num_clips=0)
     book = ledger(good, bad)
-    assert book.check_unchanged(found("/a.mp4"), retry=False) == FileResult(good, "unchanged", False)
+    assert book.check_unchanged(found("/a.mp4"), retry=False) == FileResult(
+        good, "unchanged", False
+    )
     assert book.check_unchanged(found("/b.mp4"), retry=False) == FileResult(bad, "failed", False)
     assert book.check_unchanged(found("/b.mp4"), retry=True) is None
     assert book.check_unchanged(found("/a.mp4", modified_ns=6), retry=False) is None
@@ -122,7 +124,7 @@ def test_clips_that_were_given_up_are_tried_again_when_asked_to() -> None:
     requests = list(book.requests([inspected("/a.mp4", "A")]))[1:]
     assert [request.numbers for request in requests] == [(2,)]
     book.begin(inspected("/a.mp4", "A"))
-    settled = book.encoded(rows_of(("A", 2)))
+    settled = book.record_clips(rows_of(("A", 2)))
     assert (settled[0].row.num_clips, settled[0].row.reason) == (3, "")
 
 
@@ -142,23 +144,23 @@ def test_only_clips_that_an_interrupted_run_did_not_store_are_asked_for() -> Non
     assert request == ClipRequest("A", "/a.mp4", (0, 2), windows, duration=14.0)
     assert rest == [inspected("/b.mp4", "A")]  # The same content is asked for once.
     book.begin(inspected("/a.mp4", "A"))
-    assert told(book.encoded(rows_of(("A", 0), ("A", 2)))) == [("/a.mp4", "encoded", True)]
+    assert told(book.record_clips(rows_of(("A", 0), ("A", 2)))) == [("/a.mp4", "encoded", True)]
 
 
 def test_clips_that_come_twice_are_taken_once() -> None:
     book = ledger()
     book.begin(inspected("/a.mp4", "A"))
     first = rows_of(("A", 0), ("A", 1))
-    assert book.wanted(first) is first
-    book.encoded(first)
-    again = book.wanted(rows_of(("A", 1), ("A", 2), ("A", 2), ("B", 0)))
+    assert book.select_pending(first) is first
+    book.record_clips(first)
+    again = book.select_pending(rows_of(("A", 1), ("A", 2), ("A", 2), ("B", 0)))
     assert again.keys == [("A", 2)]
     assert again.thumbnails == [b"A2"]
     assert again.coarse.tolist() == [[2.0, 2.0]]
-    assert told(book.encoded(again)) == [("/a.mp4", "encoded", True)]
-    assert len(book.wanted(first)) == 0
-    assert book.failed(ClipFailure(("A", 0), "late")) == []
-    book.damaged(Damage("A", 1.0))  # Late as well, and no error.
+    assert told(book.record_clips(again)) == [("/a.mp4", "encoded", True)]
+    assert len(book.select_pending(first)) == 0
+    assert book.record_failure(ClipFailure(("A", 0), "late")) == []
+    book.record_damage(Damage("A", 1.0))  # Late as well, and no error.
 
 
 @pytest.mark.parametrize(
@@ -166,21 +168,24 @@ def test_clips_that_come_twice_are_taken_once() -> None:
     [
         (False, 0.0, ""),
         (True, 0.0, "damaged: cut short, only the first 14.0 s are in the file"),
-        (False, 2.5, "damaged: frames up to 2.5 s away stand in for some that are lost"),
+        (False, 2.5, "damaged: unreadable frames replaced by others up to 2.5 s away"),
     ],
 )
 def test_damage_is_noted_with_the_file(is_cut_short: bool, seconds: float, reason: str) -> None:
     book = ledger()
     book.begin(inspected("/a.mp4", "A", is_cut_short=is_cut_short))
-    book.damaged(Damage("A", seconds))
-    book.damaged(Damage("A", seconds / 2))
-    (settled,) = book.encoded(rows_of(("A", 0), ("A", 1), ("A", 2)))
+    book.record_damage(Damage("A", seconds))
+    book.record_damage(Damage("A", seconds / 2))
+    (settled,) = book.record_clips(rows_of(("A", 0), ("A", 1), ("A", 2)))
     assert settled.row.reason == reason
 
 
 def test_contents_that_went_from_their_path_are_told_and_the_first_copy_is_their_home() -> None:
     book = ledger(done_row("/b.mp4", "A"), done_row("/a.mp4", "A"), done_row("/c.mp4", "C"))
-    assert (book.homes(), book.left()) == ({"A": "/a.mp4", "C": "/c.mp4"}, set())
+    assert (book.content_paths(), book.moved_contents()) == ({"A": "/a.mp4", "C": "/c.mp4"}, set())
     book.forget(["/a.mp4"])
-    book.committed([done_row("/c.mp4", "D")])
-    assert (book.homes(), book.left()) == ({"A": "/b.mp4", "D": "/c.mp4"}, {"A", "C"})
+    book.record_commit([done_row("/c.mp4", "D")])
+    assert (book.content_paths(), book.moved_contents()) == (
+        {"A": "/b.mp4", "D": "/c.mp4"},
+        {"A", "C"},
+    )

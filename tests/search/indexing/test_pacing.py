@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from eaglenet.cluster.ray_executor import (
-    CALL_CLIPS,
     CALL_SECONDS,
     FIRST_CALL,
-    LEAST_CALL,
+    MAX_CALL,
+    MIN_CALL,
     CallSizer,
     group_requests,
 )
@@ -51,7 +51,9 @@ def test_every_clip_is_in_one_call_in_order(size: int) -> None:
 
 def test_a_size_that_falls_in_between_leaves_nothing_out() -> None:
     sizes = iter([8, 8, 8, 2, 2, 2, 2, 8, 8] + [3] * 100)
-    calls = list(group_requests([request("a", 5), request("b", 9), request("c", 7)], lambda: next(sizes)))
+    calls = list(
+        group_requests([request("a", 5), request("b", 9), request("c", 7)], lambda: next(sizes))
+    )
     assert sum(len(part.numbers) for call in calls for part in call) == 21
 
 
@@ -59,24 +61,24 @@ def test_slow_workers_get_calls_that_are_soon_over() -> None:
     clock = Clock()
     pace = CallSizer(2, clock)
     assert pace.size() == FIRST_CALL
-    pace.done(8)
+    pace.record(8)
     assert pace.size() == FIRST_CALL  # Of the first, most was the start.
     for _ in range(6):  # Two workers, 2.5 s a clip.
         clock.now += 10.0
-        pace.done(8)
+        pace.record(8)
     assert pace.size() == CALL_SECONDS / 2.5
     for _ in range(20):
         clock.now += 400.0
-        pace.done(8)
-    assert pace.size() == LEAST_CALL
+        pace.record(8)
+    assert pace.size() == MIN_CALL
 
 
 def test_fast_workers_get_as_much_as_a_call_takes() -> None:
     clock = Clock()
     pace = CallSizer(4, clock)
     for _ in range(4):
-        pace.done(8)
-    assert pace.size() == CALL_CLIPS  # All at one moment.
+        pace.record(8)
+    assert pace.size() == MAX_CALL  # All at one moment.
     clock.now += 1.0
-    pace.done(32)
-    assert pace.size() == CALL_CLIPS
+    pace.record(32)
+    assert pace.size() == MAX_CALL

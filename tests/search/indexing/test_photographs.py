@@ -22,6 +22,7 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.search.engine import Engine
 from eaglenet.search.model import load_model
+from eaglenet.search.query import Query
 from eaglenet.video.decoding import decode, probe
 
 ORIENTATION, TURNED = 0x0112, 6
@@ -75,7 +76,7 @@ def album(small: Method, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = IndexOptions(workers=0, precision="fp32")
     report = index_videos([base / "album"], base / "store", "small", options=options, method=small)
     assert not report.problems
-    assert (report.indexed, report.pictures) == (7, 5)
+    assert (report.indexed, report.images) == (7, 5)
     return base
 
 
@@ -88,7 +89,7 @@ def engine(album: Path, small: Method) -> Engine:
 def test_a_picture_finds_itself_among_photographs_and_videos(album: Path, engine: Engine) -> None:
     """Whatever its kind, and turned as its camera says."""
     for name in ("phone.JPG", "drawing.png", "web.webp", "old.bmp", "scan.tiff", "still.gif"):
-        first = engine.search_image(album / "album" / name, k=2)[0]
+        first = engine.search(Query(image=album / "album" / name), k=2)[0]
         assert Path(first.path).name == name
         if name != "still.gif":
             assert (first.duration, first.moment.start, first.moment.end) == (0.0, 0.0, 0.0)
@@ -138,7 +139,7 @@ def test_hostile_photographs_are_told_in_a_line_and_stop_nothing(
     (folder / "lie.webp").write_text("not a picture")
     (folder / "empty.tif").write_bytes(b"")
     report = run(folder, bag)
-    assert report.indexed == report.pictures == report.clips == 1
+    assert report.indexed == report.images == report.clips == 1
     reasons = {Path(problem.path).name: problem.reason for problem in report.problems}
     assert sorted(reasons) == ["bomb.png", "empty.tif", "half.jpg", "large.png", "lie.webp"]
     assert all("not a picture that can be read" in reason for reason in reasons.values())

@@ -15,9 +15,10 @@ from eaglenet.cli.main import app
 from eaglenet.core import hardware
 from eaglenet.core.errors import UsageError
 from eaglenet.encoders import int8
-from eaglenet.indexing import index as choosing
+from eaglenet.indexing import encoding
+from eaglenet.indexing.encoding import prepare_for_precision
 from eaglenet.indexing.files import CandidateFile
-from eaglenet.indexing.index import IndexOptions, prepare_for_precision, index_videos
+from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.search.engine import Engine
@@ -59,7 +60,7 @@ def test_vectors_in_bf16_point_where_those_in_fp32_do(tmp_path: Path) -> None:
 def test_the_packaged_model_loses_little_in_int8() -> None:
     pytest.importorskip("onnxruntime", reason="int8 products need onnxruntime")
     method = load("small")
-    twin = choosing.to_int8(method)
+    twin = encoding.to_int8(method)
     frames = torch.randint(0, 256, (1, 2, 3, 168, 168), dtype=torch.uint8)
     with torch.inference_mode():
         exact, found = (model.encoder.encode_frames(frames)[0, :, 0] for model in (method, twin))
@@ -84,13 +85,16 @@ def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
     little, much = (CandidateFile("film.mp4", size, 0) for size in (2**20, 2**30))
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True})
     monkeypatch.setattr(int8, "is_installed", lambda: True)
-    monkeypatch.setattr(choosing, "to_int8", copy.deepcopy)
+    monkeypatch.setattr(encoding, "to_int8", copy.deepcopy)
     assert prepare_for_precision(method, "auto", [little]) == (method, "fp32")
     twin, chosen = prepare_for_precision(method, "auto", [much])
     assert chosen == "int8"
     assert twin is not method
     # Six clips from the web, which a model of real size encodes for minutes in fp32.
-    assert prepare_for_precision(method, "auto", [CandidateFile("clip.mp4", 2**19, 0)] * 6)[1] == "int8"
+    assert (
+        prepare_for_precision(method, "auto", [CandidateFile("clip.mp4", 2**19, 0)] * 6)[1]
+        == "int8"
+    )
     assert prepare_for_precision(method, "int8", [little])[1] == "int8"
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True, "bf16": True})
     assert prepare_for_precision(method, "auto", [much]) == (method, "bf16")
@@ -99,7 +103,7 @@ def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
         raise UsageError("other frame vectors")
 
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {"dot": True})
-    monkeypatch.setattr(choosing, "to_int8", refuse)
+    monkeypatch.setattr(encoding, "to_int8", refuse)
     assert prepare_for_precision(method, "auto", [much]) == (method, "fp32")
     with pytest.raises(UsageError, match="other frame vectors"):
         prepare_for_precision(method, "int8", [much])

@@ -174,10 +174,10 @@ def index_here(
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few clips at a time, so that a small test has many shards."""
-    monkeypatch.setattr(pacing, "CALL_CLIPS", 4)
+    monkeypatch.setattr(pacing, "MAX_CALL", 4)
     monkeypatch.setattr(pacing, "FIRST_CALL", 4)
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 4)
-    monkeypatch.setattr(commit, "PAUSE", 0.0)
+    monkeypatch.setattr(commit, "PAUSE_FACTOR", 0.0)
 
 
 def test_a_worker_that_is_killed_costs_nothing_but_time(
@@ -332,8 +332,10 @@ def test_one_machine_that_is_not_fast_in_int8_decides_for_all(
 
 def test_gpus_do_not_take_int8() -> None:
     pytest.importorskip("ray")
-    setting = ExecutorSettings(BagMethod(), None, (), precision="int8", cluster=ClusterOptions(gpus_per_worker=1))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="int8 products are for CPUs"):
+    setting = ExecutorSettings(
+        BagMethod(), None, (), precision="int8", cluster=ClusterOptions(gpus_per_worker=1)
+    )  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="int8 is for CPUs"):
         RayExecutor(setting)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from index_cases import SPLITTING, found, run
+from index_cases import SPLITTING, run
 from synthetic_store import BagMethod, make_manifest
 
 from eaglenet.indexing import commit, decoding, encoding
-from eaglenet.indexing.encoding import BATCH_SECONDS, LEAST_CLIPS, ClipEncoding
+from eaglenet.indexing.encoding import BATCH_SECONDS, MIN_CLIPS, ClipEncoding
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.engine import Engine
@@ -20,7 +19,7 @@ def test_progress_counts_what_is_on_disk(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 1)
-    monkeypatch.setattr(commit, "PAUSE", 0.0)
+    monkeypatch.setattr(commit, "PAUSE_FACTOR", 0.0)
     store = videos.parent / "store"
     seen: list[IndexProgress] = []
 
@@ -47,7 +46,7 @@ def test_progress_counts_what_is_on_disk(
 def test_progress_moves_inside_one_film_and_never_goes_back(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglenet.indexing.run.TOLD_SECONDS", 0.0)
+    monkeypatch.setattr("eaglenet.indexing.run.PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr("eaglenet.indexing.encoding.BATCH_FRAMES", 1)
     seen: list[IndexProgress] = []
     index_videos(
@@ -102,37 +101,31 @@ def test_an_interrupted_film_goes_on_where_it_was(
     assert len(more) + len(decoded) == 5
 
 
-@pytest.mark.parametrize("step", ["decode", "encode"])
-def test_an_interrupt_keeps_what_was_decoded(
-    step: str,
-    videos: Path,
-    bag: BagMethod,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_an_interrupt_while_decoding_encodes_nothing_more(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
+    """Ctrl-C ends a run at once; the decoded clips are decoded again by the next run."""
+    decoded: list[object] = []
+    encoded: list[object] = []
+    decode, encode = decoding.decode_clips, ClipEncoding._encode
 
-    def interrupted(original: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **options: object) -> object:
-            calls.append(arguments)
-            if len(calls) == (3 if step == "decode" else 1):
-                raise KeyboardInterrupt
-            return original(*arguments, **options)
+    def decode_two(request: object, **options: object) -> object:
+        decoded.append(request)
+        if len(decoded) == 3:
+            raise KeyboardInterrupt
+        return decode(request, **options)
 
-        return call
+    def record(self: ClipEncoding, batch: list[object]) -> object:
+        encoded.append(batch)
+        return encode(self, batch)
 
-    owner, name = {
-        "decode": (decoding, "decode_clips"),
-        "encode": (ClipEncoding, "_encode"),
-    }[step]
-    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
+    monkeypatch.setattr(decoding, "decode_clips", decode_two)
+    monkeypatch.setattr(ClipEncoding, "_encode", record)
     monkeypatch.setattr(encoding, "FIRST_FRAMES", encoding.BATCH_FRAMES)
     with pytest.raises(KeyboardInterrupt):
         run(videos, bag)
-    assert "Ctrl-C again stops at once" in caplog.text
-    names = {name for name, _ in found(videos, bag)}
-    # The three files are decoded one after the other and fit into one batch.
-    assert names == {"first.mp4", "long.mp4"} | ({"second.mkv"} if step == "encode" else set())
+    assert encoded == []
+    assert run(videos, bag).clips == 5
 
 
 def test_a_run_says_at_once_how_much_there_is_to_do(videos: Path, bag: BagMethod) -> None:
@@ -152,13 +145,13 @@ def test_a_run_says_at_once_how_much_there_is_to_do(videos: Path, bag: BagMethod
 def test_batches_of_a_slow_model_are_small_and_those_of_a_fast_one_large(bag: BagMethod) -> None:
     manifest = make_manifest(bag)
     clips = ClipEncoding(bag, manifest, 0)
-    frames, most = manifest.frame_spec.num_frames, clips.most_clips
-    assert (clips.batch_size, most) == (24 // frames, 192 // frames)
-    clips._pace(BATCH_SECONDS * 1.2)
+    frames, largest = manifest.frame_spec.num_frames, clips.max_clips
+    assert (clips.batch_size, largest) == (24 // frames, 192 // frames)
+    clips._adapt(BATCH_SECONDS * 1.2)
     assert clips.batch_size == 24 // frames
-    clips._pace(BATCH_SECONDS * 1000)
-    assert clips.batch_size == LEAST_CLIPS
-    clips._pace(BATCH_SECONDS / 2)
-    assert clips.batch_size == 2 * LEAST_CLIPS
-    clips._pace(0.0)
-    assert clips.batch_size == most
+    clips._adapt(BATCH_SECONDS * 1000)
+    assert clips.batch_size == MIN_CLIPS
+    clips._adapt(BATCH_SECONDS / 2)
+    assert clips.batch_size == 2 * MIN_CLIPS
+    clips._adapt(0.0)
+    assert clips.batch_size == largest

@@ -43,7 +43,7 @@ def seconds_of(store: Path, bag: BagMethod) -> dict[tuple[str, float], list[floa
     """When the frames of each clip are shown, by the file and the start of the clip."""
     engine = Engine.open(store, bag)
     view = engine._now()
-    hits = engine.search("red", k=100, fold=False)
+    hits = engine.search("red", k=100, keep_duplicates=True)
     found = {}
     for hit in hits:
         row = view.snapshot.row(hit.clip_id)

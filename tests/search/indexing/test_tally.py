@@ -61,12 +61,12 @@ def test_the_report_counts_each_outcome_and_lists_what_is_wrong() -> None:
         (failed_row("/bad.mp4"), "failed"),
     ):
         tally.settle(FileResult(row, outcome))
-    report = tally.report(dropped=1, missing=2, clips=11, index="exact scan", unused_tags=("x",))
+    report = tally.report(dropped=1, missing=2, clips=11, unused_tags=("x",))
     assert (report.indexed, report.aliases, report.unchanged) == (2, 1, 1)
     assert (report.dropped, report.missing, report.clips) == (1, 2, 11)
     assert report.hours == pytest.approx(28 / 3600)
     assert [problem.path for problem in report.problems] == ["/part.mp4", "/bad.mp4"]
     assert [problem.path for problem in report.damaged] == ["/cut.mp4"]
     tally.forget(["/bad.mp4", "/cut.mp4", "/a.mp4"])
-    report = tally.report(dropped=0, missing=0, clips=0, index="exact scan", unused_tags=())
+    report = tally.report(dropped=0, missing=0, clips=0, unused_tags=())
     assert ([p.path for p in report.problems], report.damaged) == (["/part.mp4"], ())

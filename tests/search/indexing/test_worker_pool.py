@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from eaglenet.cluster import workers
-from eaglenet.cluster.workers import WorkerPool, LostWorkerError
+from eaglenet.cluster.workers import LostWorkerError, WorkerPool
 from eaglenet.core.errors import EagleNetError
-from eaglenet.video.pool import Success, Failure
+from eaglenet.video.pool import Failure, Success
 
 
 class FragileHands:

@@ -1,6 +1,6 @@
-"""SpeechRecognizer and text in frames are read in parts, once, and taken up where a run ended.
+"""Speech and on-screen text are read in chunks, once, and continued where a run ended.
 
-The models are stand-ins here; `tests/words` has the real reader and a listener of random weights.
+The models are stand-ins here; `tests/transcripts` has the real ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from small_videos import colour_video
 from synthetic_store import BagMethod
 
 from eaglenet.core.progress import ProgressUpdate
-from eaglenet.indexing import index as indexing
+from eaglenet.indexing import index as index_module
+from eaglenet.indexing import recognition
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.rebuilding import options_like
 from eaglenet.indexing.report import IndexReport
@@ -30,6 +31,7 @@ class ColourReader:
     """Reads the name of a frame's colour; ends the run after ``left`` frames."""
 
     name = "colours 1"
+    """Version that is stored with the lines."""
     read_at: list[float]
     left = 1000
 
@@ -39,6 +41,10 @@ class ColourReader:
     @staticmethod
     def require() -> None:
         """Nothing has to be installed."""
+
+    @classmethod
+    def version(cls) -> str:
+        return cls.name
 
     def read(self, frame: DistinctFrame) -> list[RecognizedText]:
         if type(self).left == 0:
@@ -53,13 +59,13 @@ class LengthListener:
     """Hears how long the sound is."""
 
     def __init__(self, model: str, device: str) -> None:
-        self.name = f"length {model}"
+        """Nothing is loaded."""
 
     @staticmethod
     def require() -> None:
         """Nothing has to be installed."""
 
-    def listen(self, samples: Samples, start: float) -> list[TranscriptLine]:
+    def transcribe(self, samples: Samples, start: float) -> list[TranscriptLine]:
         return [TranscriptLine(start, start + 1, f"heard {len(samples) / RATE:.0f} seconds", "en")]
 
 
@@ -68,8 +74,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A film of 50 seconds without sound: three parts of text."""
     (tmp_path / "v").mkdir()
     colour_video(tmp_path / "v" / "film.mp4", ["red", "green", "blue", "red", "green"], 10)
-    monkeypatch.setattr(indexing, "OcrModel", ColourReader)
-    monkeypatch.setattr(indexing, "SpeechModel", LengthListener)
+    for module in (index_module, recognition):
+        monkeypatch.setattr(module, "OcrModel", ColourReader)
+        monkeypatch.setattr(module, "SpeechModel", LengthListener)
     monkeypatch.setattr(ColourReader, "read_at", [], raising=False)
     monkeypatch.setattr(ColourReader, "left", 1000)
     return tmp_path
@@ -81,17 +88,17 @@ def index(folder: Path, method: BagMethod, **options: object) -> IndexReport:
 
 
 def lines_of(folder: Path, method: BagMethod, query: str) -> list[tuple[float, float]]:
-    hits = Engine.open(folder / "store", method).search(query, k=50, parts="text")
-    assert all(hit.found_by == ("text",) for hit in hits)
-    return sorted((line.start, line.end) for hit in hits for line in hit.words)
+    hits = Engine.open(folder / "store", method).search(query, k=50, modalities="screen-text")
+    assert all(hit.matched_in == ("screen-text",) for hit in hits)
+    return sorted((line.start, line.end) for hit in hits for line in hit.transcript)
 
 
 def test_text_is_read_once_and_lasts_as_long_as_it_is_shown(folder: Path, bag: BagMethod) -> None:
-    assert index(folder, bag, read_text=True).lines == 6
+    assert index(folder, bag, read_text=True).transcript_lines == 6
     assert lines_of(folder, bag, '"city news"') == [(0.0, 49.75 + 1)]
     assert lines_of(folder, bag, '"is green"') == [(10.0, 20.0), (40.0, 50.75)]
     assert ColourReader.read_at == [0.0, 10.0, 20.0, 30.0, 40.0]
-    assert index(folder, bag, read_text=True).lines == 0
+    assert index(folder, bag, read_text=True).transcript_lines == 0
     assert len(ColourReader.read_at) == 5
 
 
@@ -101,16 +108,21 @@ def test_reading_and_hearing_tell_how_far_they_are(folder: Path, bag: BagMethod)
     told: list[ProgressUpdate] = []
     options = IndexOptions(workers=0, read_text=True, listen="tiny")
     index_videos(
-        [folder / "v"], folder / "store", "bag", method=bag, options=options, on_transcripts=told.append
+        [folder / "v"],
+        folder / "store",
+        "bag",
+        method=bag,
+        options=options,
+        on_transcripts=told.append,
     )
-    texts = [work for work in told if work.title == "reading text in frames"]
+    texts = [work for work in told if work.title == "reading on-screen text"]
     assert [(work.done, work.total) for work in texts] == [
         *((0, 4), (0, 4), (1, 4), (2, 4), (3, 4)),
         (4, 4),
     ]
     assert [work.detail for work in texts] == ["", *["film.mp4"] * 3, "page.png", ""]
-    assert told[-1] == ProgressUpdate("listening to speech", 2, 2)
-    hits = Engine.open(folder / "store", bag).search("green", k=9, parts="text")
+    assert told[-1] == ProgressUpdate("recognising speech", 2, 2)
+    hits = Engine.open(folder / "store", bag).search("green", k=9, modalities="screen-text")
     assert "page.png" in {Path(hit.path).name for hit in hits}
 
 
@@ -141,13 +153,13 @@ def test_another_model_reads_everything_again_and_replaces_what_was_read(
 ) -> None:
     index(folder, bag, read_text=True)
     monkeypatch.setattr(ColourReader, "name", "colours 2")
-    assert index(folder, bag, read_text=True).lines == 6
+    assert index(folder, bag, read_text=True).transcript_lines == 6
     assert len(lines_of(folder, bag, '"city news"')) == 1
 
 
 def test_a_video_without_sound_is_not_listened_to_again(folder: Path, bag: BagMethod) -> None:
     report = index(folder, bag, listen="tiny")
-    assert (report.lines, report.problems) == (0, ())
+    assert (report.transcript_lines, report.problems) == (0, ())
 
 
 def test_a_file_that_cannot_be_decoded_is_reported_and_tried_again_with_retry(
@@ -157,11 +169,11 @@ def test_a_file_that_cannot_be_decoded_is_reported_and_tried_again_with_retry(
         raise ValueError("no luck")
 
     with monkeypatch.context() as patch:
-        patch.setattr("eaglenet.indexing.transcripts.distinct_frames", fail)
+        patch.setattr("eaglenet.indexing.recognition.distinct_frames", fail)
         for _ in range(2):
             (problem,) = index(folder, bag, read_text=True).problems
-            assert "text in it: ValueError: no luck" in problem.reason
-    assert index(folder, bag, read_text=True, retry=True).lines == 6
+            assert "on-screen text: ValueError: no luck" in problem.reason
+    assert index(folder, bag, read_text=True, retry=True).transcript_lines == 6
 
 
 def test_another_store_of_the_same_files_takes_what_was_read(folder: Path, bag: BagMethod) -> None:
@@ -171,7 +183,7 @@ def test_another_store_of_the_same_files_takes_what_was_read(folder: Path, bag: 
     (folder / "store").rename(folder / "old")
     _, options = options_like(folder / "old", IndexOptions(workers=0))
     made = index_videos([folder / "v"], folder / "store", "bag", method=bag, options=options)
-    assert made.lines == 6
+    assert made.transcript_lines == 6
     assert lines_of(folder, bag, '"is green"') == expected
     assert len(ColourReader.read_at) == 5
     again = replace(options, read_text=True)

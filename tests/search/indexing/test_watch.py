@@ -34,7 +34,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[IndexOptions]:
 
     def index(*given: object, options: IndexOptions, **rest: object) -> IndexReport:
         seen.append(options)
-        return IndexReport(0, 0, 0, 0, 0, 0, 0.0, 0.0, (), (), "exact scan")
+        return IndexReport(0, 0, 0, 0, 0, 0, 0.0, 0.0, (), ())
 
     monkeypatch.setattr(watch, "index_videos", index)
     return seen

@@ -1,0 +1,285 @@
+"""Speech and on-screen text: files are decoded ahead in chunks, and models read them here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from eaglenet.core.errors import VideoDecodeError
+from eaglenet.core.progress import Progress, report_progress
+from eaglenet.core.types import TranscriptKind
+from eaglenet.indexing.transcripts import TranscriptRun
+from eaglenet.search.store.tables import FileRow
+from eaglenet.search.store.words import SourceRow, source_key
+from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
+from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
+from eaglenet.video.limits import Limits
+from eaglenet.video.pool import Budget, Failure, map_ahead
+
+PREFETCH = 2
+TEXT_SECONDS = 20.0
+"""Seconds per chunk of frames: 55 MB at most."""
+SPEECH_SECONDS = 300.0
+"""Seconds per chunk of audio: 19 MB of samples."""
+CUT_SECONDS = 3.0
+"""A chunk of audio is cut at the quietest moment within this distance of its end."""
+
+
+@dataclass(frozen=True)
+class ChunkRequest:
+    """A chunk of a file to decode; the last one goes on to the end of the file."""
+
+    content: str
+    path: str
+    start: float
+    end: float
+    is_last: bool
+    duration: float
+
+
+@dataclass(frozen=True)
+class ChunkLines:
+    """Lines that have ended, and the second up to which the transcript is complete."""
+
+    lines: Sequence[TranscriptLine]
+    until: float
+
+
+class Recognizer(Protocol):
+    """Reads one kind of transcript, file by file and chunk by chunk."""
+
+    kind: TranscriptKind
+    title: str
+    """Title of its progress."""
+    seconds: float
+    """Seconds per chunk."""
+
+    @property
+    def name(self) -> str:
+        """Name and version of the model; another one reads everything again."""
+        ...
+
+    @property
+    def decode(self) -> Callable[[ChunkRequest], Any]:
+        """Function that decodes a chunk, ahead in processes with limits."""
+        ...
+
+    def load(self) -> None:
+        """Load the model, which takes seconds; nothing if it is loaded."""
+        ...
+
+    def begin(self) -> None:
+        """Prepare for the next file."""
+        ...
+
+    def read(self, request: ChunkRequest, decoded: Any) -> ChunkLines: ...
+
+
+class OnScreenTextRecognizer:
+    """Text in frames; each line lasts as long as its text is visible."""
+
+    kind: TranscriptKind = "text"
+    title = "reading on-screen text"
+    seconds = TEXT_SECONDS
+
+    def __init__(self) -> None:
+        self.name = OcrModel.version()
+        self.decode = decode_frame_chunk
+        self._model: OcrModel | None = None
+        self._tracker = TextTracker()
+
+    def load(self) -> None:
+        self._model = self._model or OcrModel()
+
+    def begin(self) -> None:
+        self._tracker = TextTracker()
+
+    def read(self, request: ChunkRequest, decoded: Sequence[DistinctFrame]) -> ChunkLines:
+        assert self._model is not None
+        lines: list[TranscriptLine] = []
+        for frame in decoded:
+            lines += self._tracker.feed(frame, self._model.read(frame))
+        if request.is_last:
+            lines += self._tracker.finish()
+        open_start = self._tracker.earliest_open
+        return ChunkLines(
+            lines, request.end if open_start is None else min(open_start, request.end)
+        )
+
+
+class SpeechRecognizer:
+    """Speech in the audio of a file."""
+
+    kind: TranscriptKind = "speech"
+    title = "recognising speech"
+    seconds = SPEECH_SECONDS
+
+    def __init__(self, model: str, device: str) -> None:
+        self.name = f"whisper {model}"
+        self.decode = decode_audio_chunk
+        self._source = model, device
+        self._model: SpeechModel | None = None
+
+    def load(self) -> None:
+        self._model = self._model or SpeechModel(*self._source)
+
+    def begin(self) -> None:
+        """Nothing: chunks are independent."""
+
+    def read(self, request: ChunkRequest, decoded: AudioChunk | None) -> ChunkLines:
+        assert self._model is not None
+        if decoded is None:
+            return ChunkLines([], float("inf"))
+        return ChunkLines(self._model.transcribe(decoded.samples, decoded.start), decoded.end)
+
+
+@dataclass(frozen=True)
+class AudioChunk:
+    """Samples between two quiet moments."""
+
+    samples: Samples
+    start: float
+    end: float
+
+
+def decode_frame_chunk(request: ChunkRequest) -> list[DistinctFrame]:
+    """Decode the distinct frames of a chunk."""
+    return distinct_frames(
+        request.path, request.start, float("inf") if request.is_last else request.end
+    )
+
+
+def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
+    """Decode the audio of a chunk between two quiet moments; None if there is none.
+
+    Both ends depend only on the audio around them, so neighbouring chunks meet.
+    """
+    first = max(request.start - CUT_SECONDS, 0.0)
+    last = request.end + (1.0 if request.is_last else CUT_SECONDS)
+    try:
+        samples = decode_audio(request.path, first, last)
+    except VideoDecodeError:
+        return None  # An image.
+    if samples is None:
+        return None
+    begin = quietest(samples, 2 * CUT_SECONDS) if request.start else 0
+    if request.is_last:
+        end = len(samples)
+    else:
+        search_start = round((request.end - CUT_SECONDS - first) * RATE)
+        end = search_start + quietest(samples[search_start:], 2 * CUT_SECONDS)
+    until = float("inf") if request.is_last else first + end / RATE
+    return AudioChunk(samples[begin:end], first + begin / RATE, until)
+
+
+def quietest(samples: Samples, seconds: float) -> int:
+    """Middle of the quietest tenth of a second within the first ``seconds``."""
+    step = RATE // 10
+    count = min(round(seconds * RATE), len(samples)) // step
+    if not count:
+        return 0
+    energy = np.square(samples[: count * step]).reshape(count, step).sum(axis=1)
+    return int(energy.argmin()) * step + step // 2
+
+
+class RecognitionRun:
+    """Reads one kind of transcript for the files of a run."""
+
+    def __init__(
+        self,
+        transcripts: TranscriptRun,
+        recognizer: Recognizer,
+        limits: Limits,
+        progress: Progress | None = None,
+    ) -> None:
+        self.transcripts = transcripts
+        self.recognizer = recognizer
+        self.limits = limits
+        self.progress = progress
+
+    def run(self, files: Iterable[FileRow], workers: int) -> None:
+        """Read what is not read yet; a failed file is reported and the next one read."""
+        pending = self._pending(files)
+        total = sum(1 for _ in self._requests(pending))
+        if not total:
+            return
+        self.recognizer.load()
+        title = self.recognizer.title
+        report_progress(self.progress, title, 0, total)
+        budget: Budget[ChunkRequest] = Budget(
+            self.limits.memory,
+            lambda request: request.content,
+            lambda request: self.limits.time_for(request.duration, request.path),
+        )
+        outcomes = map_ahead(
+            self.recognizer.decode,
+            self._requests(pending),
+            workers=workers,
+            prefetch=PREFETCH,
+            budget=budget,
+        )
+        failed: set[str] = set()
+        row: SourceRow | None = None
+        for number, outcome in enumerate(outcomes):
+            request = outcome.request
+            report_progress(self.progress, title, number, total, os.path.basename(request.path))
+            if request.content in failed:
+                continue
+            if row is None or row.content != request.content:
+                row = self._begin(*pending[request.content])
+            if isinstance(outcome, Failure):
+                failed.add(request.content)
+                self._fail(row, request.path, outcome.reason)
+                continue
+            chunk = self.recognizer.read(request, outcome.result)
+            until = float("inf") if request.is_last else chunk.until
+            row = replace(row, until=until, lines=row.lines + len(chunk.lines))
+            self.transcripts.store_chunk(row, chunk.lines)
+        report_progress(self.progress, title, total, total)
+
+    def _pending(self, files: Iterable[FileRow]) -> dict[str, tuple[FileRow, float]]:
+        """Files to read by content, and the second to start at."""
+        pending: dict[str, tuple[FileRow, float]] = {}
+        for file in files:
+            row = self.transcripts.sources.get(source_key(file.content, self.recognizer.kind))
+            if row is None or row.reader != self.recognizer.name:
+                pending.setdefault(file.content, (file, 0.0))
+            elif row.status == "failed" and not self.transcripts.retry:
+                self.transcripts.problems[file.path] = row.reason
+            elif row.until != float("inf") or row.status == "failed":
+                pending.setdefault(file.content, (file, row.until))
+        return pending
+
+    def _requests(self, pending: dict[str, tuple[FileRow, float]]) -> Iterator[ChunkRequest]:
+        size = self.recognizer.seconds
+        for content, (file, begin) in pending.items():
+            # Chunks of speech lie on a grid, so that they meet wherever a run was interrupted.
+            start = round(begin / size) * size if self.recognizer.kind == "speech" else begin
+            while True:
+                end = start + size
+                is_last = end >= file.duration
+                end = max(file.duration, start) if is_last else end
+                yield ChunkRequest(content, file.path, start, end, is_last, file.duration)
+                if is_last:
+                    break
+                start = end
+
+    def _begin(self, file: FileRow, begin: float) -> SourceRow:
+        self.recognizer.begin()
+        kind, name = self.recognizer.kind, self.recognizer.name
+        key = source_key(file.content, kind)
+        before = self.transcripts.sources.get(key)
+        self.transcripts.drop_lines(key, begin)
+        lines = before.lines if before is not None and begin else 0
+        return SourceRow(file.content, kind, "", 0, 0, name, "done", until=begin, lines=lines)
+
+    def _fail(self, row: SourceRow, path: str, reason: str) -> None:
+        title = "speech" if row.kind == "speech" else "on-screen text"
+        failed = replace(row, status="failed", reason=f"{title}: {reason}")
+        self.transcripts.problems[path] = failed.reason
+        self.transcripts.store_chunk(failed, ())
