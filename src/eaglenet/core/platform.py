@@ -447,7 +447,8 @@ def is_below(path: str, root: str, flavour: Any = os.path) -> bool:
 
 def split_below(path: str, root: str, flavour: Any = os.path) -> list[str]:
     """Return the parts of ``path`` that follow ``root``; see :func:`is_below`."""
-    return [part for part in path[len(root) :].split(flavour.sep) if part]
+    tail = path[len(root) :].replace(flavour.altsep or flavour.sep, flavour.sep)
+    return [part for part in tail.split(flavour.sep) if part]
 
 
 def data_folder() -> Path:
