@@ -10,10 +10,12 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "data", HERE.parent / "serve", HERE.parent / "search"):
+for folder in (HERE, HERE.parent / "research/data", HERE.parent / "serve", HERE.parent / "search"):
     sys.path.insert(0, str(folder))
 
-_spec = importlib.util.spec_from_file_location("dataset_files", HERE.parent / "data/conftest.py")
+_spec = importlib.util.spec_from_file_location(
+    "dataset_files", HERE.parent / "research/data/conftest.py"
+)
 assert _spec is not None
 assert _spec.loader is not None
 _dataset_files = importlib.util.module_from_spec(_spec)

@@ -1,4 +1,4 @@
-"""What workers do in tests, by its name: without torch, which takes two seconds to import."""
+"""Functions that workers run in tests. Without torch, which takes two seconds to import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPEC = FrameSpec(num_frames=5, size=64)
 
 
 def die_on_poison(request: DecodeRequest) -> DecodedVideo:
-    """As a crash in a codec: nothing can be caught."""
+    """End the process like a crash in a codec."""
     if "poison" in request.video_id:
         os._exit(11)
     return decode_request(request, SPEC)

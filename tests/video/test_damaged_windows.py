@@ -1,4 +1,4 @@
-"""A window of a damaged film gives the same frames whatever else is asked for, and when."""
+"""The frames of a window in a damaged file do not depend on other requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from pieces import SPEC, assert_equal
+from chunks import SPEC, assert_equal
 from videos import write_numbered
 
 from eaglenet.video.decoding import DecodedVideo, decode_windows, probe
@@ -28,8 +28,8 @@ FILMS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_open() -> Iterator[None]:
-    """What a test kept open is closed after it."""
+def _close_files() -> Iterator[None]:
+    """Closes files that a test left open."""
     yield
     OPEN_FILES.close()
 
@@ -53,7 +53,7 @@ def in_calls(
 
 
 @pytest.mark.parametrize("seed", range(7))
-def test_a_window_depends_on_the_film_and_itself_alone(
+def test_window_frames_depend_only_on_file_and_window(
     film: Path, seed: int, tmp_path: Path
 ) -> None:
     """Alone, all at once, in twos from either end, and every other one: holes at many places."""

@@ -1,4 +1,4 @@
-"""Every frame that comes back must be the one on show then, for every codec and container."""
+"""Decoded frames are those shown at the sampled times, for every codec and container."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_frames_are_those_on_show_at_the_middles_of_equal_segments(
-    files: Path, name: str
-) -> None:
+def test_samples_the_middles_of_equal_segments(files: Path, name: str) -> None:
     video = decode(files / name, SPEC)
     assert read_numbers(video.frames) == expected_numbers(60, 7)
     assert video.frames.shape == (7, 3, 64, 64)
@@ -82,13 +80,13 @@ def test_the_frames_are_those_on_show_at_the_middles_of_equal_segments(
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_window_is_sampled_on_its_own(files: Path, name: str) -> None:
+def test_samples_a_window(files: Path, name: str) -> None:
     video = decode(files / name, SPEC, window=(0.5, 1.5))
     assert read_numbers(video.frames) == expected_numbers(60, 7, Fraction(25, 2), Fraction(75, 2))
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_many_windows_in_one_pass_equal_each_alone(files: Path, name: str) -> None:
+def test_windows_in_one_pass_equal_single_windows(files: Path, name: str) -> None:
     windows = [(0.0, 0.8), (0.4, 1.2), (0.8, 1.6), (1.7, 9.0)]
     together = list(decode_windows(files / name, SPEC, windows))
     assert [video.window for video in together] == windows
@@ -130,7 +128,7 @@ def test_any_sampling_equals_picking_from_all_frames(files: Path, name: str) -> 
             assert min(differences) < 4
 
 
-def test_frames_of_varying_duration_are_taken_by_time(tmp_path: Path) -> None:
+def test_samples_variable_frame_rate_by_time(tmp_path: Path) -> None:
     generator = random.Random(3)
     times = [0]
     for _ in range(59):
@@ -150,7 +148,7 @@ def test_frames_of_varying_duration_are_taken_by_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rotation", [90, 180, 270])
 @pytest.mark.parametrize("ending", ["mp4", "mov"])
-def test_rotated_videos_come_out_upright(tmp_path: Path, rotation: int, ending: str) -> None:
+def test_rotated_videos_are_upright(tmp_path: Path, rotation: int, ending: str) -> None:
     path = write_numbered(tmp_path / f"r.{ending}", 30, width=64, height=96, rotation=rotation)
     assert read_numbers(decode(path, SPEC).frames) == expected_numbers(30, 7)
     info = probe(path)
@@ -169,7 +167,7 @@ def test_a_single_frame_is_repeated(tmp_path: Path, name: str, code: str) -> Non
     assert video.seconds.tolist() == [0] * 7
 
 
-def test_short_videos_repeat_mask_or_blank_as_asked(tmp_path: Path) -> None:
+def test_short_videos_repeat_mask_or_blank(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "three.mp4", 3)
     repeated = decode(path, SPEC)
     assert read_numbers(repeated.frames) == [0, 0, 1, 1, 1, 2, 2]
@@ -184,7 +182,7 @@ def test_short_videos_repeat_mask_or_blank_as_asked(tmp_path: Path) -> None:
     assert (blank.frames[3:] / 255 - mean).abs().max() < 0.003  # zero once normalised
 
 
-def test_long_videos_are_the_same_however_short_ones_are_treated(files: Path) -> None:
+def test_short_option_does_not_change_long_videos(files: Path) -> None:
     plain = decode(files / "h264.mp4", SPEC)
     for short in ("mask", "zeros"):
         other = decode(files / "h264.mp4", replace(SPEC, short=short))
@@ -192,7 +190,7 @@ def test_long_videos_are_the_same_however_short_ones_are_treated(files: Path) ->
         assert other.mask.all()
 
 
-def test_per_second_takes_the_first_frame_of_each_second_then_an_even_subset(
+def test_per_second_sampling(
     tmp_path: Path,
 ) -> None:
     path = write_numbered(tmp_path / "a.mp4", 230)  # 9.2 s: seconds 0 to 9
@@ -209,7 +207,7 @@ def test_per_second_takes_the_first_frame_of_each_second_then_an_even_subset(
     assert read_numbers(inside.frames) == [50, 75, 100]
 
 
-def test_whole_rate_takes_every_nth_frame_as_the_released_code_counts_seconds(
+def test_whole_rate_sampling(
     tmp_path: Path,
 ) -> None:
     """At 29.97 frames a second n is 29: the last frames of a video fall out of step."""
@@ -232,7 +230,7 @@ def test_whole_rate_takes_every_nth_frame_as_the_released_code_counts_seconds(
     assert read_numbers(by_time.frames)[:3] == [0, 30, 60]
 
 
-def test_nearest_keyframes_tell_how_far_they_are_off(tmp_path: Path) -> None:
+def test_fast_sampling_reports_its_error(tmp_path: Path) -> None:
     for name in ("a.mp4", "a.mkv", "a.ts"):
         path = write_numbered(tmp_path / name, 250, options={"x264-params": "keyint=40:scenecut=0"})
         fast = decode(path, replace(SPEC, fast=True))
@@ -264,7 +262,7 @@ def test_pixels_are_close_to_a_bicubic_resize_of_the_full_frame(tmp_path: Path) 
     assert np.abs(stretched.astype(int) - reference).mean() < 2
 
 
-def test_pixels_that_are_not_square_are_shown_in_their_true_shape(tmp_path: Path) -> None:
+def test_respects_pixel_aspect_ratio(tmp_path: Path) -> None:
     path = tmp_path / "anamorphic.mp4"
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=25)
@@ -280,7 +278,7 @@ def test_pixels_that_are_not_square_are_shown_in_their_true_shape(tmp_path: Path
     assert (stored.int() - squeezed.int()).abs().float().mean() < 8  # the codec and no crop
 
 
-def test_a_window_may_reach_past_the_ends_but_not_lie_outside(files: Path) -> None:
+def test_window_outside_the_video_is_refused(files: Path) -> None:
     whole = decode(files / "h264.mp4", SPEC)
     wider = decode(files / "h264.mp4", SPEC, window=(-3, 99))
     assert torch.equal(whole.frames, wider.frames)
@@ -290,7 +288,7 @@ def test_a_window_may_reach_past_the_ends_but_not_lie_outside(files: Path) -> No
         decode(files / "h264.mp4", SPEC, window=(2, 1))
 
 
-def test_probe_tells_what_is_in_the_file(files: Path) -> None:
+def test_probe_reads_properties(files: Path) -> None:
     info = probe(files / "h264.mp4")
     assert math.isclose(info.duration, 2.4)
     assert (info.fps, info.width, info.height) == (25, 64, 64)
@@ -299,7 +297,7 @@ def test_probe_tells_what_is_in_the_file(files: Path) -> None:
     assert math.isclose(probe(files / "no_duration.mkv").duration, 2.4, abs_tol=0.002)
 
 
-def test_videos_are_known_by_content_not_by_name(files: Path, tmp_path: Path) -> None:
+def test_recognises_videos_by_content(files: Path, tmp_path: Path) -> None:
     disguised = tmp_path / "holiday.txt"
     disguised.write_bytes((files / "h264.mp4").read_bytes())
     assert is_video(disguised)
@@ -312,7 +310,7 @@ def test_videos_are_known_by_content_not_by_name(files: Path, tmp_path: Path) ->
     assert not is_video(tmp_path / "missing.mp4")
 
 
-def test_the_three_minute_file_is_exact_without_decoding_it_through(
+def test_long_file_is_exact_without_decoding_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_numbered(tmp_path / "long.mp4", 4500, options={"preset": "ultrafast", "g": "250"})
@@ -365,7 +363,7 @@ def test_overlapping_windows_decode_no_packet_twice(
     assert len(packets) == len(set(packets)) <= 750
 
 
-def test_windows_of_one_pass_come_before_the_rest_is_decoded(tmp_path: Path) -> None:
+def test_yields_windows_before_decoding_the_rest(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "long.mp4", 750)
     windows = [(float(second), second + 1.0) for second in range(30)]
     videos_of_windows = decode_windows(path, SPEC, windows)

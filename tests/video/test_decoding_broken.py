@@ -1,4 +1,4 @@
-"""A file that cannot be decoded raises one typed error; what is left of one is never invented."""
+"""Broken files raise VideoDecodeError; frames are never invented."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("kind", CAUSES)
-def test_a_file_that_cannot_be_decoded_raises_an_error_with_its_name_and_cause(
+def test_undecodable_file_raises_with_name_and_cause(
     tmp_path: Path, whole: Path, kind: str
 ) -> None:
     path = broken_files(tmp_path, whole)[kind]
@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_decoded_raises_an_error_with_its_name_and_cause(
     assert not is_video(path)
 
 
-def test_a_file_cut_short_is_sampled_over_its_readable_part(tmp_path: Path, whole: Path) -> None:
+def test_truncated_file_is_sampled_over_its_readable_part(tmp_path: Path, whole: Path) -> None:
     for name in ("a.mp4", "a.mkv", "c.webm"):
         complete = (whole / name).read_bytes()
         path = tmp_path / name
@@ -98,7 +98,7 @@ def test_a_file_cut_short_is_sampled_over_its_readable_part(tmp_path: Path, whol
 
 @pytest.mark.parametrize("name", CODES)
 @pytest.mark.parametrize("seed", range(4))
-def test_corrupted_bytes_give_true_frames_or_an_error(
+def test_corrupted_bytes_give_correct_frames_or_an_error(
     tmp_path: Path, whole: Path, name: str, seed: int
 ) -> None:
     generator = random.Random(seed)
@@ -124,9 +124,7 @@ def test_corrupted_bytes_give_true_frames_or_an_error(
         assert video.frames.float().std(dim=(1, 2, 3)).min() > 5
 
 
-def test_where_a_part_is_damaged_the_nearest_clean_frames_stand_in(
-    tmp_path: Path, whole: Path
-) -> None:
+def test_nearest_undamaged_frames_replace_damaged_ones(tmp_path: Path, whole: Path) -> None:
     content = bytearray((whole / "a.mp4").read_bytes())
     # The fourth group of 30 frames, somewhere in the second half of the file.
     place = len(content) * 7 // 10
@@ -142,7 +140,7 @@ def test_where_a_part_is_damaged_the_nearest_clean_frames_stand_in(
     assert abs(video.largest_error - off) < 1e-6
 
 
-def test_damaged_windows_can_be_left_out(tmp_path: Path, whole: Path) -> None:
+def test_skips_damaged_windows(tmp_path: Path, whole: Path) -> None:
     content = bytearray((whole / "a.mp4").read_bytes())
     start = len(content) * 6 // 10
     content[start : start + len(content) // 5] = bytes(len(content) // 5)
@@ -175,7 +173,7 @@ def test_odd_metadata_does_not_stop_decoding(tmp_path: Path) -> None:
     assert read_numbers(decode(path, SPEC).frames) == expected_numbers(30, 7)
 
 
-def test_a_playlist_is_not_followed(tmp_path: Path, whole: Path) -> None:
+def test_does_not_follow_playlists(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "secret.mp4").write_bytes((whole / "a.mp4").read_bytes())
     concat = tmp_path / "concat.mp4"
     concat.write_text("ffconcat version 1.0\nfile secret.mp4\n")
@@ -192,7 +190,7 @@ def test_a_playlist_is_not_followed(tmp_path: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["12:30.mp4", "concat:a|b.mp4", "100%d.mp4", "\u00e9t\u00e9 1.mp4"]
 )
-def test_any_file_name_will_do(tmp_path: Path, whole: Path, name: str) -> None:
+def test_accepts_any_file_name(tmp_path: Path, whole: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes((whole / "a.mp4").read_bytes())
     assert is_video(path)

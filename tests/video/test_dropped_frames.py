@@ -1,4 +1,4 @@
-"""Frames that nothing refers to are dropped undecoded, and no other frame changes by that."""
+"""Dropping unreferenced frames undecoded changes no other frame."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_unreferenced_frames_are_dropped_and_the_others_are_as_they_were(
+def test_dropping_unreferenced_frames_changes_no_other(
     kind: str, tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, options = KINDS[kind]
@@ -57,9 +57,7 @@ def test_unreferenced_frames_are_dropped_and_the_others_are_as_they_were(
     assert read_numbers(found[0].frames) == [5, 15, 25, 35, 45]
 
 
-def test_nothing_is_dropped_where_a_stream_has_temporal_layers(
-    tmp_path: Path, decoded: list[int]
-) -> None:
+def test_drops_nothing_with_temporal_layers(tmp_path: Path, decoded: list[int]) -> None:
     params = {"x265-params": HEVC + "temporal-layers=2"}
     write_numbered(tmp_path / "layers.mp4", 60, code="hevc", options=params)
     found = decode(tmp_path / "layers.mp4", SPEC, window=(0.0, 2.4), threads=1)
@@ -78,5 +76,5 @@ def test_nothing_is_dropped_where_a_stream_has_temporal_layers(
         (b"\x01" + bytes(20) + b"\x07\x00", False),  # 0: does not say
     ],
 )
-def test_layers_are_read_from_the_description(extradata: bytes | None, is_one: bool) -> None:
+def test_reads_number_of_temporal_layers(extradata: bytes | None, is_one: bool) -> None:
     assert has_one_layer(extradata) == is_one

@@ -1,4 +1,4 @@
-"""Decoding ahead: order, skips, workers that die, and no process left behind."""
+"""The worker pool: order, failures, crashed workers, and no process left behind."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from videos import read_numbers, write_numbered
 
 from eaglenet.core.errors import EagleNetError
 from eaglenet.video.decoding import DecodeRequest, decode, decode_many
+from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failure, Success, map_ahead
 
 
@@ -38,7 +39,7 @@ def _no_process_is_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_results_come_in_order_and_equal_direct_decoding(
+def test_results_are_ordered_and_equal_direct_decoding(
     film: Path, tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "text.mp4").write_text("no video" * 99)
@@ -69,7 +70,7 @@ def test_results_come_in_order_and_equal_direct_decoding(
     assert all(reason in report for reason in skipped.values())
 
 
-def test_an_item_that_kills_its_worker_twice_is_skipped_and_the_rest_goes_on(film: Path) -> None:
+def test_request_that_crashes_two_workers_fails_alone(film: Path) -> None:
     names = ["a", "b", "poison", "c", "d", "e"]
     items = [DecodeRequest(name, film) for name in names]
     results = list(map_ahead(die_on_poison, items, workers=2))
@@ -80,7 +81,7 @@ def test_an_item_that_kills_its_worker_twice_is_skipped_and_the_rest_goes_on(fil
     assert sum(isinstance(result, Success) for result in results) == 5
 
 
-def test_an_item_whose_worker_is_killed_from_outside_is_tried_again(tmp_path: Path) -> None:
+def test_request_of_a_killed_worker_is_retried(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "b.mp4", 40)
     note = path.with_suffix(".pid")
     items = [DecodeRequest(name, path) for name in ("first", "killed", "last")]
@@ -97,7 +98,7 @@ def test_an_item_whose_worker_is_killed_from_outside_is_tried_again(tmp_path: Pa
     assert read_numbers(rest[0].result.frames) == [4, 12, 20, 28, 36]
 
 
-def test_leaving_early_ends_the_workers_at_once(film: Path) -> None:
+def test_closing_early_ends_the_workers(film: Path) -> None:
     def endless() -> Iterator[Any]:
         while True:
             yield ("v", film, None)
@@ -109,7 +110,7 @@ def test_leaving_early_ends_the_workers_at_once(film: Path) -> None:
     assert time.monotonic() - start < 5
 
 
-def test_no_more_is_decoded_than_was_asked_for_ahead(film: Path) -> None:
+def test_prefetch_limits_the_work_ahead(film: Path) -> None:
     taken = 0
 
     def counted() -> Iterator[Any]:
@@ -125,7 +126,7 @@ def test_no_more_is_decoded_than_was_asked_for_ahead(film: Path) -> None:
     results.close()
 
 
-def test_workers_that_cannot_work_at_all_end_in_an_error_or_skips_not_in_waiting(
+def test_unusable_workers_do_not_hang(
     film: Path,
 ) -> None:
     results = list(map_ahead(end_at_once, [DecodeRequest("a", film)], workers=1))
@@ -134,7 +135,7 @@ def test_workers_that_cannot_work_at_all_end_in_an_error_or_skips_not_in_waiting
         list(map_ahead(lambda request: None, [DecodeRequest("a", film)], workers=1))
 
 
-def test_errors_of_the_items_themselves_are_raised(film: Path) -> None:
+def test_errors_of_the_request_iterator_are_raised(film: Path) -> None:
     def items() -> Iterator[Any]:
         yield ("a", film, None)
         raise RuntimeError("the list of videos broke")
@@ -162,7 +163,7 @@ def arrays_of(sizes: Sizes) -> dict[str, object]:
     }
 
 
-def test_requests_and_results_are_any_objects_and_tensors_arrive_as_they_were() -> None:
+def test_any_objects_and_tensors_are_sent() -> None:
     sizes = [Sizes(3, 7000), Sizes(5, 9002)]
     for request, outcome in zip(sizes, map_ahead(arrays_of, sizes, workers=1), strict=True):
         assert isinstance(outcome, Success)
@@ -177,9 +178,29 @@ def test_requests_and_results_are_any_objects_and_tensors_arrive_as_they_were() 
         outcome.result["large"] += 1  # Not a view of memory that may not be written to.
 
 
-def test_a_result_that_cannot_be_sent_is_a_failure_of_its_request_alone() -> None:
+def test_unpicklable_result_fails_its_request_only() -> None:
     first, second = map_ahead(unsendable, [0, 4], workers=1)
     assert isinstance(first, Failure)
     assert "pickle" in first.reason.lower()
     assert isinstance(second, Success)
     assert second.result == 4
+
+
+@pytest.mark.parametrize(
+    ("duration", "size", "expected"),
+    [
+        (0.0, 2**20, 600.0),
+        (30.0, 2**30, 660.0),
+        (1e12, 2**20, 660.0),  # A small file that claims to last for millennia.
+        (1e12, 2**40, 24 * 3600.0),
+        (-5.0, 2**20, 600.0),
+    ],
+)
+def test_time_budget_is_bounded_whatever_a_file_claims(
+    duration: float, size: int, expected: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.mp4"
+    with path.open("wb") as file:
+        file.truncate(size)
+    assert Limits().time_for(duration, str(path)) == expected
+    assert Limits().time_for(duration, "s3://bucket/missing.mp4") <= 24 * 3600.0

@@ -1,4 +1,4 @@
-"""Saved moments: sound, exact times, names, moving pictures and sheets."""
+"""Saved moments: audio, exact times, file names, GIFs and sheets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tone(path: Path, start: float, end: float) -> float:
 
 
 @pytest.mark.parametrize(("keyframes", "is_copied"), [(60, False), (5, True)])
-def test_a_saved_clip_has_its_pictures_and_its_sound(
+def test_saved_clip_has_video_and_audio(
     tmp_path: Path, keyframes: int, is_copied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copied where a keyframe is near, encoded where none is."""
@@ -72,7 +72,7 @@ def test_a_saved_clip_has_its_pictures_and_its_sound(
     assert tone(target, 1.1 + early, 1.7 + early) == pytest.approx(TONES[3], abs=20)
 
 
-def test_a_moment_is_saved_as_a_moving_picture_and_as_a_sheet(tmp_path: Path) -> None:
+def test_saves_gif_and_sheet(tmp_path: Path) -> None:
     """Eight pictures a second; twelve frames in rows that grow lighter."""
     source = film(tmp_path / "film.mp4", 60)
     save_moment(source, tmp_path / "moving.gif", 1.0, 3.0, "gif")
@@ -91,7 +91,7 @@ def test_a_moment_is_saved_as_a_moving_picture_and_as_a_sheet(tmp_path: Path) ->
     assert shades[-1] - shades[0] > 150
 
 
-def test_names_say_the_source_and_the_time_and_photographs_are_copied(tmp_path: Path) -> None:
+def test_file_names_and_copied_images(tmp_path: Path) -> None:
     """What a person sees in a folder of saved moments."""
     film_path = Path("/films/My holiday.mov")
     assert moment_name(film_path, 61.23, 3725.5) == "My holiday 1m01.2s-1h02m05.5s.mp4"

@@ -1,4 +1,4 @@
-"""Windows that overlap look at the same frames where they do."""
+"""Overlapping windows share frames."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (3.0, 2.9, 1, 0.0),
     ],
 )
-def test_the_step_is_a_part_of_the_time_between_two_clips(
+def test_shared_step_divides_the_hop(
     clip_seconds: float, overlap: float, num_frames: int, step: float
 ) -> None:
     found = shared_step(clip_seconds, overlap, num_frames)
@@ -49,13 +49,13 @@ def test_the_step_is_a_part_of_the_time_between_two_clips(
         assert found * num_frames <= clip_seconds
 
 
-def test_the_moments_lie_about_the_middle() -> None:
+def test_stepped_targets_are_centred() -> None:
     tick = Fraction(1, 1000)
     found = stepped_targets(Fraction(0), Fraction(10_000), 12, Fraction(800), tick)
     assert found == [600 + 800 * place for place in range(12)]
 
 
-def test_whole_windows_share_frames_and_keep_within_themselves(film: Path) -> None:
+def test_full_windows_share_frames(film: Path) -> None:
     found = list(decode_windows(film, SPEC, WINDOWS, step=STEP))
     numbers = [read_numbers(video.frames) for video in found]
     assert numbers[0] == [6, 16, 26, 36, 46, 56]  # 0.25 s, and on by 0.4 s
@@ -70,7 +70,7 @@ def test_whole_windows_share_frames_and_keep_within_themselves(film: Path) -> No
     )
 
 
-def test_a_window_gives_the_same_alone_or_with_others(film: Path) -> None:
+def test_window_equals_itself_among_others(film: Path) -> None:
     together = list(decode_windows(film, SPEC, WINDOWS, step=STEP))
     for window, video in zip(WINDOWS, together, strict=True):
         (alone,) = decode_windows(film, SPEC, [window], step=STEP)
@@ -78,7 +78,7 @@ def test_a_window_gives_the_same_alone_or_with_others(film: Path) -> None:
         assert torch.equal(alone.seconds, video.seconds)
 
 
-def test_a_window_too_short_for_the_step_is_looked_at_all_over(film: Path) -> None:
+def test_short_window_is_sampled_evenly(film: Path) -> None:
     (found,) = decode_windows(film, SPEC, [(4.0, 6.0)], step=STEP)
     plain = decode(film, SPEC, window=(4.0, 6.0))
     assert torch.equal(found.frames, plain.frames)

@@ -1,4 +1,4 @@
-"""What is written can be read back: whole videos, clips cut out, thumbnails, cuts found."""
+"""Written videos and clips, thumbnails, and shot boundaries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from eaglenet.video.decoding import (
 
 @pytest.mark.parametrize("channels_first", [True, False])
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.webm"])
-def test_written_frames_come_back(tmp_path: Path, name: str, channels_first: bool) -> None:
+def test_written_frames_are_read_back(tmp_path: Path, name: str, channels_first: bool) -> None:
     frames = torch.from_numpy(np.stack([videos.picture(n, 80, 64) for n in range(9)]))
     frames = frames.permute(0, 3, 1, 2) if channels_first else frames
     codec = "libvpx-vp9" if name.endswith("webm") else "libx264"
@@ -38,7 +38,7 @@ def test_written_frames_come_back(tmp_path: Path, name: str, channels_first: boo
     torch.testing.assert_close(video.seconds, torch.arange(9) / 12.5, atol=1e-3, rtol=0)
 
 
-def test_odd_sides_lose_a_row_and_wrong_shapes_are_refused(tmp_path: Path) -> None:
+def test_odd_sides_are_cropped_and_wrong_shapes_refused(tmp_path: Path) -> None:
     write_video(tmp_path / "odd.mp4", np.zeros((3, 33, 47, 3), np.uint8), 25)
     info = probe(tmp_path / "odd.mp4")
     assert (info.width, info.height) == (46, 32)
@@ -50,7 +50,7 @@ def test_odd_sides_lose_a_row_and_wrong_shapes_are_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
-def test_a_clip_starts_at_exactly_its_first_frame(tmp_path: Path, name: str) -> None:
+def test_clip_starts_at_its_first_frame(tmp_path: Path, name: str) -> None:
     source = write_numbered(tmp_path / name, 100)
     target = tmp_path / "clip.mp4"
     write_clip(source, target, 1.2, 2.0)
@@ -61,7 +61,7 @@ def test_a_clip_starts_at_exactly_its_first_frame(tmp_path: Path, name: str) -> 
     assert read_numbers(decode(target, FrameSpec(num_frames=1, size=64)).frames) == [98]
 
 
-def test_a_clip_of_a_rotated_video_is_upright_and_one_of_nothing_an_error(tmp_path: Path) -> None:
+def test_clip_of_a_rotated_video_is_upright(tmp_path: Path) -> None:
     source = write_numbered(tmp_path / "r.mp4", 50, width=64, height=96, rotation=90)
     write_clip(source, tmp_path / "clip.mp4", 0.4, 1.2)
     assert read_numbers(decode(tmp_path / "clip.mp4", FrameSpec(4, 64)).frames) == [12, 17, 22, 27]
@@ -70,7 +70,7 @@ def test_a_clip_of_a_rotated_video_is_upright_and_one_of_nothing_an_error(tmp_pa
     assert not (tmp_path / "none.mp4").exists()
 
 
-def test_a_thumbnail_is_the_upright_frame_on_show(tmp_path: Path) -> None:
+def test_thumbnail_is_the_upright_frame(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "r.mp4", 50, width=64, height=96, rotation=90)
     for seconds, number in ((0, 0), (0.99, 24), (1.0, 25), (99, 49)):
         image = Image.open(io.BytesIO(thumbnail(path, seconds, 64)))
@@ -80,7 +80,7 @@ def test_a_thumbnail_is_the_upright_frame_on_show(tmp_path: Path) -> None:
         assert read_numbers(frames) == [number]
 
 
-def test_cuts_are_found_and_motion_is_not_one(tmp_path: Path) -> None:
+def test_finds_cuts_but_not_motion(tmp_path: Path) -> None:
     rows, columns = np.mgrid[0:64, 0:96]
     scenes = []
     for scene, (level, lengths) in enumerate([(40, 30), (200, 25), (90, 45)]):
@@ -91,7 +91,7 @@ def test_cuts_are_found_and_motion_is_not_one(tmp_path: Path) -> None:
     assert shot_boundaries(tmp_path / "cuts.mp4") == pytest.approx([1.2, 2.2])
 
 
-def test_an_image_is_prepared_as_frames_are(tmp_path: Path) -> None:
+def test_image_is_prepared_like_a_frame(tmp_path: Path) -> None:
     Image.fromarray(videos.picture(77, 96, 64)).save(tmp_path / "a.png")
     image = decode_image(tmp_path / "a.png", 64)
     assert image.shape == (3, 64, 64)

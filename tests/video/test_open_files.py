@@ -1,4 +1,4 @@
-"""Pieces of a film that stays open between them: the same frames, and each byte read few times."""
+"""Files that stay open between chunks: same frames, and few reads of each byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pieces import FRAMES, WINDOWS, assert_equal, damaged, in_pieces, open_files
+from chunks import FRAMES, WINDOWS, assert_equal, damaged, decode_in_chunks, open_files
 from videos import read_numbers, write_numbered
 
 from eaglenet.video import source as sources
@@ -27,8 +27,8 @@ from eaglenet.video.worker import next_request
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_open() -> Iterator[None]:
-    """What a test kept open is closed after it."""
+def _close_files() -> Iterator[None]:
+    """Closes files that a test left open."""
     yield
     OPEN_FILES.close()
 
@@ -49,7 +49,7 @@ def edit_list(path: Path) -> Path:
     return write_numbered(path, FRAMES, times=times, time_base=Fraction(1, 25), with_audio=True)
 
 
-def times_that_start_anew(path: Path) -> Path:
+def restarting_times(path: Path) -> Path:
     half = write_numbered(path.with_name(f"half {path.name}"), FRAMES // 2, with_audio=True)
     path.write_bytes(half.read_bytes() * 2)
     return path
@@ -85,7 +85,7 @@ FILMS: dict[str, Callable[[Path], Path]] = {
     "open group.ts": open_group,
     "fragments.mp4": fragmented,
     "edits.mp4": edit_list,
-    "twice.ts": times_that_start_anew,
+    "twice.ts": restarting_times,
     "vp9.webm": vp9,
     "hevc.mkv": hevc,
 }
@@ -98,37 +98,37 @@ def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-@pytest.mark.parametrize("most_scanned", [sources.SCAN_BYTES, 0])
-def test_pieces_of_a_film_kept_open_equal_those_of_one_opened_anew(
+@pytest.mark.parametrize("scan_limit", [sources.SCAN_BYTES, 0])
+def test_open_file_gives_the_same_frames_as_a_reopened_one(
     film: Path,
     is_whole: bool,
-    most_scanned: int,
+    scan_limit: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Forwards and backwards; also of files that are too large to be looked through first."""
-    monkeypatch.setattr(sources, "SCAN_BYTES", most_scanned)
+    """Forwards and backwards; also for files that are too large to be scanned."""
+    monkeypatch.setattr(sources, "SCAN_BYTES", scan_limit)
     path = film if is_whole else damaged(film, tmp_path / film.name)
     if film.name == "edits.mp4" and not is_whole:
         pytest.skip("an MP4 whose index is cut off cannot be opened")
-    if film.name == "fragments.mp4" and not is_whole and not most_scanned:
+    if film.name == "fragments.mp4" and not is_whole and not scan_limit:
         pytest.skip("which fragments a seek finds depends on where it starts; none is kept open")
-    expected = in_pieces(path, keep_open=False)
+    expected = decode_in_chunks(path, keep_open=False)
     assert len(expected) > 3
-    assert_equal(in_pieces(path, keep_open=True), expected)
-    assert_equal(in_pieces(path, keep_open=True, windows=WINDOWS[::-1]), expected)
+    assert_equal(decode_in_chunks(path, keep_open=True), expected)
+    assert_equal(decode_in_chunks(path, keep_open=True, windows=WINDOWS[::-1]), expected)
 
 
-def test_every_frame_of_a_film_that_was_cut_off_is_the_one_on_show(tmp_path: Path) -> None:
+def test_truncated_file_gives_the_right_frames(tmp_path: Path) -> None:
     path = plain(tmp_path / "a.mkv")
     path.write_bytes(path.read_bytes()[:-5000])  # with its index
-    for video in in_pieces(path, keep_open=True).values():
+    for video in decode_in_chunks(path, keep_open=True).values():
         assert read_numbers(video.frames) == (video.seconds * 25).round().int().tolist()
 
 
 @pytest.mark.parametrize("name", ["a.mkv", "a.ts", "a.flv"])
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_all_pieces_together_read_the_file_a_few_times(
+def test_all_chunks_together_read_the_file_a_few_times(
     tmp_path: Path, name: str, is_whole: bool
 ) -> None:
     """Reading from the start for each of 24 pieces would be 12 times the file and more."""
@@ -136,7 +136,9 @@ def test_all_pieces_together_read_the_file_a_few_times(
     if not is_whole:
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
     before = bytes_read()
-    found = in_pieces(path, keep_open=True, windows=[(at, at + 2.0) for at in range(0, 96, 2)])
+    found = decode_in_chunks(
+        path, keep_open=True, windows=[(at, at + 2.0) for at in range(0, 96, 2)]
+    )
     assert len(found) > 40
     assert bytes_read() - before < 8 * path.stat().st_size
 
@@ -156,42 +158,42 @@ def bytes_read() -> int:
     return int(lines[0].removeprefix("rchar: "))
 
 
-def test_at_most_two_are_kept_open_of_one_film_and_none_of_the_one_before(tmp_path: Path) -> None:
+def test_keeps_at_most_two_readers_of_one_file(tmp_path: Path) -> None:
     first, second = plain(tmp_path / "first.mkv"), plain(tmp_path / "second.ts")
-    in_pieces(first, keep_open=False)
+    decode_in_chunks(first, keep_open=False)
     assert open_files(first.name) == 0
-    in_pieces(damaged(first, tmp_path / "damaged.mkv"), keep_open=True)
+    decode_in_chunks(damaged(first, tmp_path / "damaged.mkv"), keep_open=True)
     assert 1 <= open_files("damaged.mkv") <= 2
-    in_pieces(second, keep_open=True)
+    decode_in_chunks(second, keep_open=True)
     assert open_files("damaged.mkv") == 0
     assert 1 <= open_files(second.name) <= 2
     OPEN_FILES.close()
     assert open_files(second.name) == 0
 
 
-def test_a_file_that_was_exchanged_is_opened_anew(tmp_path: Path) -> None:
+def test_replaced_file_is_reopened(tmp_path: Path) -> None:
     """Of the same length and time, too."""
     path, other = plain(tmp_path / "a.mkv"), hevc(tmp_path / "b.mkv")
-    in_pieces(path, keep_open=True)
+    decode_in_chunks(path, keep_open=True)
     status = path.stat()
     content = other.read_bytes().ljust(status.st_size, b"\0")
     other.write_bytes(content[: status.st_size])
     os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
     other.replace(path)
-    assert_equal(in_pieces(path, keep_open=True), in_pieces(path, keep_open=False))
+    assert_equal(decode_in_chunks(path, keep_open=True), decode_in_chunks(path, keep_open=False))
 
 
-def test_nothing_is_kept_of_a_file_that_failed(tmp_path: Path) -> None:
+def test_failed_file_is_closed(tmp_path: Path) -> None:
     path = plain(tmp_path / "a.mkv")
-    in_pieces(path, keep_open=True)
+    decode_in_chunks(path, keep_open=True)
     with pytest.raises(MemoryError), open_video(path, threads=1, keep_open=True):
         raise MemoryError
     assert open_files(path.name) == 0
 
 
-def test_a_worker_without_work_lets_go_of_its_file(tmp_path: Path) -> None:
+def test_idle_worker_closes_its_file(tmp_path: Path) -> None:
     path = plain(tmp_path / "a.mkv")
-    in_pieces(path, keep_open=True)
+    decode_in_chunks(path, keep_open=True)
     ours, theirs = multiprocessing.Pipe()
     ours.send("at once")
     assert next_request(theirs, 0.01) == "at once"
@@ -201,12 +203,12 @@ def test_a_worker_without_work_lets_go_of_its_file(tmp_path: Path) -> None:
     assert open_files(path.name) == 0
 
 
-def test_packets_with_other_times_after_a_seek_are_not_believed(
+def test_unexpected_times_after_a_seek_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some containers give frames times by counting, which starts anew where one lands."""
     path = plain(tmp_path / "a.ts")
-    expected = in_pieces(path, keep_open=False)
+    expected = decode_in_chunks(path, keep_open=False)
     refused = []
 
     def is_expected(self: VideoSource, packet: Any) -> bool:
@@ -214,18 +216,18 @@ def test_packets_with_other_times_after_a_seek_are_not_believed(
         return len(refused) % 50 != 0
 
     monkeypatch.setattr(VideoSource, "is_expected", is_expected)
-    assert_equal(in_pieces(path, keep_open=True), expected)
+    assert_equal(decode_in_chunks(path, keep_open=True), expected)
     assert len(refused) > 50
 
 
-def test_a_moment_late_in_a_film_is_found_without_reading_up_to_it(tmp_path: Path) -> None:
+def test_late_frame_is_found_by_seeking(tmp_path: Path) -> None:
     path = write_busy(tmp_path / "a.mkv", 96)
     before = bytes_read()
     thumbnail(path, 90.0)
     assert bytes_read() - before < path.stat().st_size / 2
 
 
-def test_the_frames_of_a_window_are_all_that_are_shown_in_it(tmp_path: Path) -> None:
+def test_frames_within_a_window(tmp_path: Path) -> None:
     chance = random.Random(0)
     with open_video(write_numbered(tmp_path / "a.mkv", 10)) as opened:
         for _ in range(200):

@@ -105,7 +105,7 @@ def test_scaled_and_cropped_frames(name: str) -> None:
             assert_close(convert(frame, size, scaled, square=True), square)
 
 
-def test_turned_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotated_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = make_frame(40, 24, "yuv420p")
     upright = reference(frame, 40, 24)
     turned = Orientation(transposed=True, flipped_columns=True)

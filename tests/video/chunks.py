@@ -1,4 +1,4 @@
-"""Films decoded piece by piece, as workers do it, and compared."""
+"""Helpers that decode files in chunks, as workers do, and compare the results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOWS = [(start, start + 5.0) for start in range(0, 48, 4)]
 
 
 def damaged(film: Path, target: Path) -> Path:
-    """Its end cut off, and holes."""
+    """Write a truncated copy with corrupted bytes."""
     content = bytearray(film.read_bytes())
     chance = random.Random(3)
     for _ in range(6):
@@ -30,10 +30,10 @@ def damaged(film: Path, target: Path) -> Path:
     return target
 
 
-def in_pieces(
+def decode_in_chunks(
     path: Path, *, keep_open: bool, windows: Sequence[Window] = WINDOWS, at_once: int = 2
 ) -> dict[Window | None, DecodedVideo]:
-    """A few windows at a time, as workers get them."""
+    """Decode a few windows at a time."""
     with open_video(path) as opened:
         end = opened.seconds(opened.span()[1])
     inside = [window for window in windows if window[0] < end]

@@ -1,4 +1,4 @@
-"""Objects arrive in another process as they were, and a broken connection is an error."""
+"""Messages between processes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def through(value: object) -> object:
 
 
 @pytest.mark.parametrize("way", ["in place", "by messages"])
-def test_large_and_small_arrays_and_all_else_arrive_as_they_were(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_with_arrays_arrive_unchanged(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "by messages":  # As on systems that cannot read into memory.
         monkeypatch.setattr(worker, "_readv", None)
     generator = torch.Generator().manual_seed(0)
@@ -52,7 +50,7 @@ def test_large_and_small_arrays_and_all_else_arrive_as_they_were(
     arrived["pixels"] += 1  # Its own memory.
 
 
-def test_only_large_arrays_go_beside_the_pickle() -> None:
+def test_large_arrays_are_sent_outside_the_pickle() -> None:
     packed = pack(
         (torch.zeros(MAX_INLINE_BYTES, dtype=torch.uint8), np.zeros(MAX_INLINE_BYTES + 1, np.uint8))
     )
@@ -60,7 +58,7 @@ def test_only_large_arrays_go_beside_the_pickle() -> None:
     assert MAX_INLINE_BYTES < len(packed.content) < 2 * MAX_INLINE_BYTES
 
 
-def test_a_sender_that_dies_half_way_is_an_end_and_not_half_an_array() -> None:
+def test_truncated_message_is_an_error() -> None:
     ours, theirs = Pipe()
     packed = pack(np.ones(10**6, np.uint8))
     half = worker.Message(packed.content, [packed.arrays[0][: 10**5]])

@@ -1,4 +1,4 @@
-"""Films that only decoding tells the times of: a piece goes on where an earlier one stopped."""
+"""Files whose frame times need decoding: a chunk continues where an earlier one stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pieces import FRAMES, SPEC, WINDOWS, assert_equal, in_pieces, open_files
+from chunks import FRAMES, SPEC, WINDOWS, assert_equal, decode_in_chunks, open_files
 from videos import read_numbers, write_numbered
 
 from eaglenet.video.decoding import decode_windows
@@ -29,8 +29,8 @@ REORDERED = ("h264.avi", "mpeg4.avi")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_open() -> Iterator[None]:
-    """What a test kept open is closed after it."""
+def _close_files() -> Iterator[None]:
+    """Closes files that a test left open."""
     yield
     OPEN_FILES.close()
 
@@ -60,7 +60,7 @@ DAMAGES: dict[str, Callable[[bytearray], bytearray]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILMS)
-def test_pieces_that_go_on_equal_those_from_the_start(
+def test_continued_run_equals_decoding_from_the_start(
     films: dict[str, Path], name: str, damage: str, tmp_path: Path
 ) -> None:
     """Forwards with and without overlap, backwards, in any order, and every other piece.
@@ -72,22 +72,24 @@ def test_pieces_that_go_on_equal_those_from_the_start(
     mixed = random.Random(1).sample(WINDOWS, len(WINDOWS))
     apart = [(start, start + 1.5) for start in range(0, 48, 2)]
     for orders in ([OVERLAPPING], [WINDOWS, WINDOWS[::-1], mixed], [apart, apart[::3]]):
-        expected = in_pieces(path, keep_open=False, windows=orders[0], at_once=len(orders[0]))
+        expected = decode_in_chunks(
+            path, keep_open=False, windows=orders[0], at_once=len(orders[0])
+        )
         assert len(expected) > 3
         for windows in orders:
             asked = {window: expected[window] for window in windows if window in expected}
             assert len(asked) > 3
-            assert_equal(in_pieces(path, keep_open=True, windows=windows), asked)
+            assert_equal(decode_in_chunks(path, keep_open=True, windows=windows), asked)
 
 
-def test_frames_of_a_run_are_those_on_show(films: dict[str, Path]) -> None:
+def test_run_gives_the_right_frames(films: dict[str, Path]) -> None:
     for name in REORDERED:
-        for video in in_pieces(films[name], keep_open=True).values():
+        for video in decode_in_chunks(films[name], keep_open=True).values():
             assert read_numbers(video.frames) == (video.seconds * 25).round().int().tolist()
 
 
-def test_pieces_between_those_of_another_film(films: dict[str, Path]) -> None:
-    expected = {name: in_pieces(films[name], keep_open=False) for name in REORDERED}
+def test_alternating_between_two_files(films: dict[str, Path]) -> None:
+    expected = {name: decode_in_chunks(films[name], keep_open=False) for name in REORDERED}
     for window in WINDOWS:
         for name in REORDERED:
             (found,) = decode_windows(
@@ -98,7 +100,7 @@ def test_pieces_between_those_of_another_film(films: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", REORDERED)
-def test_each_of_two_runs_decodes_a_film_once(
+def test_each_run_decodes_the_file_once(
     films: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the start for each of six pieces it would be three times the film."""
@@ -110,42 +112,38 @@ def test_each_of_two_runs_decodes_a_film_once(
         return original(self, packet, keep=keep)
 
     monkeypatch.setattr(VideoSource, "send", send)
-    in_pieces(films[name], keep_open=True, windows=OVERLAPPING)
+    decode_in_chunks(films[name], keep_open=True, windows=OVERLAPPING)
     assert FRAMES < len(sent) < 2 * FRAMES + 20
     sent.clear()
-    in_pieces(films[name], keep_open=True, windows=WINDOWS)
+    decode_in_chunks(films[name], keep_open=True, windows=WINDOWS)
     assert len(sent) < FRAMES + 20
     sent.clear()
-    in_pieces(films[name], keep_open=False, windows=WINDOWS)
+    decode_in_chunks(films[name], keep_open=False, windows=WINDOWS)
     assert len(sent) > 3 * FRAMES
 
 
-def test_no_more_than_two_runs_are_kept_and_none_after_a_failure(films: dict[str, Path]) -> None:
+def test_keeps_at_most_two_runs(films: dict[str, Path]) -> None:
     path = films["h264.avi"]
-    in_pieces(path, keep_open=True, windows=WINDOWS[::-1])
+    decode_in_chunks(path, keep_open=True, windows=WINDOWS[::-1])
     assert open_files(path.name) == MAX_OPEN
     with pytest.raises(MemoryError), open_video(path, threads=1, keep_open=True):
         raise MemoryError
     assert open_files(path.name) == 0
-    in_pieces(path, keep_open=True)
+    decode_in_chunks(path, keep_open=True)
     OPEN_FILES.close()
     assert open_files(path.name) == 0
 
 
-def test_a_run_of_a_file_that_changed_is_not_gone_on_with(
-    films: dict[str, Path], tmp_path: Path
-) -> None:
+def test_run_of_a_changed_file_is_dropped(films: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "film.avi"
     path.write_bytes(films["h264.avi"].read_bytes())
-    in_pieces(path, keep_open=True, windows=WINDOWS[:4])
+    decode_in_chunks(path, keep_open=True, windows=WINDOWS[:4])
     path.write_bytes(films["mpeg4.avi"].read_bytes())
-    expected = in_pieces(path, keep_open=False, windows=WINDOWS[4:])
-    assert_equal(in_pieces(path, keep_open=True, windows=WINDOWS[4:]), expected)
+    expected = decode_in_chunks(path, keep_open=False, windows=WINDOWS[4:])
+    assert_equal(decode_in_chunks(path, keep_open=True, windows=WINDOWS[4:]), expected)
 
 
-def test_a_file_that_changes_during_a_piece_leaves_no_run(
-    films: dict[str, Path], tmp_path: Path
-) -> None:
+def test_file_changed_during_a_run_leaves_no_run(films: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "film.avi"
     path.write_bytes(films["h264.avi"].read_bytes())
     with open_video(path, threads=1, keep_open=True) as opened:
@@ -156,17 +154,17 @@ def test_a_file_that_changes_during_a_piece_leaves_no_run(
     assert open_files(path.name) == 0
 
 
-def test_a_run_of_a_file_that_was_deleted_is_let_go(films: dict[str, Path], tmp_path: Path) -> None:
+def test_run_of_a_deleted_file_is_closed(films: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "film.avi"
     path.write_bytes(films["h264.avi"].read_bytes())
-    in_pieces(path, keep_open=True)
+    decode_in_chunks(path, keep_open=True)
     assert open_files(path.name) > 0
     path.unlink()
-    in_pieces(films["mpeg4.avi"], keep_open=True)
+    decode_in_chunks(films["mpeg4.avi"], keep_open=True)
     assert open_files(f"{path.name} (deleted)") == 0
 
 
-def test_a_run_knows_what_it_has_passed(films: dict[str, Path]) -> None:
+def test_run_knows_which_times_it_passed(films: dict[str, Path]) -> None:
     """Any moment that it can still show is shown as by one from the start."""
     with open_video(films["mpeg4.avi"], threads=1) as opened:
         run = DecodedRun(opened)

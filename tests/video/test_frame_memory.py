@@ -1,4 +1,4 @@
-"""Decoded frames are megabytes each: those that nobody will ask for again are let go at once."""
+"""Decoded frames, of megabytes each, are freed as soon as possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eaglenet.video.source import open_video
 
 
 @pytest.mark.parametrize("rotation", [0, 90])
-def test_a_frame_is_free_once_its_pixels_are_taken(tmp_path: Path, rotation: int) -> None:
+def test_converted_frame_is_freed(tmp_path: Path, rotation: int) -> None:
     path = write_numbered(tmp_path / "a.mp4", 3, width=64, height=96, rotation=rotation)
     reformatter = av.video.reformatter.VideoReformatter()
     with av.open(str(path)) as container:
@@ -29,9 +29,7 @@ def test_a_frame_is_free_once_its_pixels_are_taken(tmp_path: Path, rotation: int
 
 
 @pytest.mark.parametrize("options", [{"bf": "0"}, {"bf": "3"}, {"x264-params": "bframes=8"}])
-def test_frames_between_two_that_are_wanted_are_not_kept(
-    tmp_path: Path, options: dict[str, str]
-) -> None:
+def test_frames_between_targets_are_freed(tmp_path: Path, options: dict[str, str]) -> None:
     path = write_numbered(tmp_path / "a.mp4", 120, options={"g": "200", **options})
     most = 0
     with open_video(path, threads=1) as source:
