@@ -25,7 +25,7 @@ runner = CliRunner()
         (None, ["nosuch"], "nosuch: no such file or folder"),
     ],
 )
-def test_indexing_says_what_is_missing_before_it_loads_anything(
+def test_index_reports_problems_before_loading_a_model(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     module: str | None,
@@ -55,7 +55,7 @@ def test_indexing_says_what_is_missing_before_it_loads_anything(
         ("videos/a.mp4/store", "a.mp4 is a file"),
     ],
 )
-def test_a_place_that_cannot_be_a_store_is_told_before_a_model_is_loaded_or_downloaded(
+def test_index_refuses_an_impossible_store_before_loading_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, told: str
 ) -> None:
     def load(name: str) -> None:

@@ -17,7 +17,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return time
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(
+def test_log_has_few_lines_of_progress(
     capsys: pytest.CaptureFixture[str], now: list[float]
 ) -> None:
     with show_progress(quiet=False) as announce:
@@ -43,7 +43,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     assert len(lines) < 80
 
 
-def test_bytes_are_not_counted_in_words(
+def test_bytes_are_not_shown(
     capsys: pytest.CaptureFixture[str], now: list[float]
 ) -> None:
     with show_progress(quiet=False) as announce:
@@ -55,7 +55,7 @@ def test_bytes_are_not_counted_in_words(
     assert capsys.readouterr().err == "3 clips\n"
 
 
-def test_an_error_before_the_first_step_is_not_preceded_by_an_empty_line(
+def test_prints_nothing_before_the_first_update(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
@@ -64,7 +64,7 @@ def test_an_error_before_the_first_step_is_not_preceded_by_an_empty_line(
     assert capsys.readouterr().err == ""
 
 
-def test_a_bar_in_a_terminal_shows_title_count_and_detail(
+def test_bar_shows_title_count_and_detail(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
@@ -79,6 +79,6 @@ def test_a_bar_in_a_terminal_shows_title_count_and_detail(
     assert "1,234/6,000" in shown
 
 
-def test_nothing_is_shown_when_quiet() -> None:
+def test_shows_nothing_if_quiet() -> None:
     with show_progress(quiet=True) as announce:
         assert announce("run") is None

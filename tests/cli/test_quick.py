@@ -23,7 +23,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_words_are_encoded_the_same_without_the_part_of_torch(tmp_path: Path) -> None:
+def test_texts_are_encoded_alike_without_the_module(tmp_path: Path) -> None:
     short = """
 import sys
 from eaglenet.cli.terminal import UNUSED_MODULE, begin_short_command
@@ -42,7 +42,7 @@ torch.save(eaglenet.load("small").encode_text(["a dog runs"]).sentence, sys.argv
     assert torch.equal(*map(torch.load, files))
 
 
-def test_models_of_every_tower_family_load_and_encode_without_it(tmp_path: Path) -> None:
+def test_all_towers_work_without_the_module(tmp_path: Path) -> None:
     """In one process for all: most of its time is the import of torch."""
     families = ["clip", "siglip", "perception", "compact"]
     code = """
@@ -76,7 +76,7 @@ for family in sys.argv[3:]:
     assert done.stdout.splitlines() == [f"{each} True True" for each in families], done.stderr
 
 
-def test_a_search_imports_the_methods_and_towers_of_its_model_alone() -> None:
+def test_search_imports_only_the_code_of_its_model() -> None:
     code = """
 import sys
 import eaglenet
@@ -97,7 +97,7 @@ for part in ("methods", "scoring", "encoders"):
     assert "eaglenet.encoders.siglip" not in encoders
 
 
-def test_it_ends_with_its_code_and_all_that_it_printed() -> None:
+def test_exits_with_its_code_and_all_output() -> None:
     code = """
 import atexit, sys
 from unittest import mock
@@ -114,7 +114,7 @@ with mock.patch.object(main, "app", command):
     assert (done.returncode, done.stdout) == (3, "an answer"), done.stderr
 
 
-def test_it_does_nothing_where_torch_is_there_already() -> None:
+def test_does_nothing_if_torch_is_loaded() -> None:
     before = sys.modules.get(terminal.UNUSED_MODULE)
     terminal.begin_short_command()
     assert sys.modules.get(terminal.UNUSED_MODULE) is before

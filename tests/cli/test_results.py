@@ -32,7 +32,7 @@ def result() -> SearchResult:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, None])
-def test_the_table_fits_and_nothing_of_a_line_is_cut(width: int | None) -> None:
+def test_table_fits_and_cuts_nothing(width: int | None) -> None:
     """Rank, score, time, id and file are whole; long names go on below."""
     ids = {hit.clip_id: hit.clip_id[:4] for hit in result().hits}
     lines = format_table(result(), ids, width)
@@ -46,7 +46,7 @@ def test_the_table_fits_and_nothing_of_a_line_is_cut(width: int | None) -> None:
         assert part in whole
 
 
-def test_links_lead_to_the_moment_and_take_no_columns() -> None:
+def test_links_open_the_moment_and_take_no_columns() -> None:
     """OSC 8 around the name alone."""
     plain, linked = (format_table(result(), {}, 130, links=links) for links in (False, True))
     begin, end = f"\x1b]8;;{Path(LONG).as_uri()}#t=3.0\x1b\\", "\x1b]8;;\x1b\\"
@@ -54,7 +54,7 @@ def test_links_lead_to_the_moment_and_take_no_columns() -> None:
     assert plain[3] == linked[3].replace(begin, "").replace(end, "")
 
 
-def test_wide_signs_count_twice_and_home_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_characters_count_twice_and_home_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     """As terminals draw them, and as people write it."""
     assert wrap("\u732b\u732b\u732b", 4) == ["\u732b\u732b", "\u732b"]
     monkeypatch.setenv("HOME", "/home/someone")
@@ -69,7 +69,7 @@ def picture() -> bytes:
     return stream.getvalue()
 
 
-def test_pictures_are_written_as_each_terminal_wants_them() -> None:
+def test_encodes_images_for_each_terminal() -> None:
     """What is sent is the picture: decoded again, or pluralize."""
     sent = results.kitty(picture())
     assert sent.startswith("\x1b_Ga=T,f=100,r=8,m=0;")
@@ -93,14 +93,14 @@ def test_pictures_are_written_as_each_terminal_wants_them() -> None:
         ({"TERM": "xterm-256color"}, None),
     ],
 )
-def test_the_terminal_is_known_by_what_it_says(
+def test_detects_image_support(
     environment: dict[str, str], expected: Callable[[bytes], str] | None
 ) -> None:
     """Nothing is drawn where it would be noise."""
     assert results.detect_images(environment) is expected
 
 
-def test_the_first_player_there_is_begins_at_the_moment(
+def test_first_installed_player_starts_at_the_moment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """mpv before vlc before the browser; a file that is gone is not played."""
@@ -120,7 +120,7 @@ def test_the_first_player_there_is_begins_at_the_moment(
     assert opened == [f"{film.as_uri()}#t=1.50"]
 
 
-def test_questions_are_asked_until_an_empty_line_and_numbers_play(
+def test_prompts_until_an_empty_line_and_plays_numbers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Errors do not end the talk."""

@@ -19,7 +19,7 @@ from eaglenet.core import object_storage
     ],
     ids=["store", "videos"],
 )
-def test_storage_that_does_not_answer_is_one_line(
+def test_reports_unreachable_storage_in_one_line(
     command: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

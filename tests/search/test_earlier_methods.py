@@ -21,7 +21,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_cross_encoder_reads_its_shortlist_and_nothing_else(
+def test_cross_encoder_reads_only_the_shortlist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = save_small_model(tmp_path / "model", "clipbert", **MODELS["clipbert"])
@@ -45,7 +45,7 @@ def test_a_cross_encoder_reads_its_shortlist_and_nothing_else(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_shortlist_is_ranked_by_the_methods_own_score(name: str, tmp_path: Path) -> None:
+def test_method_ranks_the_shortlist_with_its_own_score(name: str, tmp_path: Path) -> None:
     model = save_small_model(tmp_path / "model", name, **MODELS[name])
     (tmp_path / "videos").mkdir()
     for colour in ("red", "green", "blue"):

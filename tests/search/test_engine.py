@@ -24,7 +24,7 @@ def all_features(engine: Engine) -> VideoFeatures:
     return engine.manifest.layout.unpack(snapshot.records(np.arange(len(snapshot)))).features
 
 
-def test_hits_are_ranked_by_the_exact_score_of_the_shortlist(
+def test_ranks_the_shortlist_by_exact_score(
     engine: Engine, bag: BagMethod
 ) -> None:
     text = bag.encode_text(["red car"])
@@ -42,7 +42,7 @@ def test_hits_are_ranked_by_the_exact_score_of_the_shortlist(
     assert {hit.clip_id for hit in narrow} == {hit.clip_id for hit in coarse}
 
 
-def test_many_queries_give_what_each_gives_alone(engine: Engine) -> None:
+def test_search_many_equals_separate_searches(engine: Engine) -> None:
     queries = ["red car", "blue dog sleeps", "green"]
     together = engine.search_many(queries, k=3)
     for query, hits in zip(queries, together, strict=True):
@@ -51,7 +51,7 @@ def test_many_queries_give_what_each_gives_alone(engine: Engine) -> None:
     assert engine.search_many([]) == []
 
 
-def test_the_moment_is_in_the_clip_and_at_its_best_frame(engine: Engine) -> None:
+def test_moment_is_in_the_clip_at_its_best_frame(engine: Engine) -> None:
     for hit in engine.search("red ball", k=9):
         start, end = engine.span_of(hit.clip_id)
         assert start <= hit.moment.start <= hit.moment.best <= hit.moment.end <= end
@@ -64,7 +64,7 @@ def test_the_moment_is_in_the_clip_and_at_its_best_frame(engine: Engine) -> None
         assert hit.duration == 30
 
 
-def test_negatives_count_as_documented(engine: Engine, bag: BagMethod) -> None:
+def test_negatives_lower_the_score(engine: Engine, bag: BagMethod) -> None:
     text = bag.encode_text(["red car", "dog", "slow"])
     scores = bag.score(text, all_features(engine))
     expected = scores[0] - NEGATIVE_WEIGHT * (scores[1] + scores[2]) / 2
@@ -74,7 +74,7 @@ def test_negatives_count_as_documented(engine: Engine, bag: BagMethod) -> None:
     )
 
 
-def test_grouping_gives_each_file_once_with_its_other_clips(engine: Engine) -> None:
+def test_groups_hits_by_file(engine: Engine) -> None:
     plain = engine.search("red car", k=18)
     grouped = engine.search("red car", k=6, group_files=True)
     assert len({hit.path for hit in grouped}) == 6
@@ -85,7 +85,7 @@ def test_grouping_gives_each_file_once_with_its_other_clips(engine: Engine) -> N
     assert all(len(hit.metadata["more"]) == 2 for hit in grouped)
 
 
-def test_filters_leave_only_what_they_allow(engine: Engine) -> None:
+def test_filters_hits(engine: Engine) -> None:
     hits = engine.search("red car", k=18, filters=Filters(tags=("odd",)))
     assert {hit.path for hit in hits} == {"/videos/1.mp4", "/videos/3.mp4", "/videos/5.mp4"}
     assert len(hits) == 9
@@ -95,7 +95,7 @@ def test_filters_leave_only_what_they_allow(engine: Engine) -> None:
     ] * 3
 
 
-def test_similar_clips_leave_out_the_clip_itself(engine: Engine) -> None:
+def test_clip_is_not_its_own_hit(engine: Engine) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
     hits = engine.search(Query(clip_id=clip_id), k=17)
     assert len(hits) == 17
@@ -104,7 +104,7 @@ def test_similar_clips_leave_out_the_clip_itself(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 4])
-def test_similar_gives_as_many_clips_as_are_asked_for_besides_the_clip_itself(
+def test_clip_query_returns_k_other_clips(
     engine: Engine, k: int
 ) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
@@ -116,7 +116,7 @@ def test_similar_gives_as_many_clips_as_are_asked_for_besides_the_clip_itself(
     assert {hit.clip_id for hit in hits} == {engine.snapshot.clip_id(row) for row in rows}
 
 
-def test_captions_are_ranked_for_a_clip(engine: Engine, bag: BagMethod) -> None:
+def test_ranks_captions_for_a_clip(engine: Engine, bag: BagMethod) -> None:
     captions = ["red car", "dog sleeps", "blue ball jumps", "slow"]
     clip_id = f"{content_of(0)[:16]}-0"
     row = engine.snapshot.row(clip_id)
@@ -130,12 +130,12 @@ def test_captions_are_ranked_for_a_clip(engine: Engine, bag: BagMethod) -> None:
         engine.best_captions(Query(clip_id=clip_id), "red car")
 
 
-def test_a_store_is_only_searched_with_its_own_model(store_folder: Path) -> None:
+def test_refuses_another_model(store_folder: Path) -> None:
     with pytest.raises(StoreError, match="another model"):
         Engine.open(store_folder, BagMethod(seed=5)).search("red")
 
 
-def test_a_model_that_moved_is_told(bag: BagMethod, tmp_path: Path) -> None:
+def test_reports_a_moved_model(bag: BagMethod, tmp_path: Path) -> None:
     manifest = make_manifest(bag, model=str(tmp_path / "gone"))
     make_store(tmp_path / "store", bag, num_files=1)
     StoreFolder(tmp_path / "store", manifest).write_manifest()
@@ -146,7 +146,7 @@ def test_a_model_that_moved_is_told(bag: BagMethod, tmp_path: Path) -> None:
     assert "was in" not in str(caught.value)
 
 
-def test_an_empty_store_finds_nothing(bag: BagMethod, tmp_path: Path) -> None:
+def test_empty_store_has_no_hits(bag: BagMethod, tmp_path: Path) -> None:
     make_store(tmp_path, bag, num_files=0)
     engine = Engine.open(tmp_path, bag)
     engine.warm_up()
@@ -155,7 +155,7 @@ def test_an_empty_store_finds_nothing(bag: BagMethod, tmp_path: Path) -> None:
     assert engine.info()["clips"] == 0
 
 
-def test_the_package_opens_stores(store_folder: Path, bag: BagMethod) -> None:
+def test_package_opens_stores(store_folder: Path, bag: BagMethod) -> None:
     engine = eaglenet.open(store_folder, model=bag)
     info = engine.info()
     assert (info["clips"], info["files"], info["model"]) == (18, 6, "bag")
@@ -164,19 +164,19 @@ def test_the_package_opens_stores(store_folder: Path, bag: BagMethod) -> None:
 
 
 @pytest.mark.parametrize("k", [0, -1, 10**9, 1.5, "3", None])
-def test_impossible_numbers_of_results_are_refused(engine: Engine, k: object) -> None:
+def test_refuses_impossible_numbers_of_results(engine: Engine, k: object) -> None:
     with pytest.raises(UsageError, match="k must be"):
         engine.search("red", k=k)
 
 
 @pytest.mark.parametrize("shortlist", [0, 2.5, None])
-def test_impossible_shortlists_are_refused(engine: Engine, shortlist: object) -> None:
+def test_refuses_impossible_shortlists(engine: Engine, shortlist: object) -> None:
     with pytest.raises(UsageError, match="shortlist must be"):
         engine.search("red", shortlist=shortlist)
 
 
 @pytest.mark.parametrize("name", ["missing.mp4", "broken.mp4", "broken.png"])
-def test_files_that_cannot_be_searched_with_are_told(
+def test_reports_unreadable_query_files(
     engine: Engine, tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / name

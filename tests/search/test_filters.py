@@ -45,11 +45,11 @@ FILES = FileTable(
         (Filters(path="*'k*", min_duration=1), [0, 0, 1]),
     ],
 )
-def test_filters_keep_what_they_say(filters: Filters, expected: list[int]) -> None:
+def test_filters_allow_matching_files(filters: Filters, expected: list[int]) -> None:
     assert filters.allowed(FILES).tolist() == [bool(value) for value in expected]
 
 
-def test_an_empty_result_says_which_filter_emptied_it() -> None:
+def test_explains_which_filter_matches_no_file() -> None:
     """One that no file meets is named alone; otherwise all are, with how many files meet each."""
     assert Filters().why_empty(FILES) == ""
     assert Filters(path="x/*", tags=("pets",)).why_empty(FILES) == ""
@@ -62,7 +62,7 @@ def test_an_empty_result_says_which_filter_emptied_it() -> None:
     assert reason == f"none of the 3 files has all of: {conditions}"
 
 
-def test_typed_paths_begin_in_folders_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expands_typed_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """``~/`` and ``./``, which no stored path begins with."""
     monkeypatch.setenv("HOME", "/home")
     monkeypatch.setattr("os.getcwd", lambda: "/home/x")
@@ -85,12 +85,12 @@ def test_typed_paths_begin_in_folders_of_the_person(monkeypatch: pytest.MonkeyPa
         ("sub/", "/v/sub/a.mp4", True),
     ],
 )
-def test_a_pattern_means_what_people_think(pattern: str, path: str, is_meant: bool) -> None:
+def test_path_patterns(pattern: str, path: str, is_meant: bool) -> None:
     """Names in brackets are names first; a folder is one wherever it lies."""
     assert path_matcher(pattern)(path) is is_meant
 
 
-def test_an_empty_filter_is_false_and_dates_are_read() -> None:
+def test_empty_filters_are_false_and_dates_are_parsed() -> None:
     assert not Filters(path=expand_path(""))
     assert parse_date("2026-05-31") == parse_date("2026-05-31T00:00")
     with pytest.raises(UsageError, match="2026-05-31"):
@@ -103,7 +103,7 @@ def test_an_empty_filter_is_false_and_dates_are_read() -> None:
     tag=st.text(max_size=20),
     number=st.floats(allow_nan=True, allow_infinity=True),
 )
-def test_no_filter_text_breaks_a_search(pattern: str, tag: str, number: float) -> None:
+def test_any_text_is_a_valid_filter(pattern: str, tag: str, number: float) -> None:
     if number >= 0:
         filters = Filters(path=pattern, tags=(tag,), min_duration=number, after=number)
     else:

@@ -17,7 +17,7 @@ from eaglenet.search.engine import Engine
 
 
 @torch.no_grad()
-def test_a_head_beside_the_model_ranks_and_the_store_opens_as_before(tmp_path: Path) -> None:
+def test_head_beside_the_model_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(PACKAGED / "demo", folder)
     model = load(str(folder))

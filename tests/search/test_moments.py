@@ -13,7 +13,7 @@ from eaglenet.search.selection import find_moment
 INF = float("-inf")
 
 
-def test_the_moment_is_the_run_of_good_frames_around_the_best() -> None:
+def test_moment_is_the_run_of_good_frames_around_the_best() -> None:
     scores = torch.tensor([0.0, 0.1, 0.9, 1.0, 0.2, 0.95])
     seconds = torch.tensor([11.0, 13, 15, 17, 19, 21])
     assert find_moment(scores, seconds, 10, 22) == Moment(14.0, 18.0, 17.0)
@@ -27,7 +27,7 @@ def test_the_moment_is_the_run_of_good_frames_around_the_best() -> None:
         (0.75, 0.0),  # mean 0.4375, half-way 0.71875: good, and the first frame
     ],
 )
-def test_a_frame_is_good_from_half_way_between_the_mean_and_the_best(
+def test_frame_is_good_above_the_middle_of_mean_and_best(
     neighbour: float, begin: float
 ) -> None:
     """s_f >= (mean + max) / 2, of frames at 3, 5, 7 and 9 s."""
@@ -36,7 +36,7 @@ def test_a_frame_is_good_from_half_way_between_the_mean_and_the_best(
     assert moment == Moment(begin, 6.0, 5.0)
 
 
-def test_a_frame_exactly_half_way_is_good() -> None:
+def test_frame_exactly_in_the_middle_is_good() -> None:
     scores = torch.tensor([0.75, 1.0, 0.0, 0.25])  # mean 0.5, half-way 0.75
     moment = find_moment(scores, torch.tensor([3.0, 5.0, 7.0, 9.0]), 0.0, 10.0)
     assert moment == Moment(0.0, 6.0, 5.0)
@@ -44,7 +44,7 @@ def test_a_frame_exactly_half_way_is_good() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(-8, 8), min_size=2, max_size=9))
-def test_the_moment_is_what_the_formula_says(scores: list[int]) -> None:
+def test_moment_follows_the_formula(scores: list[int]) -> None:
     """Whole numbers, so that a mean is exact and no frame is good by rounding."""
     best = scores.index(max(scores))
     if max(scores) == min(scores):
@@ -63,21 +63,21 @@ def test_the_moment_is_what_the_formula_says(scores: list[int]) -> None:
     assert moment == Moment(start, end, 2.0 * best + 1)
 
 
-def test_padded_frames_never_make_a_moment() -> None:
+def test_padding_is_never_in_a_moment() -> None:
     scores = torch.tensor([0.1, 0.9, INF, INF])
     seconds = torch.tensor([1.0, 3.0, 3.0, 3.0])
     assert find_moment(scores, seconds, 0, 4) == Moment(2.0, 4.0, 3.0)
     assert find_moment(torch.full((3,), INF), torch.zeros(3), 2, 6) == Moment(2.0, 6.0, 4.0)
 
 
-def test_equal_frames_give_the_whole_clip() -> None:
+def test_equal_scores_give_the_whole_clip() -> None:
     moment = find_moment(torch.full((3,), 0.4), torch.tensor([1.0, 2, 3]), 0, 4)
     assert (moment.start, moment.end) == (0, 4)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-5, 50)), min_size=1, max_size=9))
-def test_a_moment_lies_in_its_clip_and_holds_its_best_frame(
+def test_moment_is_in_its_clip_and_has_its_best_frame(
     frames: list[tuple[float, float]],
 ) -> None:
     scores, seconds = (torch.tensor(column) for column in zip(*frames, strict=True))

@@ -65,7 +65,7 @@ def question(shard: Shard, version: int) -> ScanRequest:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_shard_compares_only_what_a_publication_added_to_its_part(
+def test_shard_verifies_added_data_only(
     number: int, bag: BagMethod, tmp_path: Path, compared: list[int]
 ) -> None:
     store, tables = make_store(tmp_path, bag, num_files=8, clips_each=CLIPS)
@@ -83,7 +83,7 @@ def test_a_shard_compares_only_what_a_publication_added_to_its_part(
     assert shard.snapshot(newest).version == newest
 
 
-def test_a_shard_answers_at_the_version_it_has_while_the_next_is_opened(
+def test_shard_serves_the_old_version_while_opening_the_next(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tables = make_store(tmp_path, bag, num_files=4, clips_each=CLIPS)
@@ -120,7 +120,7 @@ def test_a_shard_answers_at_the_version_it_has_while_the_next_is_opened(
         shard.scan(question(shard, 99))
 
 
-def test_damage_in_what_was_added_is_found(bag: BagMethod, tmp_path: Path) -> None:
+def test_finds_damage_in_added_data(bag: BagMethod, tmp_path: Path) -> None:
     store, tables = make_store(tmp_path, bag, num_files=4, clips_each=CLIPS)
     shard = Shard(open_store(tmp_path), (2, 2))
     old = shard.snapshot().version
@@ -136,7 +136,7 @@ def test_damage_in_what_was_added_is_found(bag: BagMethod, tmp_path: Path) -> No
     assert shard.scan(question(shard, old)).lists
 
 
-def test_what_was_compared_is_forgotten_with_the_last_snapshot_of_the_file() -> None:
+def test_forgets_verified_files_with_their_last_snapshot() -> None:
     """So that another file with the same inode does not count as compared."""
     slots = np.array([0, 2, 5])
     first = checked_slots((1, 2))

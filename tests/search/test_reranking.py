@@ -9,7 +9,7 @@ import torch
 from eaglenet.core.types import TextFeatures, VideoFeatures
 
 
-def test_stored_scorer_data_changes_the_speed_not_the_scores(tmp_path: Path) -> None:
+def test_stored_scorer_data_does_not_change_scores(tmp_path: Path) -> None:
     from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
     from eaglenet.methods.eaglenet import build
     from eaglenet.methods.eaglenet_config import EagleNetConfig
@@ -32,7 +32,7 @@ def test_stored_scorer_data_changes_the_speed_not_the_scores(tmp_path: Path) -> 
         torch.testing.assert_close(Reranker(method).score(text, clips), expected, rtol=0, atol=2e-3)
 
 
-def test_what_is_kept_of_a_clip_changes_no_score() -> None:
+def test_cached_clips_do_not_change_scores() -> None:
     """Clips that were scored before and clips that were not, in one shortlist."""
     from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
     from eaglenet.methods.eaglenet import build

@@ -36,7 +36,7 @@ def gathered(kept: RowCache, keys: list[int]) -> list[int]:
     return make.asked
 
 
-def test_only_what_is_not_kept_is_made_and_rows_come_in_order() -> None:
+def test_computes_missing_rows_only_and_keeps_the_order() -> None:
     kept = RowCache(10 * ROW_BYTES)
     assert gathered(kept, [5, 3, 8]) == [5, 3, 8]
     assert gathered(kept, [8, 1, 5, 2, 3]) == [1, 2]
@@ -44,7 +44,7 @@ def test_only_what_is_not_kept_is_made_and_rows_come_in_order() -> None:
     assert len(kept) == 5
 
 
-def test_the_longest_unused_rows_make_room() -> None:
+def test_evicts_the_least_recently_used_rows() -> None:
     kept = RowCache(4 * ROW_BYTES)
     gathered(kept, [1, 2, 3, 4])
     assert gathered(kept, [1, 5]) == [5]
@@ -53,7 +53,7 @@ def test_the_longest_unused_rows_make_room() -> None:
     assert len(kept) == 4
 
 
-def test_more_rows_than_fit_are_given_all_the_same() -> None:
+def test_returns_more_rows_than_fit() -> None:
     kept = RowCache(2 * ROW_BYTES)
     gathered(kept, [1, 2])
     assert gathered(kept, [2, 3, 4, 5])[:3] == [3, 4, 5]

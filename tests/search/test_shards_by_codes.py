@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from eaglenet.cluster import shard_front
 from eaglenet.cluster.shard_front import RemoteShard, ShardScan
-from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, packed, unpacked_near
+from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack_near
 from eaglenet.core.types import Hit
 from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
 from eaglenet.search import shortlist
@@ -86,7 +86,7 @@ def fronts(folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch) -> lis
     return [Engine(store, model=bag, scan=scan) for scan in scans]
 
 
-def test_hits_are_those_of_one_machine(
+def test_hits_equal_those_of_one_machine(
     few_candidates: None, bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With clips that are alike, that were removed, that came later and that have a level."""
@@ -139,7 +139,7 @@ def agree(
     return one.search_many(QUERIES, 7)
 
 
-def test_parts_of_codes_hold_the_nearest_of_all(
+def test_shards_have_the_nearest_codes_of_the_store(
     few_candidates: None, bag: BagMethod, tmp_path: Path
 ) -> None:
     """In however many parts; and a part tells little more than it must."""
@@ -164,7 +164,7 @@ def test_parts_of_codes_hold_the_nearest_of_all(
     assert not len(empty.slots)
 
 
-def test_long_lists_of_queries_are_asked_in_pieces(
+def test_long_lists_of_queries_are_sent_in_chunks(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a shard takes at once, whose body or answer would else be too large."""
@@ -182,7 +182,7 @@ def test_long_lists_of_queries_are_asked_in_pieces(
     assert two.search(Query(clip_id=clip), 10_000) == one.search(Query(clip_id=clip), 10_000)
 
 
-def test_a_shard_reads_the_codes_of_its_part_and_what_is_added(
+def test_shard_reads_its_own_codes_and_added_ones(
     few_candidates: None, bag: BagMethod, tmp_path: Path
 ) -> None:
     store, tables = make_store(tmp_path, bag, num_files=40, clips_each=50)
@@ -205,7 +205,7 @@ def test_a_shard_reads_the_codes_of_its_part_and_what_is_added(
     assert (more.distances(np.ones(24, np.float32)) == whole[600:1200]).all()
 
 
-def test_questions_and_answers_that_are_not_of_this_store_are_refused(
+def test_refuses_requests_and_responses_of_another_store(
     few_candidates: None, bag: BagMethod, tmp_path: Path
 ) -> None:
     store, _ = make_store(tmp_path, bag, num_files=20, clips_each=60)
@@ -218,13 +218,13 @@ def test_questions_and_answers_that_are_not_of_this_store_are_refused(
         "parts": 2,
         "dim": 24,
         "count": 40,
-        "codes": packed(np.zeros(size), "u1"),
+        "codes": pack(np.zeros(size), "u1"),
     }
     answer = client.post(NEAR_PATH, json=body)
     assert answer.status_code == 200
     for change, status in (
-        ({"codes": packed(np.zeros(size + 1), "u1")}, 422),
-        ({"codes": packed(np.zeros(65 * size), "u1")}, 422),
+        ({"codes": pack(np.zeros(size + 1), "u1")}, 422),
+        ({"codes": pack(np.zeros(65 * size), "u1")}, 422),
         ({"codes": "not base64"}, 422),
         ({"count": 0}, 422),
         ({"identity": "another"}, 409),
@@ -233,14 +233,14 @@ def test_questions_and_answers_that_are_not_of_this_store_are_refused(
         assert client.post(NEAR_PATH, json={**body, **change}).status_code == status, change
     (near,) = answer.json()["lists"]
     is_half = near["halves"] is not None
-    assert len(unpacked_near(near, 1200, is_half).slots) >= 40
+    assert len(unpack_near(near, 1200, is_half).slots) >= 40
     for wrong in (
-        {"rows": packed(np.full(40, 1200), "<i8")},
-        {"rows": packed(np.full(40, -1), "<i8")},
-        {"distances": packed(np.zeros(39), "<u2")},
+        {"rows": pack(np.full(40, 1200), "<i8")},
+        {"rows": pack(np.full(40, -1), "<i8")},
+        {"distances": pack(np.zeros(39), "<u2")},
     ):
         with pytest.raises(ValueError, match="not of this store"):
-            unpacked_near({**near, **wrong}, 1200, is_half)
+            unpack_near({**near, **wrong}, 1200, is_half)
     if not is_half:
         with pytest.raises(TypeError):
-            unpacked_near(near, 1200, True)
+            unpack_near(near, 1200, True)

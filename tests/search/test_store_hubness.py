@@ -67,7 +67,7 @@ def with_hub(folder: Path, method: BagMethod) -> tuple[Store, ClipStore]:
     return store, tables
 
 
-def test_levels_are_those_of_a_loop_of_evaluate_and_of_the_models_bank() -> None:
+def test_hubness_offsets_equal_a_loop_and_those_of_evaluate() -> None:
     generator = np.random.default_rng(1)
     vectors = generator.normal(size=(7, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -86,7 +86,7 @@ def test_levels_are_those_of_a_loop_of_evaluate_and_of_the_models_bank() -> None
     torch.testing.assert_close(torch.from_numpy(plain).double(), -bias, atol=1e-6, rtol=0)
 
 
-def test_a_level_does_not_depend_on_the_clips_beside_it() -> None:
+def test_hubness_offset_is_independent_of_other_clips() -> None:
     bank = HubBank("given", unit(33, 384).numpy(), 1.0, 20.0)
     clips = unit(101, 384, seed=4).numpy()
     whole = bank.levels(clips)
@@ -95,7 +95,7 @@ def test_a_level_does_not_depend_on_the_clips_beside_it() -> None:
         assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 
-def test_a_clip_that_answers_everything_stops_doing_so(bag: BagMethod, tmp_path: Path) -> None:
+def test_corrects_a_clip_that_matches_everything(bag: BagMethod, tmp_path: Path) -> None:
     store, tables = with_hub(tmp_path, bag)
 
     def first(**options: Any) -> list[str]:
@@ -112,7 +112,7 @@ def test_a_clip_that_answers_everything_stops_doing_so(bag: BagMethod, tmp_path:
     assert first() == ["/videos/hub.mp4"] * len(SENTENCES)
 
 
-def test_shortlists_are_cosines_less_levels_and_parts_and_codes_agree(
+def test_shortlists_are_corrected_in_shards_and_codes_alike(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tables = make_store(tmp_path, bag, num_files=9, clips_each=4)
@@ -151,31 +151,29 @@ def test_shortlists_are_cosines_less_levels_and_parts_and_codes_agree(
     assert [(hit.clip_id, hit.score, hit.coarse_score) for hit in hits] == by_codes
 
 
-def test_hits_lose_their_level_once_and_pictures_nothing(bag: BagMethod, tmp_path: Path) -> None:
+def test_corrects_texts_once_and_frames_never(bag: BagMethod, tmp_path: Path) -> None:
     store, tables = make_store(tmp_path, bag)
     plain = {hit.clip_id: hit for hit in Engine.open(tmp_path, bag).search("red car", k=50)}
-    away = {
-        hit.clip_id: hit
-        for hit in Engine.open(tmp_path, bag).search(Query("red car", negatives=("blue dog",)), k=50)
-    }
+    no_dog = Query("red car", negatives=("blue dog",))
+    with_negative = {hit.clip_id: hit for hit in Engine.open(tmp_path, bag).search(no_dog, k=50)}
     similar = Engine.open(tmp_path, bag).search(Query(clip_id=next(iter(plain))), k=5)
     levelled(store, tables, bank_of(bag))
     engine = Engine.open(tmp_path, bag)
     levels = engine.snapshot.levels
     assert levels is not None
-    for options, before, share in (({}, plain, 1.0), ({"negatives": ("blue dog",)}, away, 0.5)):
-        for hit in engine.search("red car", k=50, **options):  # type: ignore[arg-type]
-            level = share * levels[engine.snapshot.row(hit.clip_id)]
-            assert hit.score == pytest.approx(before[hit.clip_id].score - level, abs=1e-6)
+    for query, before, weight in ((Query("red car"), plain, 1.0), (no_dog, with_negative, 0.5)):
+        for hit in engine.search(query, k=50):
+            offset = weight * levels[engine.snapshot.row(hit.clip_id)]
+            assert hit.score == pytest.approx(before[hit.clip_id].score - offset, abs=1e-6)
             coarse = before[hit.clip_id].coarse_score
-            assert hit.coarse_score == pytest.approx(coarse - level, abs=1e-6)
+            assert hit.coarse_score == pytest.approx(coarse - offset, abs=1e-6)
     best = engine.search("red car", k=1)[0]
     told = engine.explain("red car", best.clip_id)
     assert (told.score, told.coarse_score) == pytest.approx((best.score, best.coarse_score))
     assert engine.search(Query(clip_id=next(iter(plain))), k=5) == similar
 
 
-def test_a_model_that_levels_its_scores_itself_is_not_levelled_twice(
+def test_model_that_corrects_itself_is_not_corrected_again(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tables = make_store(tmp_path, bag)
@@ -191,7 +189,7 @@ def test_a_model_that_levels_its_scores_itself_is_not_levelled_twice(
     assert {hit.clip_id: hit.score for hit in hits} == before
 
 
-def test_resuming_repairing_and_going_anew_give_the_same_levels(
+def test_resuming_and_repairing_give_the_same_offsets(
     bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def levels(folder: Path) -> dict[str, bytes]:
@@ -220,7 +218,7 @@ def test_resuming_repairing_and_going_anew_give_the_same_levels(
     assert verify(tmp_path / "steps").clips == 18
 
 
-def test_a_store_without_a_bank_is_as_it_was(bag: BagMethod, tmp_path: Path) -> None:
+def test_store_without_a_hubness_bank_is_unchanged(bag: BagMethod, tmp_path: Path) -> None:
     store, _ = make_store(tmp_path, bag)
     assert "hubness" not in json.loads(store.manifest.to_bytes())
     assert "bank" not in json.loads((tmp_path / "snapshot/current.json").read_text())
@@ -230,7 +228,7 @@ def test_a_store_without_a_bank_is_as_it_was(bag: BagMethod, tmp_path: Path) -> 
     assert verify(tmp_path).clips == 18
 
 
-def test_what_is_damaged_is_named(bag: BagMethod, tmp_path: Path) -> None:
+def test_names_damaged_files(bag: BagMethod, tmp_path: Path) -> None:
     store, tables = make_store(tmp_path, bag)
     store = levelled(store, tables, bank_of(bag))
     assert store.manifest.hubness is not None
@@ -257,7 +255,7 @@ def test_what_is_damaged_is_named(bag: BagMethod, tmp_path: Path) -> None:
     assert verify(tmp_path).clips == 18
 
 
-def test_verifying_finds_levels_of_another_bank(bag: BagMethod, tmp_path: Path) -> None:
+def test_verify_finds_offsets_of_another_bank(bag: BagMethod, tmp_path: Path) -> None:
     store, tables = make_store(tmp_path, bag)
     store = levelled(store, tables, bank_of(bag))
     other = encode_hubness_bank(SENTENCES[:3], bag)
@@ -276,7 +274,7 @@ def test_verifying_finds_levels_of_another_bank(bag: BagMethod, tmp_path: Path) 
     assert len(list(tmp_path.glob("bank-*.npz"))) == 1
 
 
-def test_a_bank_is_not_changed_while_the_tables_lack_clips(bag: BagMethod, tmp_path: Path) -> None:
+def test_hubness_bank_is_not_changed_while_clips_are_missing(bag: BagMethod, tmp_path: Path) -> None:
     store, tables = make_store(tmp_path, bag)
     tables.remove_contents([content_of(0)])
     with pytest.raises(StoreError, match="encode them again first, without --hubness"):
@@ -284,7 +282,7 @@ def test_a_bank_is_not_changed_while_the_tables_lack_clips(bag: BagMethod, tmp_p
     assert len(open_store(tmp_path).snapshot()) == 18
 
 
-def test_a_manifest_with_a_bad_bank_is_damaged(bag: BagMethod, tmp_path: Path) -> None:
+def test_invalid_hubness_bank_in_a_manifest_is_damage(bag: BagMethod, tmp_path: Path) -> None:
     store, _ = make_store(tmp_path, bag)
     manifest = dataclasses.replace(store.manifest, hubness=bank_of(bag).note)
     assert Manifest.from_bytes(manifest.to_bytes(), "it") == manifest

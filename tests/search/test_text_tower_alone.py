@@ -75,7 +75,7 @@ def test_words_are_read_without_the_image_tower_and_pictures_bring_it_back(tmp_p
     assert weights_of(method) == before
 
 
-def test_several_threads_bring_the_tower_back_once(tmp_path: Path) -> None:
+def test_threads_reload_the_image_tower_once(tmp_path: Path) -> None:
     save_small_model(tmp_path)
     method = eaglenet.load(tmp_path)
     assert isinstance(method.encoder, TowerEncoder)
@@ -136,7 +136,7 @@ def save_in_int8(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "save", [save_hub_folder, save_bin_folder, save_openai_file, save_in_int8, save_small_model]
 )
-def test_the_image_tower_is_not_read_from_any_kind_of_file(save: Any, tmp_path: Path) -> None:
+def test_image_tower_is_not_read_for_texts(save: Any, tmp_path: Path) -> None:
     check_texts_alone(save(tmp_path / "model"))
 
 
@@ -147,7 +147,7 @@ def test_the_image_tower_is_not_read_from_any_kind_of_file(save: Any, tmp_path: 
         ("clip4clip", {"stem": "3d"}),
     ],
 )
-def test_methods_that_start_from_the_towers_are_known_too(
+def test_methods_on_towers_keep_their_identity(
     name: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     save_small_model(tmp_path, name, **changes)
@@ -155,7 +155,7 @@ def test_methods_that_start_from_the_towers_are_known_too(
     assert model_identity(method) == model_identity(whole)
 
 
-def test_a_model_is_known_by_one_weight_of_the_image_tower_at_a_time(
+def test_model_identity_covers_the_image_tower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three at most: queries, keys and values are one matrix to us."""
@@ -182,7 +182,7 @@ def test_a_model_is_known_by_one_weight_of_the_image_tower_at_a_time(
     assert max(most) == 3
 
 
-def test_answers_are_those_of_the_whole_model(tmp_path: Path) -> None:
+def test_hits_equal_those_of_the_whole_model(tmp_path: Path) -> None:
     model = save_hub_folder(tmp_path / "model")
     (tmp_path / "pictures").mkdir()
     for colour in ("red", "green"):
@@ -198,7 +198,7 @@ def test_answers_are_those_of_the_whole_model(tmp_path: Path) -> None:
     assert [hit.score for hit in found[0]] == [hit.score for hit in found[1]]
 
 
-def test_another_image_tower_is_another_model(tmp_path: Path) -> None:
+def test_another_image_tower_changes_the_identity(tmp_path: Path) -> None:
     """Its weights are not loaded, but they are looked at."""
     save_small_model(tmp_path)
     before = model_identity(load_for_texts(tmp_path))
@@ -210,7 +210,7 @@ def test_another_image_tower_is_another_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_peak_of_a_search_with_vit_l14_is_about_its_text_tower(tmp_path: Path) -> None:
+def test_peak_memory_of_a_text_search_is_about_the_text_tower(tmp_path: Path) -> None:
     vision = VisionConfig(224, 14, 1024, 24, 16, 4096)
     text = TextConfig(49408, 77, 768, 12, 12, 3072)
     with torch.device("meta"):

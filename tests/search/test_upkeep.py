@@ -20,7 +20,7 @@ from eaglenet.search.engine import Engine
 
 
 @pytest.mark.parametrize("table", ["clips", "files"])
-def test_repairing_from_damaged_tables_keeps_what_can_be_searched(
+def test_repair_of_damaged_tables_keeps_searchable_clips(
     table: str, bag: BagMethod, tmp_path: Path
 ) -> None:
     make_store(tmp_path, bag, num_files=2)
@@ -32,7 +32,7 @@ def test_repairing_from_damaged_tables_keeps_what_can_be_searched(
     assert [hit.clip_id for hit in Engine.open(tmp_path, bag).search("red car")] == expected
 
 
-def test_repairing_never_leaves_less_than_can_be_searched(bag: BagMethod, tmp_path: Path) -> None:
+def test_repair_never_loses_searchable_clips(bag: BagMethod, tmp_path: Path) -> None:
     _, tables = make_store(tmp_path, bag, num_files=2)
     tables.remove_contents([content_of(0)])
     tables.sync()
@@ -46,7 +46,7 @@ def test_repairing_never_leaves_less_than_can_be_searched(bag: BagMethod, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["my store", "it's a store", "$HOME; store"])
-def test_the_command_that_a_damaged_store_asks_for_mends_it(
+def test_repair_command_of_the_message_works(
     name: str, bag: BagMethod, tmp_path: Path
 ) -> None:
     """As it stands in the message, whatever the store's folder is called."""
