@@ -41,7 +41,7 @@ def metrics(recall: float, protocol: str = "demo world (8 texts x 4 videos)") ->
 
 def make_run(
     folder: Path,
-    name: str = "demo/eaglenet",
+    name: str = "eaglenet/demo",
     seed: int = 0,
     recall: float = 40.0,
     *,
@@ -51,7 +51,7 @@ def make_run(
     folder.mkdir(parents=True)
     experiment = {
         "name": name,
-        "method": name.split("/")[-1],
+        "method": name.split("/")[0],
         "training": {"seed": seed, "lr_head": rate},
     }
     (folder / "experiment.json").write_text(json.dumps(experiment))
@@ -103,16 +103,40 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -
     (tmp_path / "run0" / "evaluation-test.json").write_text(json.dumps(timed))
     report = write_report([tmp_path], tmp_path / "report", title="Demo")
     text = report.markdown.read_text()
-    assert "| demo/eaglenet | eaglenet | 3 | 42.0 +- 2.0 |" in text
+    assert "| eaglenet/demo | eaglenet | 3 | 42.0 +- 2.0 |" in text
     assert "Protocol: demo world (8 texts x 4 videos)" in text
     assert "chosen on the validation split" in text
-    assert "evaluation test (ours)" in text
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings[:2] == [
+        "## Results on the test split",
+        "## Selected epoch, on the validation split",
+    ]
     assert "val 4 found, 1 missing" in text
     assert "| recipe | pre-training | features | split | epoch chosen on |" in text
     for name in ("loss", "recall", "recall_against_time"):
         assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(PNG)
         assert f"]({name}.png)" in text
     assert not report.broken
+
+
+@pytest.mark.parametrize(("first", "other"), [("test", "val"), ("val", "test")])
+def test_the_first_table_is_of_the_split_in_the_title(
+    tmp_path: Path, first: str, other: str
+) -> None:
+    make_run(tmp_path / "run", recall=10.0)
+    for split, recall in ((first, 20.0), (other, 30.0)):
+        # The record names the split; a file name may lie.
+        record = metrics(recall) | {"split": split}
+        path = tmp_path / "run" / f"evaluation-{first if split == other else other}.json"
+        path.write_text(json.dumps(record))
+    report = write_report([tmp_path], tmp_path / "report", title=f"{first}", first_split=first)
+    lines = report.markdown.read_text().splitlines()
+    titles = {"test": "test split", "val": "validation split"}
+    tables = [line for line in lines if line.startswith("| eaglenet/demo | eaglenet |")][:3]
+    assert [row.split("|")[4].strip() for row in tables] == ["20.0", "30.0", "10.0"]
+    headings = [line for line in lines if line.startswith("## ")]
+    assert headings[0] == f"## Results on the {titles[first]}"
+    assert headings[1] == f"## Results on the {titles[other]}"
 
 
 def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
@@ -141,7 +165,7 @@ def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path: Path) -
     assert "no result.json" in text
     assert "result.json cannot be read" in text
     assert "log.jsonl line 7 is broken" in text
-    assert "| demo/eaglenet | eaglenet | 1 | 40.0 |" in text
+    assert "| eaglenet/demo | eaglenet | 1 | 40.0 |" in text
 
 
 def test_nothing_to_report_is_an_error_that_names_the_folders(tmp_path: Path) -> None:
@@ -265,7 +289,7 @@ def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path: Path) -> None
         for seed in range(2):
             folder = tmp_path / method / f"seed-{seed}"
             folder.parent.mkdir(exist_ok=True)
-            make_run(folder, f"demo/{method}", seed=seed)
+            make_run(folder, f"{method}/demo", seed=seed)
     runs, broken = read_runs([tmp_path])
     assert (len(runs), broken) == (4, [])
 
@@ -273,26 +297,30 @@ def test_runs_of_a_comparison_are_found_below_its_folder(tmp_path: Path) -> None
 def test_columns_over_datasets_join_runs_of_one_recipe(tmp_path: Path) -> None:
     """Rsum of table 2 adds nine recalls; the average of table 3 is over two datasets."""
     for dataset, recall in (("didemo", 30.0), ("msvd", 40.0), ("vatex", 50.0), ("msrvtt", 20.0)):
-        name = f"{dataset}-b16/xpool"
+        name = f"xpool/{dataset}/clip-b16/paper"
         make_run(tmp_path / dataset, name, recall=recall)
         record = metrics(recall, protocol=f"{dataset} test")
         (tmp_path / dataset / "evaluation-test.json").write_text(json.dumps(record))
-    make_run(tmp_path / "first", "components/frl", recall=20.0)
-    make_run(tmp_path / "second", "didemo-b16/components/frl", recall=40.0)
+    make_run(tmp_path / "first", "eaglenet/msrvtt/clip-b16/paper/components=frl", recall=20.0)
+    make_run(tmp_path / "second", "eaglenet/didemo/clip-b16/paper/components=frl", recall=40.0)
     for folder, recall in (("first", 20.0), ("second", 40.0)):
         path = tmp_path / folder / "evaluation-test.json"
         path.write_text(json.dumps(metrics(recall, protocol="x")))
     text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
     rsum = 3 * (30 + 40 + 50) + 3 * 30
     assert f"{rsum:.1f}" in next(
-        line for line in text.splitlines() if "b16 xpool" in line and "30.0 | 40.0" in line
+        line
+        for line in text.splitlines()
+        if "| xpool/clip-b16/paper" in line and "30.0 | 40.0" in line
     )
-    average = next(line for line in text.splitlines() if "b16 components/frl" in line)
+    average = next(
+        line for line in text.splitlines() if "| eaglenet/clip-b16/paper/components" in line
+    )
     assert average.split("|")[-4:-1] == [" 30.0 ", " 40.0 ", " 50.0 "]
 
 
 def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", "didemo-b16", recall=20.0)
+    make_run(tmp_path / "run", "eaglenet/didemo/clip-b16/paper", recall=20.0)
     record = metrics(20.0, protocol="DiDeMo paragraphs") | {
         "seconds": {"encode_text": 1.0, "encode_video": 4.0, "score": 0.25}
     }
@@ -308,8 +336,8 @@ def test_the_papers_tables_stand_beside_runs_on_their_data_with_their_slips(tmp_
 
 
 def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", "demo/rap", recall=20.0)
-    make_run(tmp_path / "other", "demo/xpool", recall=30.0)
+    make_run(tmp_path / "run", "rap/demo", recall=20.0)
+    make_run(tmp_path / "other", "xpool/demo", recall=30.0)
     text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
     assert "rap (approximate)" in text
     assert "xpool (approximate)" not in text

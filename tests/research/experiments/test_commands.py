@@ -400,7 +400,7 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_no_traceback(
     ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
-    assert "a folder is needed there" in result.stderr
+    assert "a folder is expected there" in result.stderr
     assert "Traceback" not in result.stderr
 
 

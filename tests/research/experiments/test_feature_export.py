@@ -52,7 +52,8 @@ def test_the_folder_holds_what_the_towers_give(folder: Path) -> None:
 def test_a_head_trains_on_it_and_says_where_other_features_came_from(
     folder: Path, tmp_path: Path
 ) -> None:
-    run("train", "clip4clip", "--data", "features", "--output", tmp_path / "run", "--set", f"data.root={folder}",
+    run("train", "clip4clip", "--data", "features", "--output", tmp_path / "run",
+        "--set", f"data.root={folder}",
         "--set", "encoder.config.text_dim=64", "--set", "encoder.config.frame_dim=64",
         "--set", "data.val_videos=10", "--set", "training.epochs=1",
         "--set", "training.batch_size=32", "--json")  # fmt: skip

@@ -367,7 +367,7 @@ def test_patience_ends_a_run_that_no_longer_improves(features: Path, tmp_path: P
         (["training.coarse_epochs=-1"], ConfigError, "coarse_epochs is -1"),
         (["training.batch_size=4000"], ConfigError, "4000"),
         (["encoder.config.text_dim=10"], ConfigError, "the features are 9 wide"),
-        (["method_config.num_frames=3"], ConfigError, "method_config.num_frames=5"),
+        (["data.frames.num_frames=3"], ConfigError, r"--set data\.frames\.num_frames=5"),
         (["data.val_videos=40"], UsageError, "hold out"),
         (["training.select=test"], UsageError, "test_root"),
         (["data.dataset=demo"], ConfigError, "reads stored features"),
