@@ -1,4 +1,4 @@
-"""Commands that messages tell a user to run can be copied into a shell as they stand."""
+"""Commands in messages can be pasted into a shell."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SOURCE = Path(__file__).parents[1] / "src" / "eaglenet"
 
 QUOTING = ("shell_quote", "store_option")
 NUMBER = re.compile(r"[.\d]*[dfg]")
-"""A format that only a number takes."""
+"""A format for numbers only."""
 SAFE, UNSAFE = "\x01", "\x02"
-"""What stands for a value in the text of a message: quoted or a number, and any other."""
+"""Stand for a value in a message: quoted or a number, and any other."""
 
 COMMANDS = "|".join(typer.main.get_group(app).commands)
-TOLD = re.compile(rf"\b(?:eaglenet (?:{COMMANDS})|hf download|pip install|ray start)\b")
+COMMAND = re.compile(rf"\b(?:eaglenet (?:{COMMANDS})|hf download|pip install|ray start)\b")
 END = re.compile(r"`|\n|[;,.:] |[;.]$")
 OPTION = re.compile(rf"(?<=[:;`,.(] )--[a-z-]+[ =][^ {SAFE}]*{UNSAFE}")
-"""An option to give, later in a message; at its beginning it says again what was given."""
+"""An option to pass, later in a message; at its start it repeats the user's input."""
 
 
-def pieces(node: ast.expr) -> str:
-    """The text of a message, a mark in place of every value."""
+def text_of(node: ast.expr) -> str:
+    """Return the text of a message with a mark for every value."""
     match node:
         case ast.Constant(value=str(text)):
             # A template for str.format has its values in braces.
@@ -40,31 +40,31 @@ def pieces(node: ast.expr) -> str:
             return "".join(
                 part.value
                 if isinstance(part, ast.Constant) and isinstance(part.value, str)
-                else pieces(part)
+                else text_of(part)
                 for part in values
             )
         case ast.BinOp(op=ast.Add(), left=left, right=right):
-            return pieces(left) + pieces(right)
+            return text_of(left) + text_of(right)
         case ast.FormattedValue(value=value, format_spec=form, conversion=-1):
             if form is not None and NUMBER.fullmatch(ast.unparse(form).strip("f'\"")):
                 return SAFE
-            return pieces(value) if isinstance(value, ast.Call) else UNSAFE
+            return text_of(value) if isinstance(value, ast.Call) else UNSAFE
         case ast.Call(func=ast.Name(id=name)) if name in QUOTING:
             return SAFE
     return UNSAFE
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of every string; parts of a longer one come with it and alone."""
+    """Yield line and text of every string; parts of a longer one come with it and alone."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr | ast.BinOp | ast.Constant):
-            yield node.lineno, pieces(node)
+            yield node.lineno, text_of(node)
 
 
 def unquoted(message: str) -> list[str]:
-    """The commands and options of a message with a value that a shell may take apart."""
+    """Return commands and options in a message whose values a shell may split."""
     found = [hit[0] for hit in OPTION.finditer(message)]
-    for hit in TOLD.finditer(message):
+    for hit in COMMAND.finditer(message):
         end = END.search(message, hit.end())
         command = message[hit.start() : end.start() if end else len(message)]
         if UNSAFE in command:
@@ -72,7 +72,7 @@ def unquoted(message: str) -> list[str]:
     return [each.replace(SAFE, "QUOTED").replace(UNSAFE, "VALUE") for each in found]
 
 
-def test_every_value_in_a_told_command_is_quoted() -> None:
+def test_every_value_in_a_recommended_command_is_quoted() -> None:
     faults = {
         f"{path.relative_to(SOURCE)}:{line}": found
         for path in sorted(SOURCE.rglob("*.py"))
@@ -96,7 +96,7 @@ def test_every_value_in_a_told_command_is_quoted() -> None:
         'f"train with `eaglenet train {shell_quote(name)} --output {output}`"',
     ],
 )
-def test_an_unquoted_value_is_seen(source: str) -> None:
+def test_detects_unquoted_values(source: str) -> None:
     assert any(unquoted(message) for _, message in messages(source))
 
 
@@ -112,24 +112,24 @@ def test_an_unquoted_value_is_seen(source: str) -> None:
         'f"eaglenet {version}"',
     ],
 )
-def test_what_is_quoted_or_no_command_is_let_be(source: str) -> None:
+def test_accepts_quoted_values_and_other_text(source: str) -> None:
     assert not any(unquoted(message) for _, message in messages(source))
 
 
 @pytest.mark.parametrize(
     "value", ["/My Videos/store", "it's", 'a "red" car', "$HOME", "a;b", "", "\u00e9t\u00e9", "~/x"]
 )
-def test_a_shell_reads_a_quoted_value_as_it_was(value: str) -> None:
+def test_shell_reads_a_quoted_value_unchanged(value: str) -> None:
     assert shlex.split(f"eaglenet index {shell_quote(value)}") == ["eaglenet", "index", value]
 
 
-def test_a_plain_value_stays_as_it_is() -> None:
+def test_plain_values_stay_unquoted() -> None:
     for plain in ("/films/store-2", "s3://films/store", "openai/clip-vit-base-patch32"):
         assert shell_quote(plain) == plain
     assert shell_quote(Path("films") / "a b") == "'films/a b'"
 
 
-def test_the_program_is_named_so_that_a_shell_finds_it(
+def test_program_command_is_found_by_the_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After `make demo` no shell knows the command, until the environment is activated."""
@@ -145,7 +145,7 @@ def test_the_program_is_named_so_that_a_shell_finds_it(
     assert program_command() == "eaglenet"
 
 
-def test_the_store_that_is_meant_anyhow_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_store_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hint that repeats the default would be noise; any other store has to be in it."""
     monkeypatch.setenv(STORE_VARIABLE, "my store")
     assert store_option("my store") == ""

@@ -1,4 +1,4 @@
-"""A file that is being written is never seen in part, and what fails leaves the old one."""
+"""Atomic writes of files and folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eaglenet.core.files import (
 )
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     write_bytes(path, b"old")
 
@@ -33,7 +33,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     write_bytes(path, b"old")
     with atomic_write(path) as partial:
@@ -45,7 +45,7 @@ def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
-def test_file_and_folder_are_brought_to_the_disk_in_that_order(
+def test_syncs_file_then_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The content before the rename, the rename before the return: a power cut between any two
@@ -68,7 +68,7 @@ def test_file_and_folder_are_brought_to_the_disk_in_that_order(
     assert read_json(tmp_path / "a.json") == {"b": [1]}
 
 
-def test_a_folder_takes_the_place_of_the_old_one_whole(tmp_path: Path) -> None:
+def test_folder_replaces_the_old_one(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for content in ("first", "second"):
         with atomic_folder(folder) as fresh:
@@ -78,7 +78,7 @@ def test_a_folder_takes_the_place_of_the_old_one_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_folder_keeps_the_old_one(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     with atomic_folder(folder) as fresh:
         (fresh / "old").touch()
@@ -88,7 +88,7 @@ def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+def test_kill_between_the_renames_loses_nothing(tmp_path: Path) -> None:
     """The old folder is then found under its other name, and stands until there is a new one."""
     (tmp_path / ".model.old").mkdir()
     (tmp_path / ".model.old" / "weights").touch()
@@ -97,7 +97,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "weights").exists()
 
 
-def test_weights_are_readable_to_whom_other_files_are(tmp_path: Path) -> None:
+def test_weights_have_the_usual_permissions(tmp_path: Path) -> None:
     """The library's own files are their owner's alone; a service may run as another user."""
     write_bytes(tmp_path / "usual", b"")
     write_tensors(tmp_path / "a.safetensors", {"a": torch.arange(3)})

@@ -94,7 +94,7 @@ def run(commands: list[list[str]], place: Path, *paths: Path) -> list[tuple[int,
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def test_a_plug_in_is_trained_evaluated_indexed_and_searched_and_loads_again(
+def test_plugin_trains_evaluates_indexes_and_searches(
     installed: Path, sources: Path, tmp_path: Path
 ) -> None:
     settings = [word for setting in SMALL.split() for word in ("--set", setting)]
@@ -122,29 +122,29 @@ def test_a_plug_in_is_trained_evaluated_indexed_and_searched_and_loads_again(
     again = ["search", "a red circle", "--store", "shelf://ours", "--json"]
     without, named = run([again, [*again, "--import", "our_package"]], tmp_path, sources)
     assert without[0] != 0
-    assert "give --import MODULE" in without[2]
+    assert "pass --import MODULE" in without[2]
     assert (named[0], json.loads(named[1])) == (0, found)
 
 
-def test_imports_are_taken_from_anywhere_on_the_line_but_not_from_after_a_double_dash() -> None:
+def test_import_option_anywhere_before_a_double_dash() -> None:
     line = ["--import", "one", "search", "--import=two", "words", "--", "--import", "three"]
     assert take_imports(line) == (["one", "two"], ["search", "words", "--", "--import", "three"])
     with pytest.raises(UsageError, match="needs the name of a module"):
         take_imports(["train", "--import"])
 
 
-def test_a_module_that_cannot_be_imported_is_named() -> None:
+def test_reports_module_that_cannot_be_imported() -> None:
     with pytest.raises(UsageError, match="--import no_such_module: ModuleNotFoundError"):
         plugins.import_plugin("no_such_module")
 
 
-def test_an_installed_plug_in_that_fails_is_left_out_with_a_warning(
+def test_broken_plugin_is_skipped_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from importlib.metadata import EntryPoint
 
     broken = EntryPoint("broken", "no_such_module", plugins.GROUP)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [broken])
-    monkeypatch.setattr(plugins, "_done", set())
+    monkeypatch.setattr(plugins, "_loaded_groups", set())
     plugins.load_installed()
     assert "plug-in broken (no_such_module) was left out" in caplog.text

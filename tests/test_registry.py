@@ -26,23 +26,23 @@ def table(count: int) -> Registry[int]:
     return entries
 
 
-def test_an_unknown_name_gets_the_known_ones_and_the_closest() -> None:
+def test_unknown_name_lists_names_and_suggests_one() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown shape 'shap1'; did you mean 'shape1'"):
         table(3)["shap1"]
 
 
-def test_of_very_many_names_only_some_are_listed() -> None:
+def test_lists_only_some_of_many_names() -> None:
     with pytest.raises(UnknownNameError, match="and 5 more") as caught:
         table(MAX_LISTED + 5)["circle"]
     assert f"shape{MAX_LISTED}" not in str(caught.value)
 
 
-def test_of_very_many_names_the_command_that_lists_them_is_told() -> None:
+def test_names_the_command_that_lists_many_names() -> None:
     with pytest.raises(UnknownNameError, match=r"\(`eaglenet recipes table1` lists all \d+\)"):
         paper_recipes()["nothing like any"]
 
 
-def test_a_name_is_taken_once() -> None:
+def test_duplicate_name_is_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         table(1).add("shape0", 7)
 
@@ -68,7 +68,7 @@ def imported(shapes: Registry[int]) -> list[str]:
     return [name for name, module in shapes.modules.items() if module in sys.modules]
 
 
-def test_a_module_is_imported_when_its_name_is_asked_for(shapes: Registry[int]) -> None:
+def test_imports_a_module_when_its_name_is_looked_up(shapes: Registry[int]) -> None:
     assert imported(shapes) == []
     assert shapes["square"] == 6
     assert "triangle" not in shapes
@@ -77,27 +77,27 @@ def test_a_module_is_imported_when_its_name_is_asked_for(shapes: Registry[int]) 
     assert imported(shapes) == ["hexagon", "square"]
 
 
-def test_names_are_listed_in_one_order_whoever_asked_before(shapes: Registry[int]) -> None:
+def test_order_does_not_depend_on_lookups(shapes: Registry[int]) -> None:
     shapes.add("of a plug-in", 1)
     assert shapes["square"] == 6
     assert list(shapes) == ["circle", "hexagon", "square", "of a plug-in"]
     assert len(shapes) == 4
 
 
-def test_an_unknown_name_is_told_those_that_nobody_asked_for(shapes: Registry[int]) -> None:
+def test_unknown_name_lists_names_of_unloaded_modules(shapes: Registry[int]) -> None:
     with pytest.raises(UnknownNameError, match=r"mean 'circle'\? \(known: circle, hexagon, square"):
         shapes["cirle"]
     with pytest.raises(UnknownNameError, match="unknown shape 'helpers'"):
         shapes["helpers"]
 
 
-def test_the_name_of_a_module_is_taken_before_it_is_imported(shapes: Registry[int]) -> None:
+def test_name_of_an_unloaded_module_is_a_duplicate(shapes: Registry[int]) -> None:
     with pytest.raises(ValueError, match="twice"):
         shapes.add("square", 7)
     assert shapes["square"] == 6
 
 
-def test_a_module_that_fails_after_it_added_its_name_adds_nothing(
+def test_failed_module_adds_nothing(
     shapes: Registry[int], tmp_path: Path
 ) -> None:
     with (tmp_path / "square.py").open("a") as module:
@@ -109,7 +109,7 @@ def test_a_module_that_fails_after_it_added_its_name_adds_nothing(
 
 
 @pytest.mark.parametrize("table", [ENCODERS, FAST_FORMS], ids=["ENCODERS", "FAST_FORMS"])
-def test_every_module_that_is_named_adds_its_name(table: Registry[object]) -> None:
+def test_every_listed_module_adds_its_name(table: Registry[object]) -> None:
     assert list(table) == list(table.modules)
 
 

@@ -54,7 +54,7 @@ def test_settings_survive_json() -> None:
         ([], "expected a table of settings"),
     ],
 )
-def test_what_does_not_fit_a_field_is_named(plain: Any, message: str) -> None:
+def test_reports_value_that_does_not_fit(plain: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_plain(Outer, plain)
 
@@ -65,25 +65,25 @@ def load(
     """A function whose arguments are options."""
 
 
-def test_options_are_read_as_the_arguments_of_a_function() -> None:
+def test_reads_options_as_argument_types() -> None:
     given = {"fractions": "0.8,0.2", "part": "3", "label": "7k"}
     known = ("fractions", "part", "label")
     read = read_options(load, given, "data", known)
     assert read == {"fractions": (0.8, 0.2), "part": 3, "label": "7k"}
 
 
-def test_an_argument_that_is_no_option_is_refused() -> None:
+def test_refuses_unknown_option() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'data.root' \(known: part\)"):
         read_options(load, {"root": "x"}, "data", ["part"])
 
 
-def test_an_assignment_without_a_value_shows_how_one_looks() -> None:
+def test_assignment_error_shows_an_example() -> None:
     assert read_assignments(["a=1", "b=x=y", "c="], "a=1") == {"a": 1, "b": "x=y", "c": ""}
     with pytest.raises(ConfigError, match="write it as name=value, for example a=1"):
         read_assignments(["a"], "a=1")
 
 
-def test_a_value_that_is_no_choice_is_refused() -> None:
+def test_refuses_value_outside_the_choices() -> None:
     check_choices(Outer(3, kind=None))
     with pytest.raises(ConfigError, match="kind is 'flat'; expected 'wide' or 'deep' or none"):
         check_choices(Outer(3, kind="flat"))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Laws of the records that cross folder borders."""
+"""Tensor records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eaglenet.core.types import PairBatch, TextFeatures, VideoFeatures
 
 
 @pytest.mark.parametrize(("device", "can_copy_async"), [("cpu", False), ("meta", True)])
-def test_a_copy_to_the_host_is_waited_for_and_one_to_a_device_is_not(
+def test_copies_to_the_host_are_blocking(
     device: str, can_copy_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy from a GPU that is not waited for reads as zeros: videos without frames."""
@@ -37,7 +37,7 @@ NEEDED = {"sentence", "frames", "mask"}
 
 
 @pytest.mark.parametrize("record", [TextFeatures, VideoFeatures])
-def test_every_field_that_only_some_methods_read_is_optional_and_told_of(record: type) -> None:
+def test_optional_fields_are_documented(record: type) -> None:
     """In one place: the record's own description."""
     told = set(re.findall(r"\w+", record.__doc__ or ""))
     for field in dataclasses.fields(record):

@@ -142,7 +142,7 @@ class ObjectFolder:
             text = str(error).split("Debug source")[0]
             hint = ""
             if any(sign in text for sign in MISSING_CREDENTIALS):
-                hint = f"; no credentials were found: set {CREDENTIALS[self._scheme]}"
+                hint = f"; no credentials found: set {CREDENTIALS[self._scheme]}"
             raise ObjectError(f"{where}: {' '.join(text.split())[:400]}{hint}") from error
 
     def read(self, name: str) -> tuple[bytes, str]:

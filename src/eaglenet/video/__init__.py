@@ -1,1 +1,1 @@
-"""Files to frames and back: what is in a video, which frames of it, how they become pixels."""
+"""Decode, sample, convert and write video files."""
