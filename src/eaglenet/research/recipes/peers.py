@@ -26,7 +26,7 @@ from eaglenet.research.recipes.benchmarks import (
     released_result,
 )
 from eaglenet.research.recipes.configs import HEADS, approximate_note, method_config, with_head
-from eaglenet.research.recipes.originals import ORIGINALS, PAPER_CHANGES, Change
+from eaglenet.research.recipes.originals import MASKED_FRAMES, ORIGINALS, PAPER_CHANGES, Change
 from eaglenet.research.recipes.registry import add_recipe
 from eaglenet.research.training.config import TrainingConfig
 
@@ -45,12 +45,21 @@ def paper_experiment(
     base = eaglenet(dataset, tower)
     frames = base.data.frames.num_frames
     change = PAPER_CHANGES.get(method, Change())
+    data = base.data
+    if method in MASKED_FRAMES and data.frames.short == "zeros":
+        data = replace(data, frames=replace(data.frames, short="mask"))
     return replace(
         base,
         method=method,
         method_config=method_config(
-            method, dim=DIM, num_frames=frames, **change.config, **change.by_frames.get(frames, {})
+            method,
+            dim=DIM,
+            num_frames=frames,
+            **change.config,
+            **change.by_frames.get(frames, {}),
+            **change.by_tower.get(tower, {}),
         ),
+        data=data,
         training=replace(base.training, **change.training),
         notes=f"{PAPER} {base.notes}",
     )
@@ -61,12 +70,13 @@ def original_experiment(method: str, dataset: str, tower: str) -> Experiment:
     settings = ORIGINALS[method]
     change = settings.changes.get(f"{dataset}-{tower}", settings.changes.get(dataset, Change()))
     frames = change.num_frames or 12
-    by_frames = PAPER_CHANGES.get(method, Change()).by_frames.get(frames, {})
+    needed = PAPER_CHANGES.get(method, Change())
+    common = {**needed.by_frames.get(frames, {}), **needed.by_tower.get(tower, {})}
     return Experiment(
         name=f"{dataset}-{tower}/{method}-original",
         method=method,
         method_config=method_config(
-            method, dim=DIM, num_frames=frames, **{**by_frames, **change.config}
+            method, dim=DIM, num_frames=frames, **{**common, **change.config}
         ),
         encoder=EncoderChoice("pretrained", TOWERS[tower]),
         data=DataChoice(
