@@ -53,13 +53,16 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
     "drl": {
         "default": {"num_layers": 2},
         "no-decorrelation": {"num_layers": 1, "decorrelation": 0.0},
+        "official": {"num_layers": 1, "padding": "official"},
     },
     "ce": {
         "default": {"text_centres": 3},
         "sequential": {"text_centres": 2, "text_ghosts": 0, "sequential": True},
+        "official": {"text_centres": 2, "sequential": True, "padding": "official"},
     },
     "mmt": {
         "default": {"num_layers": 2, "hidden_dim": 20},
+        "official": {"num_layers": 1, "hidden_dim": 20, "padding": "official"},
         "left-out": {"num_layers": 1, "hidden_dim": 20, "keep_missing": False, "text_layers": 1},
     },
     # At its own temperature of 0.01 small random models choose one entry alone.
@@ -99,7 +102,10 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
             "local_at_inference": True,
         },
     },
-    "t2vlad": {"default": {"num_centres": 3}, "released": {"num_centres": 2, "released": True}},
+    "t2vlad": {
+        "default": {"num_centres": 3},
+        "official": {"num_centres": 2, "padding": "official"},
+    },
     "hit": {
         "default": {"num_layers": 2, "text_layers": 1, "hidden_dim": 20, "bank_size": 9},
         "one-level": {"num_layers": 1, "hidden_dim": 20, "bank_size": 3, "feature_weight": 0.5},

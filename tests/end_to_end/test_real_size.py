@@ -158,8 +158,8 @@ def test_a_converted_checkpoint_indexes_and_searches(films: Path, tmp_path: Path
         weights[name] = torch.randn(rows, width, generator=generator) / 20
     torch.save(weights, tmp_path / "released.bin")
     clip_tokenizer().save(tmp_path / "vocabulary")
-    command("convert", tmp_path / "released.bin", tmp_path / "model", "--tokenizer",
-            tmp_path / "vocabulary")  # fmt: skip
+    command("convert", tmp_path / "released.bin", tmp_path / "model", "--dataset", "msrvtt-b32",
+            "--tokenizer", tmp_path / "vocabulary")  # fmt: skip
     assert eaglenet.load(tmp_path / "model").frame_spec.size == 224
     command("index", films, "--store", tmp_path / "store", "--model", tmp_path / "model",
             "--workers", "0")  # fmt: skip

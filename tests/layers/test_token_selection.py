@@ -1,4 +1,4 @@
-"""Perturbed top-k: a hard choice forward, the slope of its expectation backward."""
+"""Perturbed top-k: a hard choice forward, an estimate of its slope backward."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import math
 import pytest
 import torch
 
-from eaglenet.layers.token_selection import TokenSelection, hard_top_k, perturbed_top_k
+from eaglenet.layers.token_selection import (
+    SelectionGradient,
+    TokenSelection,
+    hard_top_k,
+    perturbed_top_k,
+)
 
 
 def normal_cdf(value: float) -> float:
@@ -38,7 +43,9 @@ def test_choice_and_gradient_of_two_items_follow_the_normal_distribution() -> No
     sigma, gap = 0.5, 0.4
     scores = torch.tensor([[gap, 0.0]], dtype=torch.float64, requires_grad=True)
     generator = torch.Generator().manual_seed(0)
-    soft = perturbed_top_k(scores, 1, num_samples=400_000, sigma=sigma, generator=generator)
+    soft = perturbed_top_k(
+        scores, 1, num_samples=400_000, sigma=sigma, generator=generator, gradient="jacobian"
+    )
     spread = sigma * math.sqrt(2)
     # 400,000 draws: a share is right to about 0.0008, the gradient to about 0.005.
     assert soft[0, 0, 0].item() == pytest.approx(normal_cdf(gap / spread), abs=0.004)
@@ -56,7 +63,9 @@ def test_the_gradient_of_three_items_is_the_slope_of_the_expectation() -> None:
 
     def value(scores: torch.Tensor) -> torch.Tensor:
         generator = torch.Generator().manual_seed(1)
-        soft = perturbed_top_k(scores, 2, num_samples=count, sigma=sigma, generator=generator)
+        soft = perturbed_top_k(
+            scores, 2, num_samples=count, sigma=sigma, generator=generator, gradient="jacobian"
+        )
         return (soft * weights).sum()
 
     scores = start.clone().requires_grad_()
@@ -68,7 +77,8 @@ def test_the_gradient_of_three_items_is_the_slope_of_the_expectation() -> None:
         assert gradient[0, item].item() == pytest.approx(slope.item(), abs=0.08)
 
 
-def test_the_gradient_is_the_mean_of_indicator_times_noise() -> None:
+@pytest.mark.parametrize("kind", ["diagonal", "jacobian"])
+def test_the_gradient_is_the_mean_of_indicator_times_noise(kind: SelectionGradient) -> None:
     """Written out over samples, slots and items, with the noise drawn again."""
     sigma, samples = 0.4, 6
     scores = torch.tensor([[0.3, -0.1, 0.2]], dtype=torch.float64, requires_grad=True)
@@ -79,6 +89,7 @@ def test_the_gradient_is_the_mean_of_indicator_times_noise() -> None:
         num_samples=samples,
         sigma=sigma,
         generator=torch.Generator().manual_seed(2),
+        gradient=kind,
     )
     (gradient,) = torch.autograd.grad(soft, scores, upstream)
     noise = torch.randn(
@@ -87,15 +98,15 @@ def test_the_gradient_is_the_mean_of_indicator_times_noise() -> None:
     expected = [0.0, 0.0, 0.0]
     for sample in range(samples):
         perturbed = (scores[0] + sigma * noise[0, sample]).tolist()
-        chosen = sorted(sorted(range(3), key=lambda item: -perturbed[item])[:2])
-        for slot, item in enumerate(chosen):
-            for into in range(3):
-                share = upstream[0, slot, item] * noise[0, sample, into] / (samples * sigma)
-                expected[into] += share.item()
+        selected = sorted(sorted(range(3), key=lambda item: -perturbed[item])[:2])
+        for slot, item in enumerate(selected):
+            for into in [item] if kind == "diagonal" else range(3):
+                part = upstream[0, slot, item] * noise[0, sample, into] / (samples * sigma)
+                expected[into] += part.item()
     torch.testing.assert_close(gradient[0].tolist(), expected)
 
 
-def test_one_bank_of_draws_serves_every_row() -> None:
+def test_all_rows_may_share_their_draws() -> None:
     """Two draws by hand: the first lifts item 0 over item 1, the second leaves the order."""
     noise = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
     scores = torch.tensor([[0.0, 1.0, 0.5], [0.0, 9.0, 0.5]])
@@ -106,9 +117,9 @@ def test_one_bank_of_draws_serves_every_row() -> None:
 def test_the_class_token_is_always_kept_first() -> None:
     selection = TokenSelection(6, num_tokens=2).eval()
     tokens = torch.randn(4, 9, 6, generator=torch.Generator().manual_seed(0))
-    kept = selection(tokens)
-    assert kept.shape == (4, 3, 6)
-    assert torch.equal(kept[:, 0], tokens[:, 0])
+    selected = selection(tokens)
+    assert selected.shape == (4, 3, 6)
+    assert torch.equal(selected[:, 0], tokens[:, 0])
 
 
 def test_the_scorer_learns_through_the_choice() -> None:

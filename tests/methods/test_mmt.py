@@ -93,7 +93,7 @@ def test_too_many_tokens_are_spread_evenly_or_drawn_in_order() -> None:
 def test_a_token_without_a_time_stands_at_the_place_for_it() -> None:
     method = build("mmt", **SIZES)
     expert = Expert(random(1, 3, 6, seed=1), torch.ones(1, 3, dtype=torch.bool))
-    places = method.tokens.places  # type: ignore[union-attr]
-    assert places(expert).tolist() == [[1, 1, 1]]  # type: ignore[operator]
+    rows = method.tokens.position_rows  # type: ignore[union-attr]
+    assert rows(expert).tolist() == [[1, 1, 1]]  # type: ignore[operator]
     expert = Expert(expert.values, expert.mask, torch.tensor([[-1.0, 0.4, 99.0]]))
-    assert places(expert).tolist() == [[1, 2, 4]]  # type: ignore[operator]
+    assert rows(expert).tolist() == [[1, 2, 4]]  # type: ignore[operator]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import torch
 from double_precision import (
     EXACT,
@@ -24,10 +27,10 @@ from reference.arithmetic import contrastive, weights_of
 SIZE, OBJECTS = 24, 5
 
 
-def make() -> ProST:
+def make(**changes: Any) -> ProST:
     torch.manual_seed(0)
     spec = METHODS["prost"]
-    config = spec.config_class(num_frames=6, num_phrases=7, num_objects=OBJECTS)
+    config = spec.config_class(num_frames=6, num_phrases=7, num_objects=OBJECTS, **changes)
     method = shake(spec.build(config, small_clip(image_size=SIZE, layers=3)))
     assert isinstance(method, ProST)
     return method
@@ -42,7 +45,7 @@ def test_scores_and_losses_equal_the_loops() -> None:
     plain = method.encoder.encode_video(clips, patches=True)
     assert plain.patches is not None
     weights = weights_of(method)
-    found = [
+    prototypes = [
         reference.prototypes(
             [[token.numpy() for token in frame] for frame in frames[mask]],
             weights,
@@ -54,7 +57,7 @@ def test_scores_and_losses_equal_the_loops() -> None:
     pairs = [
         [
             reference.similarities(sentence, words, events, objects, weights, num_objects=OBJECTS)
-            for events, objects in found
+            for events, objects in prototypes
         ]
         for sentence, words in zip(sentences_of(text), words_of(text), strict=True)
     ]
@@ -68,10 +71,34 @@ def test_scores_and_losses_equal_the_loops() -> None:
     torch.testing.assert_close(losses.total.item(), sum(expected) / 2)
 
 
-def test_the_query_of_a_frame_sees_its_objects_and_a_fifth_of_all() -> None:
+def test_the_query_of_a_frame_attends_to_its_objects_and_a_fifth_of_all() -> None:
     mask = torch.ones(1, 10, dtype=torch.bool)
     near = local_mask(mask, 3)[0]
-    assert near.sum(dim=1).tolist() == [3 + 6] * 10
+    assert near.sum(dim=1).tolist() == [3 + 6] * 7 + [10] * 3
     assert near[0].nonzero()[:, 0].tolist() == list(range(9))
     assert near[4].nonzero()[:, 0].tolist() == list(range(12, 21))
-    assert near[9].nonzero()[:, 0].tolist() == list(range(21, 30))  # shifted left at the end
+    assert near[9].nonzero()[:, 0].tolist() == list(range(20, 30))  # one longer at the end
+
+
+def test_padded_frames_shorten_the_runs() -> None:
+    mask = torch.tensor([[True, False, True, True]])
+    real = local_mask(torch.ones(1, 3, dtype=torch.bool), 2)[0]
+    near = local_mask(mask, 2)[0]
+    assert torch.equal(near[[0, 2, 3]][:, [0, 1, 4, 5, 6, 7]], real)
+    assert not near[:, 2:4].any()
+
+
+@torch.no_grad()
+def test_official_padding_counts_padded_words_and_frames() -> None:
+    text, clips = texts(VIDEOS), small_clips(VIDEOS, FRAMES, SIZE)
+    clips.mask[1, 2:] = False
+    masked, official = make(), make(padding="official")
+    official.load_state_dict(masked.state_dict())
+    every = dataclasses.replace(clips, mask=torch.ones_like(clips.mask))
+    assert text.words_mask is not None
+    whole = dataclasses.replace(text, words_mask=torch.ones_like(text.words_mask))
+    expected = masked.similarities(whole, masked.encode_video(every))
+    for ours, theirs in zip(
+        official.similarities(text, official.encode_video(clips)), expected, strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, **EXACT)

@@ -44,6 +44,8 @@ def weights_of(name: str) -> dict[str, Tensor]:
 def command(*arguments: str) -> Any:
     from eaglenet.cli.main import app
 
+    if "--dataset" not in arguments and "--set" not in arguments:
+        arguments = (*arguments, "--dataset", "msrvtt-b32")
     return CliRunner().invoke(app, ["convert", *arguments])
 
 
@@ -219,6 +221,31 @@ def test_the_dataset_sets_what_leaves_no_trace_in_the_weights(tmp_path: Path) ->
     assert "No vocabulary was given" in done.output
     config = json.loads((tmp_path / "m" / "config.json").read_text())["config"]
     assert config["energy_support_weight"] == 1.0
+
+
+def test_settings_without_a_trace_have_to_be_given(tmp_path: Path) -> None:
+    torch.save(weights_of(RGAT), tmp_path / "a.bin")
+    refused = command(str(tmp_path / "a.bin"), str(tmp_path / "m"), "--set", "num_layers=2")
+    assert refused.exit_code != 0
+    assert "does not determine prior, num_candidates, negative_slope" in str(refused.exception)
+    accepted = command(
+        str(tmp_path / "a.bin"), str(tmp_path / "m"), "--dataset", "msrvtt-b32",
+        "--set", "prior=normal", "--set", "num_candidates=7",
+    )  # fmt: skip
+    assert accepted.exit_code == 0, accepted.output
+    config = json.loads((tmp_path / "m" / "config.json").read_text())["config"]
+    assert (config["prior"], config["num_candidates"]) == ("normal", 7)
+
+
+def test_a_model_of_one_layer_reads_the_last_of_those_that_were_built() -> None:
+    weights = weights_of(RGAT)
+    one, two = convert(weights, num_layers=1), convert(weights)
+    assert one.method.config.num_layers == 1
+    state, other = one.method.state_dict(), two.method.state_dict()
+    name = "graph.edges.relation.projection.weight"
+    assert torch.equal(state[name], other[name])
+    assert all("never run" in why for key, why in one.unused.items() if "gnn.layers.0." in key)
+    assert any("gnn.layers.0." in key for key in one.unused)
 
 
 def test_features_alone_give_the_stored_scores() -> None:

@@ -1,4 +1,4 @@
-"""T2VLAD against loops, masked and as released; what the shared centres learn from."""
+"""T2VLAD against loops, masked and as the official port; what the shared centres learn from."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_the_score_equals_the_loops() -> None:
 
 
 @torch.no_grad()
-def test_released_padding_takes_part() -> None:
+def test_official_padding_takes_part() -> None:
     """Every place is a token, real or not; only the mixture knows which experts are there."""
-    method, text, video = t2vlad(released=True), texts(), videos()
+    method, text, video = t2vlad(padding="official"), texts(), videos()
     weights = weights_of(method)
     assert text.words is not None
     assert video.experts is not None

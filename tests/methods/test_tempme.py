@@ -57,9 +57,9 @@ def test_the_score_equals_the_loops() -> None:
         expected.append(np.mean([unit(row) for row in rows], axis=0))
     encoded = method.encode_video(clips)
     torch.testing.assert_close(encoded.video, torch.from_numpy(np.array(expected)), **EXACT)
-    found = method.score(TextFeatures(sentence), encoded)
+    ours = method.score(TextFeatures(sentence), encoded)
     scores = [[cosine(text, video) for video in expected] for text in sentence.numpy()]
-    torch.testing.assert_close(found, matrix(scores), **EXACT)
+    torch.testing.assert_close(ours, matrix(scores), **EXACT)
     assert method.merging(tower, clips.frames)[1] == counts
 
 
@@ -117,5 +117,5 @@ def test_frames_factor_into_groups(frames: int, most: int, groups: tuple[int, ..
 
 
 def test_groups_that_do_not_make_the_frames_are_refused() -> None:
-    with pytest.raises(ConfigError, match="make 4 frames of one video, num_frames is 6"):
+    with pytest.raises(ConfigError, match="join 4 frames, which does not divide the 6 frames"):
         make(groups=(2, 2))

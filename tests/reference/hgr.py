@@ -45,9 +45,10 @@ def nodes_of(
     heard: Sequence[Sequence[int]],
     weights: Weights,
 ) -> list[Vector | None]:
-    """The graph's nodes after its layer; None where a node has no word."""
+    """The graph's nodes after one layer; None where a node has no word."""
     states = contextual(words, part(weights, "words"))
     graph = part(weights, "graph")
+    layer = part(graph, "layers.0")
     nodes: list[Vector | None] = [pooled(states, part(graph, "pooling"))]
     for span, role in zip(spans[1:], roles[1:], strict=True):
         largest = np.max([states[place] for place in span], axis=0) if span else None
@@ -60,16 +61,16 @@ def nodes_of(
         others = [nodes[other] for other in heard[place] if nodes[other] is not None]
         told = np.zeros(len(node))
         if others:
-            query = linear(node, part(graph, "query"))
+            query = linear(node, part(layer, "query"))
             shares = softmax(
                 [
-                    dot(query, linear(other, part(graph, "key"))) / math.sqrt(len(query))  # type: ignore[arg-type]
+                    dot(query, linear(other, part(layer, "key"))) / math.sqrt(len(query))  # type: ignore[arg-type]
                     for other in others
                 ]
             )
             mixed = np.sum([s * other for s, other in zip(shares, others, strict=True)], axis=0)  # type: ignore[operator]
-            told = linear(mixed, part(graph, "mix"))
-        outputs.append(layer_norm(node + told, part(graph, "norm")))
+            told = linear(mixed, part(layer, "mix"))
+        outputs.append(layer_norm(node + told, part(layer, "norm")))
     return outputs
 
 

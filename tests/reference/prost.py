@@ -78,11 +78,13 @@ def prototypes(
     for frame in video:
         objects += [frame[0], *sparse(frame, part(weights, "objects"))]
     each = len(objects) // len(frames)
-    length = each + math.floor(reach * len(objects))
     seen = []
     for index in range(len(frames)):
-        start = max(min(index * each, len(objects) - length), 0)
-        seen.append(objects[start : start + length])
+        start = index * each
+        end = start + each + math.floor(reach * len(objects))
+        if end > len(objects) - 1:  # one longer than a plain shift, as in the official code
+            start, end = max(start - (end - (len(objects) - 1)), 0), len(objects)
+        seen.append(objects[start:end])
     read = decode(seen, part(weights, "frame_decoder"), num_layers=num_layers)
     halves = [(row + frame) / 2 for row, frame in zip(read, frames, strict=True)]
     queries = len(weights["event_decoder.queries"])
@@ -101,6 +103,12 @@ def similarities(
     num_objects: int,
 ) -> tuple[float, float]:
     by_event = max(cosine(sentence, event) for event in events)
-    phrases = [p for p in sparse(words, part(weights, "phrases")) if np.any(p)]
-    best = [max(cosine(p, o) if np.any(o) else 0.0 for o in objects) for p in phrases]
-    return by_event, sum(best) / num_objects
+    phrases = sparse(words, part(weights, "phrases"))
+    by_object = 0.0
+    for slot in range(num_objects):  # the best phrase and frame of each object slot
+        by_object += max(
+            cosine(phrase, other) if np.any(phrase) and np.any(other) else 0.0
+            for other in objects[slot::num_objects]
+            for phrase in phrases
+        )
+    return by_event, by_object / num_objects

@@ -31,9 +31,13 @@ def project(token: Vector, weights: Weights) -> Vector:
 def merge(
     tokens: Sequence[Token], metric: Sequence[Vector], count: int, num_class: int
 ) -> list[Token]:
-    """Every other patch may join the most similar of the rest; the best links do."""
+    """Every other token may join the most similar patch of the rest; the best links do.
+
+    Sources stand at the even indices of the whole sequence, class tokens counted.
+    """
     patches = list(range(num_class, len(tokens)))
-    sources, targets = patches[::2], patches[1::2]
+    sources = [index for index in patches if index % 2 == 0]
+    targets = [index for index in patches if index % 2 == 1]
     links = []
     for source in sources:
         best = max(targets, key=lambda target: cosine(metric[source], metric[target]))

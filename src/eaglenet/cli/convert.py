@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from eaglenet.methods.base import Method
+
 POOLINGS = ("mean", "max", "min")
+EXAMPLE = "num_frames=12"
 
 
 def register(app: typer.Typer) -> None:
@@ -17,17 +21,28 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="The released .bin file (a state_dict).")],
+    checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint (a state_dict).")],
     out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="METHOD", help="Method whose official code wrote it."),
+    ] = "eaglenet",
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="Script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or vatex. "
-            "Sets what leaves no trace in the weights: the weight of the support energy."
+            help="EagleNet script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or "
+            "vatex. Sets what leaves no trace in the weights."
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help=f"Setting that leaves no trace in the weights, e.g. {EXAMPLE}; repeatable.",
         ),
     ] = None,
     energy_pooling: Annotated[
-        str, typer.Option(help="How energies were pooled over frames: mean, max or min.")
+        str, typer.Option(help="Pooling of energies over frames in EagleNet: mean, max or min.")
     ] = "mean",
     tokenizer: Annotated[
         Path | None,
@@ -35,44 +50,82 @@ def convert(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Turn a checkpoint of the authors' released code into a model folder.
+    """Turn a checkpoint of a method's official code into a model folder.
 
     Weights without any effect are left out and listed; names that are not understood are an error.
+    Settings that the checkpoint does not determine have to be given.
     """
-    from eaglenet.core.errors import UsageError
+    from eaglenet.core.settings import read_assignments
     from eaglenet.encoders.tokenizers import ClipTokenizer
-    from eaglenet.methods.eaglenet_config import EagleNetConfig
     from eaglenet.models.folder import save
-    from eaglenet.models.released import convert as convert_weights
-    from eaglenet.models.released import read_released
 
-    if energy_pooling not in POOLINGS:
-        raise UsageError(f"--energy-pooling {energy_pooling}: choose one of {', '.join(POOLINGS)}")
-    changes: dict[str, Any] = {"energy_pooling": energy_pooling}
-    if dataset is not None:
-        changes["energy_support_weight"] = EagleNetConfig.released(dataset).energy_support_weight
-    conversion = convert_weights(read_released(checkpoint), **changes)
+    settings = read_assignments(changes, EXAMPLE)
+    if source == "eaglenet":
+        method, unused = _eaglenet(checkpoint, dataset, energy_pooling, settings)
+    else:
+        method, unused = _peer(source, checkpoint, settings)
     if tokenizer is not None:
-        conversion.method.tokenizer = (
+        method.tokenizer = (
             ClipTokenizer.from_table(tokenizer)
             if tokenizer.is_file()
             else ClipTokenizer.from_folder(tokenizer)
         )
-    save(conversion.method, out)
+    save(method, out)
     if as_json:
-        print(json.dumps({"folder": str(out), "unused": conversion.unused}, indent=2))
+        print(json.dumps({"folder": str(out), "unused": unused}, indent=2))
         return
     print(f"Wrote {out}")
-    habits, frames = conversion.method.habits, conversion.method.frame_spec
+    habits, frames = method.habits, method.frame_spec
     print(
         f"Evaluated as its authors did: {frames.num_frames} frames ({frames.sampling}, short "
-        f"videos {frames.short}, square pixels), {habits.max_words} words, towers in "
-        f"{habits.precision}; `eaglenet evaluate --frames NAME=VALUE` takes others."
+        f"videos {frames.short}), {habits.max_words} words, towers in {habits.precision}; "
+        "`eaglenet evaluate --frames NAME=VALUE` takes others."
     )
-    if conversion.unused:
-        print(f"Left out {len(conversion.unused)} weights that have no effect:")
-    for name, why in conversion.unused.items():
+    if unused:
+        print(f"Left out {len(unused)} weights that have no effect:")
+    for name, why in unused.items():
         print(f"  {name}: {why}")
     if tokenizer is None:
         print("No vocabulary was given: the model scores features and token ids, not sentences.")
         print("Add one with --tokenizer FOLDER (a CLIP folder with tokenizer.json).")
+
+
+def _eaglenet(
+    checkpoint: Path, dataset: str | None, energy_pooling: str, settings: dict[str, Any]
+) -> tuple[Method, dict[str, str]]:
+    from eaglenet.core.errors import UsageError
+    from eaglenet.methods.eaglenet_config import EagleNetConfig
+    from eaglenet.models.released import UNDETERMINED, read_released
+    from eaglenet.models.released import convert as convert_weights
+
+    if energy_pooling not in POOLINGS:
+        raise UsageError(f"--energy-pooling {energy_pooling}: choose one of {', '.join(POOLINGS)}")
+    missing = {name: value for name, value in UNDETERMINED.items() if name not in settings}
+    if dataset is None and missing:
+        options = " ".join(f"--set {name}={value}" for name, value in missing.items())
+        raise UsageError(
+            f"the checkpoint does not determine {', '.join(missing)}; name the authors' script "
+            f"with --dataset, or give them (the authors' values: {options})"
+        )
+    if dataset is not None:
+        weight = EagleNetConfig.released(dataset).energy_support_weight
+        settings = {**UNDETERMINED, "energy_support_weight": weight, **settings}
+    settings = {**settings, "energy_pooling": energy_pooling}
+    conversion = convert_weights(read_released(checkpoint), **settings)
+    return conversion.method, conversion.unused
+
+
+def _peer(name: str, checkpoint: Path, settings: dict[str, Any]) -> tuple[Method, dict[str, str]]:
+    from eaglenet.methods.official_checkpoint import convert_official
+    from eaglenet.models.released import read_released
+    from eaglenet.research.recipes.originals import ORIGINALS
+
+    original = ORIGINALS.get(name)
+    conversion = convert_official(
+        name,
+        read_released(checkpoint),
+        settings,
+        frames=original.frames if original else None,
+        max_words=original.max_words if original else None,
+    )
+    return conversion.method, conversion.unused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +16,8 @@ from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.vision import VisionTower, place_in_time
 
 
-def frame_groups(num_frames: int, most: int) -> tuple[int, ...]:
-    """Factors of ``num_frames``, at most ``most`` of them, small ones first: 12 is 2 x 2 x 3."""
+def frame_groups(num_frames: int, max_groups: int) -> tuple[int, ...]:
+    """At most ``max_groups`` factors of ``num_frames``, small ones first: 12 is 2 x 2 x 3."""
     factors: list[int] = []
     rest, factor = num_frames, 2
     while rest > 1:
@@ -24,13 +25,13 @@ def frame_groups(num_frames: int, most: int) -> tuple[int, ...]:
             factors.append(factor)
             rest //= factor
         factor += 1
-    while len(factors) > max(most, 1):
+    while len(factors) > max(max_groups, 1):
         factors = sorted([factors[0] * factors[1], *factors[2:]])
     return tuple(factors)
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedTokens:
     """Tokens of each clip, class tokens first, and how many patches each stands for."""
 
     tokens: Float[Tensor, "clips tokens width"]
@@ -38,61 +39,72 @@ class Merged:
 
 
 def merge(
-    given: Merged, metric: Float[Tensor, "clips tokens any"], num_merged: int, num_class: int
-) -> Merged:
+    state: MergedTokens, metric: Float[Tensor, "clips tokens any"], num_merged: int, num_class: int
+) -> MergedTokens:
     """Bipartite soft matching (ToMe): every other patch may join the most similar of the rest.
 
     The ``num_merged`` most similar links are merged into means weighted by size; class tokens (the
-    first ``num_class``) stay. What is left keeps its order: unmerged ones, then those joined.
+    first ``num_class``) stay. With an even number of class tokens the patches 0, 2, 4, ... are the
+    sources of links, with an odd number 1, 3, 5, ...: the same tokens of the whole sequence.
+    The result has class tokens, unmerged sources in their order, then targets.
     """
-    patches = given.tokens[:, num_class:]
-    sizes = given.sizes[:, num_class:]
-    num_sources = -(-patches.shape[1] // 2)
-    num_merged = min(num_merged, num_sources, patches.shape[1] - num_sources)
+    patches = state.tokens[:, num_class:]
+    sizes = state.sizes[:, num_class:]
+    num_merged = min(num_merged, patches.shape[1] // 2)
     if num_merged < 1:
-        return given
-    unit = F.normalize(metric[:, num_class:], dim=-1)
-    similarity = unit[:, ::2] @ unit[:, 1::2].transpose(1, 2)
+        return state
+    first = num_class % 2
+    sources, targets = slice(first, None, 2), slice(1 - first, None, 2)
+    unit = F.normalize(metric[:, num_class:].detach(), dim=-1)
+    similarity = unit[:, sources] @ unit[:, targets].transpose(1, 2)
     best, target = similarity.max(dim=-1)
     order = best.argsort(dim=-1, descending=True, stable=True)
-    joining = order[:, :num_merged]
+    merging = order[:, :num_merged]
     staying = order[:, num_merged:].sort(dim=-1).values
     weighted = patches.to(sizes.dtype) * sizes[..., None]
-    sources, targets = weighted[:, ::2], weighted[:, 1::2]
-    into = target.take_along_dim(joining, dim=1)
-    moved = sources.take_along_dim(joining[..., None], dim=1)
-    joined = targets.scatter_add(1, into[..., None].expand_as(moved), moved)
-    target_sizes = sizes[:, 1::2].scatter_add(1, into, sizes[:, ::2].take_along_dim(joining, dim=1))
-    kept_sizes = torch.cat([sizes[:, ::2].take_along_dim(staying, dim=1), target_sizes], dim=1)
-    kept = torch.cat([sources.take_along_dim(staying[..., None], dim=1), joined], dim=1)
-    kept = (kept / kept_sizes[..., None]).to(given.tokens.dtype)
-    return Merged(
-        torch.cat([given.tokens[:, :num_class], kept], dim=1),
-        torch.cat([given.sizes[:, :num_class], kept_sizes], dim=1),
+    source_tokens, source_sizes = weighted[:, sources], sizes[:, sources]
+    into = target.take_along_dim(merging, dim=1)
+    moved = source_tokens.take_along_dim(merging[..., None], dim=1)
+    target_tokens = weighted[:, targets].scatter_add(1, into[..., None].expand_as(moved), moved)
+    target_sizes = sizes[:, targets].scatter_add(
+        1, into, source_sizes.take_along_dim(merging, dim=1)
+    )
+    sizes = torch.cat([source_sizes.take_along_dim(staying, dim=1), target_sizes], dim=1)
+    tokens = torch.cat(
+        [source_tokens.take_along_dim(staying[..., None], dim=1), target_tokens], dim=1
+    )
+    tokens = (tokens / sizes[..., None]).to(state.tokens.dtype)
+    return MergedTokens(
+        torch.cat([state.tokens[:, :num_class], tokens], dim=1),
+        torch.cat([state.sizes[:, :num_class], sizes], dim=1),
     )
 
 
 def attend(
-    attention: Attention, given: Merged, tokens: Float[Tensor, "clips tokens width"]
+    attention: Attention, state: MergedTokens, tokens: Float[Tensor, "clips tokens width"]
 ) -> tuple[Float[Tensor, "clips tokens width"], Float[Tensor, "clips tokens head_width"]]:
     """Attention in which a token counts by its size, and the mean over heads of the keys."""
     clips, length, width = tokens.shape
     parts = attention.qkv(tokens).view(clips, length, 3, attention.heads, width // attention.heads)
     query, key, value = (part.transpose(1, 2) for part in parts.unbind(2))
-    bias = given.sizes.log().to(query.dtype)[:, None, None, :]
+    bias = state.sizes.log().to(query.dtype)[:, None, None, :]
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     return attention.out(mixed.transpose(1, 2).flatten(2)), key.mean(dim=1)
 
 
 class TokenMerging(nn.Module):
-    """What TempMe adds to a vision tower: where clips are in time, and how much merges where.
+    """Token merging of TempMe in a vision tower: joins of clips, and their positions in time.
 
-    Before the last block come as many blocks as there are ``groups``: in each, so many neighbouring
-    clips become one. In the blocks before those every frame is a clip of its own.
+    In each of the ``blocks`` so many neighbouring clips as ``groups`` says become one, before the
+    attention. In the blocks before the first of them every frame is a clip of its own.
 
     Args:
-        num_merged: patches that merge in each of the first blocks.
-        across, within: shares of all tokens that merge between clips, and inside one.
+        groups: clips that become one in each of ``blocks``; their product divides the frames.
+        blocks: indices of the blocks that join clips; None takes those directly before the last.
+        num_frames: frames of a video; None takes the product of ``groups``.
+        num_merged: patches that merge in each block before the first join.
+        across, within: fractions of all tokens that merge between clips, and inside one.
+        positions: add a learned position of each clip to its tokens before clips are joined.
     """
 
     def __init__(
@@ -102,96 +114,110 @@ class TokenMerging(nn.Module):
         groups: tuple[int, ...],
         *,
         num_merged: int,
+        blocks: tuple[int, ...] | None = None,
+        num_frames: int | None = None,
         across: float = 0.3,
         within: float = 0.1,
+        positions: bool = True,
     ) -> None:
         super().__init__()
-        if len(groups) >= num_blocks:
+        if blocks is None:
+            if len(groups) >= num_blocks:
+                raise ConfigError(
+                    f"{len(groups)} groups of frames need more than {len(groups)} blocks, the "
+                    f"vision tower has {num_blocks}; give fewer frame_groups"
+                )
+            blocks = tuple(range(num_blocks - 1 - len(groups), num_blocks - 1))
+        if len(blocks) != len(groups) or list(blocks) != sorted({*blocks} & {*range(num_blocks)}):
             raise ConfigError(
-                f"{len(groups)} groups of frames need more than {len(groups)} blocks, the vision "
-                f"tower has {num_blocks}; give fewer frame_groups"
+                f"clips are joined in blocks {blocks}, groups are {groups}; give one block for "
+                f"each group, in order, from 0 to {num_blocks - 1}"
             )
-        self.groups = groups
-        self.first = num_blocks - 1 - len(groups)
+        num_frames = num_frames or math.prod(groups)
+        if num_frames % math.prod(groups):
+            raise ConfigError(
+                f"groups {groups} join {math.prod(groups)} frames, which does not divide the "
+                f"{num_frames} frames of a video"
+            )
+        self.groups = dict(zip(blocks, groups, strict=True))
+        self.first = blocks[0] if blocks else num_blocks - 1
         self.num_merged, self.across, self.within = num_merged, across, within
-        counts = [math.prod(groups[index:]) for index in range(len(groups))]
-        self.positions = nn.ParameterList(
-            nn.Parameter(torch.zeros(count, width)) for count in counts
-        )
+        self.positions = nn.ParameterList()
+        for index in range(len(groups) if positions else 0):
+            count = num_frames // math.prod(groups[:index])
+            self.positions.append(nn.Parameter(torch.zeros(count, width)))
 
     def forward(
         self, tower: VisionTower, frames: Tensor
     ) -> tuple[Float[Tensor, "videos frames dim"], list[int]]:
-        """The class token of every frame, projected, and the tokens of a video after each block."""
+        """Projected class token of each frame, and the number of a video's tokens per block."""
         num_videos, num_frames = frames.shape[:2]
+        counts, num_class = [], 1
+        for state, num_class in self.blocks(tower, frames):  # noqa: B007
+            counts.append(state.tokens.shape[0] * state.tokens.shape[1] // num_videos)
+        classes = state.tokens[:, :num_class].reshape(num_videos, num_frames, -1)
+        return tower.project(classes), counts
+
+    def blocks(self, tower: VisionTower, frames: Tensor) -> Iterator[tuple[MergedTokens, int]]:
+        """Tokens of all clips and the number of class tokens, after each block."""
+        num_frames = frames.shape[1]
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
             tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
         # Half precision could not count as many patches as one token may come to stand for.
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         sizes = torch.ones(tokens.shape[:2], dtype=dtype, device=tokens.device)
-        state, num_class, counts = Merged(tokens, sizes), 1, []
+        state, num_class = MergedTokens(tokens, sizes), 1
         for index, block in enumerate(tower.blocks):
             if not isinstance(block, ResidualBlock):
                 raise ConfigError("token merging needs the blocks of a CLIP tower")
-            if index < self.first:
-                state = self._block(block, state, num_class, num_merged=self.num_merged)
-            else:
-                place = index - self.first
-                if place < len(self.groups):
-                    group = self.groups[place]
-                    state = self._join(state, place, group, num_class)
-                    num_class *= group
-                state = self._block(block, state, num_class, share=self.within)
-            counts.append(state.tokens.shape[0] * state.tokens.shape[1] // num_videos)
-        classes = state.tokens[:, :num_class].reshape(num_videos, num_frames, -1)
-        return tower.project(classes), counts
+            if index in self.groups:
+                state = self._join(state, index, num_class)
+                num_class *= self.groups[index]
+            state = self._block(block, state, num_class, is_joined=index >= self.first)
+            yield state, num_class
 
-    def _join(self, state: Merged, place: int, group: int, num_class: int) -> Merged:
-        """Neighbouring clips as one: class tokens first, positions added, like patches merged."""
+    def _join(self, state: MergedTokens, index: int, num_class: int) -> MergedTokens:
+        """Neighbouring clips as one, class tokens first; similar patches are merged."""
         clips, length = state.sizes.shape
-        table = self.positions[place]
-        placed = state.tokens + table.repeat(clips // len(table), 1)[:, None].to(state.tokens.dtype)
+        group = self.groups[index]
+        tokens = state.tokens
+        if len(self.positions):
+            table = self.positions[list(self.groups).index(index)]
+            tokens = tokens + table.repeat(clips // len(table), 1)[:, None].to(tokens.dtype)
 
-        def joined(values: Tensor) -> Tensor:
+        def join(values: Tensor) -> Tensor:
             parts = values.reshape(clips // group, group, length, *values.shape[2:])
             classes, patches = parts[:, :, :num_class], parts[:, :, num_class:]
             return torch.cat([classes.flatten(1, 2), patches.flatten(1, 2)], dim=1)
 
-        metric = joined(state.tokens.detach())
-        together = Merged(joined(placed), joined(state.sizes))
-        num_merged = int(self.across * together.tokens.shape[1])
-        return merge(together, metric, num_merged, num_class * group)
+        joined = MergedTokens(join(tokens), join(state.sizes))
+        num_merged = int(self.across * joined.tokens.shape[1])
+        return merge(joined, join(state.tokens), num_merged, num_class * group)
 
     def _block(
-        self,
-        block: ResidualBlock,
-        state: Merged,
-        num_class: int,
-        *,
-        num_merged: int = 0,
-        share: float = 0.0,
-    ) -> Merged:
+        self, block: ResidualBlock, state: MergedTokens, num_class: int, *, is_joined: bool
+    ) -> MergedTokens:
         """A block of the tower with a merge between its attention and its feed-forward."""
         mixed, keys = attend(block.attention, state, block.ln_1(state.tokens))
-        state = Merged(state.tokens + mixed, state.sizes)
-        count = num_merged or int(share * state.tokens.shape[1])
+        state = MergedTokens(state.tokens + mixed, state.sizes)
+        count = int(self.within * state.tokens.shape[1]) if is_joined else self.num_merged
         state = merge(state, keys, count, num_class)
-        return Merged(state.tokens + block.mlp(block.ln_2(state.tokens)), state.sizes)
+        return MergedTokens(state.tokens + block.mlp(block.ln_2(state.tokens)), state.sizes)
 
 
 def spread_frames(
     mask: Bool[Tensor, "videos frames"], num_frames: int
 ) -> tuple[Int[Tensor, "videos spread"], Int[Tensor, "videos frames"]]:
-    """Which frame goes to each of ``num_frames`` places, and at which place each frame stands.
+    """Input frame of each of ``num_frames`` positions, and the position of each input frame.
 
-    Real frames alone, evenly, some of them twice where there are fewer.
+    Real frames alone, spread evenly; some are repeated where there are fewer.
     """
     count = mask.sum(dim=1, keepdim=True).clamp(min=1)
-    places = torch.arange(num_frames, device=mask.device)[None]
-    wanted = places * count // num_frames  # which real frame
+    positions = torch.arange(num_frames, device=mask.device)[None]
+    real_index = positions * count // num_frames
     order = mask.cumsum(dim=1) - 1
     real_first = (~mask).long().argsort(dim=1, stable=True)
-    chosen = real_first.take_along_dim(wanted.expand(len(mask), -1), dim=1)
+    sources = real_first.take_along_dim(real_index.expand(len(mask), -1), dim=1)
     back = (order.clamp(min=0) * num_frames + count - 1) // count
-    return chosen, back.clamp(max=num_frames - 1)
+    return sources, back.clamp(max=num_frames - 1)

@@ -131,13 +131,13 @@ class VideoProxies(nn.Module):
         rows = len(self.frame_positions)
         order = (mask.cumsum(dim=1) - 1).clamp(min=0)
         count = mask.sum(dim=1, keepdim=True).clamp(min=1)
-        # bfloat16 has 8 bits: too coarse for places between the rows of a long table.
+        # bfloat16 has 8 bits: too coarse for positions between the rows of a long table.
         dtype = torch.promote_types(self.frame_positions.dtype, torch.float32)
-        place = ((order.to(dtype) + 0.5) * rows / count - 0.5).clamp(0, rows - 1)
-        low = place.floor().long()
+        position = ((order.to(dtype) + 0.5) * rows / count - 0.5).clamp(0, rows - 1)
+        low = position.floor().long()
         high = (low + 1).clamp(max=rows - 1)
-        share = (place - low).to(self.frame_positions.dtype)[..., None]
-        return torch.lerp(self.frame_positions[low], self.frame_positions[high], share)
+        fraction = (position - low).to(self.frame_positions.dtype)[..., None]
+        return torch.lerp(self.frame_positions[low], self.frame_positions[high], fraction)
 
     def embed(
         self,
@@ -174,8 +174,13 @@ class VideoProxies(nn.Module):
                 proxies, patches = step(proxies, patches, mask)
         return proxies, patches
 
-    def encode(self, tower: VisionTower, videos: Clips | VideoFeatures) -> EncodedVideo:
-        """Clips to features: the class token is the video, a frame the mean of its patches."""
+    def encode(
+        self, tower: VisionTower, videos: Clips | VideoFeatures, *, all_frames: bool = False
+    ) -> EncodedVideo:
+        """Clips to features: the class token is the video, a frame the mean of its patches.
+
+        ``all_frames`` lets padded frames be seen, as the official code does.
+        """
         if not isinstance(videos, Clips):
             raise UsageError(
                 f"a tower with video proxies reads Clips, got {type(videos).__name__}; "
@@ -183,7 +188,8 @@ class VideoProxies(nn.Module):
             )
         device = self.added.device
         mask = videos.mask.to(device)
-        proxies, patches = self(tower, videos.frames.to(device, non_blocking=True), mask)
+        frames = videos.frames.to(device, non_blocking=True)
+        proxies, patches = self(tower, frames, torch.ones_like(mask) if all_frames else mask)
         features = VideoFeatures(
             frames=tower.project(patches).mean(dim=2), mask=mask, video=tower.project(proxies[:, 0])
         )

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from eaglenet.layers.masking import Padding
+
 
 def _standardise(values: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens dim"]:
     """Zero mean and unit sample variance per channel; 1e-12 keeps a constant channel finite."""
@@ -35,6 +37,7 @@ def channel_decorrelation_loss(
     *,
     diagonal_weight: float = 0.11,
     off_diagonal_weight: float = 0.0,
+    padding: Padding = "masked",
 ) -> Float[Tensor, ""]:
     r"""Every channel of matched word and frame tokens should correlate with itself alone.
 
@@ -42,16 +45,17 @@ def channel_decorrelation_loss(
     similar word. With standardised channels, :math:`c^1` weighs the word matches by
     :math:`\alpha`, :math:`c^2` the frame matches by :math:`\beta`, both over the number of pairs;
 
-    .. math:: L = 0.11 \sum_k (c_{kk} - 1)^2 + \lambda \sum_{k \ne l} c_{kl}^2,
+    .. math:: L = w_d \sum_k (c_{kk} - 1)^2 + w_o \sum_{k \ne l} c_{kl}^2,
         \quad c = (c^1 + c^2) / 2
 
-    Row ``i`` of the words belongs to row ``i`` of the tokens.
+    Row ``i`` of the words belongs to row ``i`` of the tokens. With ``padding="official"`` padded
+    entries count as cosines of 0 in the matching, as in :func:`weighted_token_interaction`.
     """
     words, tokens = F.normalize(words, dim=-1), F.normalize(tokens, dim=-1)
     similarities = torch.einsum("pwd,pfd->pwf", words, tokens)
-    low = torch.finfo(similarities.dtype).min
-    token_of_word = similarities.masked_fill(~tokens_mask[:, None, :], low).argmax(dim=2)
-    word_of_token = similarities.masked_fill(~words_mask[:, :, None], low).argmax(dim=1)
+    fill = 0.0 if padding == "official" else torch.finfo(similarities.dtype).min
+    token_of_word = similarities.masked_fill(~tokens_mask[:, None, :], fill).argmax(dim=2)
+    word_of_token = similarities.masked_fill(~words_mask[:, :, None], fill).argmax(dim=1)
     matched_tokens = tokens.take_along_dim(token_of_word[..., None], dim=1)
     matched_words = words.take_along_dim(word_of_token[..., None], dim=1)
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.types import Expert
+from eaglenet.layers.masking import Padding, visible
 
 UNTIMED = 1
 """The position of tokens whose time is unknown."""
@@ -18,7 +19,7 @@ UNTIMED = 1
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """One sequence a video; ``aggregates`` are the places of the experts' summaries in it."""
+    """One sequence per video; ``aggregates`` are the indices of the experts' summaries in it."""
 
     tokens: Float[Tensor, "videos length dim"]
     mask: Bool[Tensor, "videos length"]
@@ -26,26 +27,26 @@ class TokenSequence:
     present: Bool[Tensor, "videos experts"]
 
 
-def at_most(expert: Expert, most: int, *, is_random: bool) -> Expert:
-    """``most`` tokens of each video: drawn without replacement, or spread evenly; kept in order."""
+def at_most(expert: Expert, limit: int, *, is_random: bool) -> Expert:
+    """At most ``limit`` tokens of each video, in order: drawn at random or spread evenly."""
     count = expert.mask.shape[1]
-    if not most or count <= most:
+    if not limit or count <= limit:
         return expert
     if is_random:
         keys = torch.rand(expert.mask.shape, device=expert.mask.device)
     else:
-        # Evenly: the tokens whose place in the video crosses the next of `most` equal steps.
-        place = expert.mask.cumsum(dim=1) - 1
+        # Evenly: the tokens whose index in the video crosses the next of `limit` equal steps.
+        order = expert.mask.cumsum(dim=1) - 1
         total = expert.mask.sum(dim=1, keepdim=True).clamp_min(1)
-        step = torch.div(place * most, total, rounding_mode="floor")
-        before = torch.div((place - 1) * most, total, rounding_mode="floor")
-        is_first = (step != before) | (place == 0) | (total <= most)
-        keys = torch.where(is_first, 0.0, 1.0) + torch.arange(count, device=place.device) * 1e-6
+        step = torch.div(order * limit, total, rounding_mode="floor")
+        before = torch.div((order - 1) * limit, total, rounding_mode="floor")
+        is_first = (step != before) | (order == 0) | (total <= limit)
+        keys = torch.where(is_first, 0.0, 1.0) + torch.arange(count, device=order.device) * 1e-6
     keys = keys.masked_fill(~expert.mask, float("inf"))
-    chosen = keys.argsort(dim=1)[:, :most].sort(dim=1).values
-    seconds = None if expert.seconds is None else expert.seconds.gather(1, chosen)
-    values = expert.values.take_along_dim(chosen[..., None], dim=1)
-    return Expert(values, expert.mask.gather(1, chosen), seconds)
+    indices = keys.argsort(dim=1)[:, :limit].sort(dim=1).values
+    seconds = None if expert.seconds is None else expert.seconds.gather(1, indices)
+    values = expert.values.take_along_dim(indices[..., None], dim=1)
+    return Expert(values, expert.mask.gather(1, indices), seconds)
 
 
 class ExpertTokens(nn.Module):
@@ -57,8 +58,9 @@ class ExpertTokens(nn.Module):
     A summary is r_e of the maximum over the expert's tokens. Positions: 0 for CLS and summaries, 1
     where the time is unknown, else clamp(floor(seconds + 2)).
 
-    Paper: a missing expert's summary starts from its type alone; the released code gives it
-    r_e(0), which is the bias.
+    Args:
+        padding: the summary of a missing expert starts from its type alone; with ``official`` from
+            r_e(0) too, the unit bias, as in the authors' code.
     """
 
     def __init__(
@@ -69,9 +71,11 @@ class ExpertTokens(nn.Module):
         num_positions: int = 32,
         max_tokens: int = 30,
         dropout: float = 0.1,
+        padding: Padding = "masked",
     ) -> None:
         super().__init__()
         self.max_tokens = max_tokens
+        self.padding: Padding = padding
         self.maps = nn.ModuleDict({name: nn.Linear(width, dim) for name, width in widths.items()})
         self.positions = nn.Parameter(0.02 * torch.randn(num_positions, dim))
         self.types = nn.Parameter(0.02 * torch.randn(1 + len(widths), dim))
@@ -84,8 +88,8 @@ class ExpertTokens(nn.Module):
         """r_e."""
         return F.normalize(self.maps[name](values), dim=-1)
 
-    def places(self, expert: Expert) -> Int[Tensor, "videos tokens"]:
-        """The row of the position table of each token."""
+    def position_rows(self, expert: Expert) -> Int[Tensor, "videos tokens"]:
+        """Row of the position table for each token."""
         if expert.seconds is None:
             return torch.full_like(expert.mask, UNTIMED, dtype=torch.int64)
         timed = (expert.seconds + 2).floor().clamp(0, len(self.positions) - 1).long()
@@ -96,20 +100,21 @@ class ExpertTokens(nn.Module):
         count = len(first.mask)
         parts = [(self.types[0] + self.positions[0]).expand(count, 1, -1)]
         masks = [first.mask.new_ones(count, 1)]
-        places, length = [], 1
+        aggregates, length = [], 1
         for number, (name, whole) in enumerate(experts.items(), start=1):
             expert = at_most(whole, self.max_tokens, is_random=self.training)
-            kind = self.types[number]
-            summary = self._summary(name, whole) + self.positions[0] + kind
-            tokens = self.project(name, expert.values) + self.positions[self.places(expert)] + kind
+            added = self.types[number]
+            summary = self._summary(name, whole) + self.positions[0] + added
+            positions = self.positions[self.position_rows(expert)]
+            tokens = self.project(name, expert.values) + positions + added
             parts += [summary[:, None], tokens]
             masks += [whole.present[:, None], expert.mask]
-            places.append(length)
+            aggregates.append(length)
             length += 1 + tokens.shape[1]
         return TokenSequence(
             tokens=self.dropout(self.norm(torch.cat(parts, dim=1))),
             mask=torch.cat(masks, dim=1),
-            aggregates=torch.tensor(places, device=first.mask.device),
+            aggregates=torch.tensor(aggregates, device=first.mask.device),
             present=torch.stack([expert.present for expert in experts.values()], dim=1),
         )
 
@@ -118,4 +123,4 @@ class ExpertTokens(nn.Module):
         largest = expert.values.masked_fill(~expert.mask[..., None], lowest).amax(dim=1)
         largest = largest.masked_fill(~expert.present[:, None], 0.0)
         summary = self.project(name, largest)
-        return summary * expert.present[:, None].to(summary.dtype)
+        return summary * visible(expert.present, self.padding)[:, None].to(summary.dtype)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.layers.masking import masked_softmax
 
 
@@ -19,10 +20,18 @@ class FramePooling(nn.Module):
 
     Paper: the appendix leaves out LN_1 (shared by text and frames), the biases and the dropout.
     Keys have no bias: it adds the same ``q . b`` to every frame, which the softmax cancels.
+
+    Args:
+        num_heads: of the attention; each has its own weights over the frames.
     """
 
-    def __init__(self, dim: int, *, dropout: float = 0.3) -> None:
+    def __init__(self, dim: int, *, dropout: float = 0.3, num_heads: int = 1) -> None:
         super().__init__()
+        if dim % num_heads:
+            raise ConfigError(
+                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
+            )
+        self.num_heads = num_heads
         self.input_norm = nn.LayerNorm(dim)
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim, bias=False)
@@ -52,12 +61,30 @@ class FramePooling(nn.Module):
         if query.dim() == 2:
             query = query[:, None].expand(-1, frames.shape[0], -1)
         normed = self.input_norm(frames)
-        # W_O is applied to the values of a video, not to the mixture of a pair: the attention
-        # weights sum to 1, so its bias may be added after.
-        values = self.value(normed) @ self.output.weight.T
-        logits = torch.einsum("tvd,vfd->tvf", query, self.key(normed))
-        attention = masked_softmax(logits / math.sqrt(query.shape[-1]), mask)
-        mixed = torch.einsum("tvf,vfd->tvd", attention, values.to(attention.dtype))
-        mixed = self.attention_norm(mixed + self.output.bias)
+        mixed = self.attention_norm(self._attend(query, normed, mask) + self.output.bias)
         pooled: Tensor = self.output_norm(mixed + self.dropout(self.feed_forward(mixed)))
         return pooled
+
+    def _attend(
+        self,
+        query: Float[Tensor, "texts videos dim"],
+        frames: Float[Tensor, "videos frames dim"],
+        mask: Bool[Tensor, "videos frames"] | None,
+    ) -> Float[Tensor, "texts videos dim"]:
+        """Mixture of the frames' values after ``W_O``, without its bias."""
+        keys, values = self.key(frames), self.value(frames)
+        # W_O is applied to the values of a video, not to the mixture of a pair: the attention
+        # weights sum to 1, so its bias may be added after.
+        if self.num_heads == 1:
+            values = values @ self.output.weight.T
+            logits = torch.einsum("tvd,vfd->tvf", query, keys)
+            attention = masked_softmax(logits / math.sqrt(query.shape[-1]), mask)
+            return torch.einsum("tvf,vfd->tvd", attention, values.to(attention.dtype))
+        query, keys, values, output = (
+            part.unflatten(-1, (self.num_heads, -1))
+            for part in (query, keys, values, self.output.weight)
+        )
+        values = torch.einsum("vfhe,ohe->vhfo", values, output)
+        logits = torch.einsum("tvhe,vfhe->tvhf", query, keys) / math.sqrt(query.shape[-1])
+        attention = masked_softmax(logits, None if mask is None else mask[:, None])
+        return torch.einsum("tvhf,vhfo->tvo", attention, values.to(attention.dtype))

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.layers.masked_norm import MaskedBatchNorm
+from eaglenet.layers.masking import Padding, visible
 
 
 class GatedEmbedding(nn.Module):
@@ -33,15 +34,20 @@ class GatedEmbedding(nn.Module):
 
 
 class PairNetwork(nn.Module):
-    """g(x, y): what expert y tells of expert x; three maps with Mish between (CE)."""
+    """g(x, y): what expert y says about expert x; three maps with Mish between (CE).
 
-    def __init__(self, dim: int) -> None:
+    Args:
+        bias: of the last map. Without missing experts the batch normalisation after it takes a
+            bias away; the official code has one, and missing experts that do not get it.
+    """
+
+    def __init__(self, dim: int, *, bias: bool = False) -> None:
         super().__init__()
         self.first = nn.Linear(2 * dim, dim, bias=False)
         self.first_norm = MaskedBatchNorm(dim)
         self.second = nn.Linear(dim, dim, bias=False)
         self.second_norm = MaskedBatchNorm(dim)
-        self.last = nn.Linear(dim, dim, bias=False)
+        self.last = nn.Linear(dim, dim, bias=bias)
 
     def forward(
         self,
@@ -63,17 +69,27 @@ class CollaborativeGate(nn.Module):
         v_e = \mathrm{unit}(x_e \circ \sigma(\mathrm{BN}_1(m_e) + \mathrm{BN}_2(W_e x_e)))
 
     Args:
-        sequential: as the released code, which overwrites expert after expert: an expert sees the
-            gated vectors of those before it, and every call of g has statistics of its own.
+        sequential: as in the official code, which overwrites expert after expert: an expert sees
+            the gated vectors of those before it, and every call of g has statistics of its own.
+        padding: with ``official`` missing experts run through the network and enter its
+            statistics, as in the authors' code; with ``masked`` they do not.
 
-    Paper: missing experts run through the released network as zeros and enter its statistics; here
-    they do not. No biases before a batch normalisation, which would take them away.
+    No biases before a batch normalisation, which would take them away.
     """
 
-    def __init__(self, dim: int, num_experts: int, *, sequential: bool = False) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_experts: int,
+        *,
+        sequential: bool = False,
+        padding: Padding = "masked",
+    ) -> None:
         super().__init__()
         self.sequential = sequential
-        self.pair = PairNetwork(dim)
+        self.padding: Padding = padding
+        # A single expert is never missing, so that its bias would have no effect.
+        self.pair = PairNetwork(dim, bias=padding == "official" and num_experts > 1)
         self.maps = nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(num_experts))
         self.pair_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
         self.own_norms = nn.ModuleList(MaskedBatchNorm(dim) for _ in range(num_experts))
@@ -83,13 +99,13 @@ class CollaborativeGate(nn.Module):
         experts: Float[Tensor, "videos experts dim"],
         present: Bool[Tensor, "videos experts"],
     ) -> Float[Tensor, "videos experts dim"]:
-        """Gated unit vectors; zeros where an expert is missing."""
+        """Gated unit vectors; with ``padding="masked"`` zeros where an expert is missing."""
         states = list(experts.unbind(dim=1))
         gated: list[Tensor] = []
         for index in range(len(states)):
-            told = self._told(index, states, present)
-            mask = present[:, index]
-            gate = self.pair_norms[index](told, mask) + self.own_norms[index](
+            messages = self._messages(index, states, present)
+            mask = visible(present[:, index], self.padding)
+            gate = self.pair_norms[index](messages, mask) + self.own_norms[index](
                 self.maps[index](states[index]), mask
             )
             vector = F.normalize(states[index] * torch.sigmoid(gate), dim=-1)
@@ -98,20 +114,21 @@ class CollaborativeGate(nn.Module):
                 states[index] = gated[-1]
         return torch.stack(gated, dim=1)
 
-    def _told(
+    def _messages(
         self, index: int, states: list[Tensor], present: Bool[Tensor, "videos experts"]
     ) -> Float[Tensor, "videos dim"]:
-        """m_e: the mean of what all experts of a video tell of expert ``index``."""
+        """m_e: the mean of what all experts of a video say about expert ``index``."""
         pairs = present & present[:, index : index + 1]
+        mask = visible(pairs, self.padding)
         if self.sequential:
             parts = [
-                self.pair(states[index], other, pairs[:, place])
-                for place, other in enumerate(states)
+                self.pair(states[index], other, mask[:, number])
+                for number, other in enumerate(states)
             ]
-            answers = torch.stack(parts, dim=1)
+            messages = torch.stack(parts, dim=1)
         else:
             others = torch.stack(states, dim=1)
-            answers = self.pair(states[index][:, None].expand_as(others), others, pairs)
-        weights = pairs.to(answers.dtype)
-        total = (answers * weights[..., None]).sum(dim=1)
+            messages = self.pair(states[index][:, None].expand_as(others), others, mask)
+        weights = pairs.to(messages.dtype)
+        total = (messages * weights[..., None]).sum(dim=1)
         return total / weights.sum(dim=1, keepdim=True).clamp_min(1.0)

@@ -1,4 +1,4 @@
-"""Interactive similarity aggregation (UCoFiA): each counts by how it stands to the others."""
+"""Interactive similarity aggregation (UCoFiA)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class InteractiveAggregation(nn.Module):
     .. math:: \mathrm{ISA}(c) = \sum_i c_i\, \mathrm{softmax}_i\!\big((\mathrm{softmax}(c / \tau)
         A) / \tau\big), \quad A \in R^{n \times n}\ \text{identity at the start}
 
-    Padded entries weigh nothing. Paper: the released code has no masks.
+    Padded entries weigh nothing. Paper: the official code has no masks.
     """
 
     def __init__(self, size: int, *, temperature: float = 0.01) -> None:
@@ -27,14 +27,14 @@ class InteractiveAggregation(nn.Module):
     def forward(
         self, similarities: Float[Tensor, "*any entries"], mask: Bool[Tensor, "..."]
     ) -> Float[Tensor, "*any"]:
-        count, room = similarities.shape[-1], self.mixing.shape[0]
-        if count > room:
+        count, limit = similarities.shape[-1], self.mixing.shape[0]
+        if count > limit:
             raise ConfigError(
-                f"{count} entries to aggregate, the model was built for {room}; raise num_frames "
+                f"{count} entries to aggregate, the model was built for {limit}; raise num_frames "
                 "or num_words of its configuration"
             )
         similarities = similarities.masked_fill(~mask, 0.0)
-        shares = masked_softmax(similarities / self.temperature, mask)
-        mixed = shares @ self.mixing[:count, :count].to(shares.dtype)
+        softmax = masked_softmax(similarities / self.temperature, mask)
+        mixed = softmax @ self.mixing[:count, :count].to(softmax.dtype)
         weights = masked_softmax(mixed / self.temperature, mask)
         return (similarities * weights).sum(dim=-1)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.types import TextFeatures
-from eaglenet.layers.masking import masked_softmax
+from eaglenet.layers.masking import Padding, masked_softmax
 
 Words = Float[Tensor, "texts words dim"]
 WordsMask = Bool[Tensor, "texts words"]
@@ -58,7 +58,7 @@ def mean_max_similarity(
 
 
 class TokenWeights(nn.Module):
-    """How much each token of a set counts: softmax over the valid ones of a two-layer network.
+    """Weight of each token of a set: softmax over the valid ones of a two-layer network.
 
     The last layer has no bias: the softmax cancels it.
     """
@@ -101,18 +101,25 @@ def weighted_token_interaction(
     tokens: VisualTokens,
     token_weights: Float[Tensor, "videos tokens"],
     tokens_mask: TokensMask,
+    *,
+    padding: Padding = "masked",
 ) -> Scores:
     r"""Weighted token-wise interaction of DRL.
 
     .. math:: s = \tfrac12 \Big[ \sum_i \alpha_i \max_m C_{im} + \sum_m \beta_m \max_i C_{im} \Big],
         \quad C_{im} = \hat w_i \cdot \hat g_m
 
-    Paper: padded entries are left out of the maxima; the released code sets them to 0, where they
-    win against negative cosines and make the score depend on the padding.
+    Padded entries are left out of the maxima. With ``padding="official"`` they count as 0 there,
+    as in the authors' code: they win against negative cosines, and the score depends on them.
     """
     similarities = token_similarities(words, tokens)
-    best_token = masked_max(similarities, tokens_mask[None, :, None, :], dim=-1)
-    best_word = masked_max(similarities, words_mask[:, None, :, None], dim=-2)
+    if padding == "official":
+        is_real = words_mask[:, None, :, None] & tokens_mask[None, :, None, :]
+        similarities = similarities.masked_fill(~is_real, 0.0)
+        best_token, best_word = similarities.amax(dim=-1), similarities.amax(dim=-2)
+    else:
+        best_token = masked_max(similarities, tokens_mask[None, :, None, :], dim=-1)
+        best_word = masked_max(similarities, words_mask[:, None, :, None], dim=-2)
     by_words = torch.einsum("tvw,tw->tv", best_token, word_weights)
     by_tokens = torch.einsum("tvf,vf->tv", best_word, token_weights)
     return (by_words + by_tokens) / 2

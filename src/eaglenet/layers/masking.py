@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from eaglenet.core.errors import ConfigError
+
+Padding = Literal["masked", "official"]
+"""How padded words, frames and missing experts enter a score.
+
+``masked``: they are left out, so that a score depends on its pair alone.
+``official``: as the method's authors have it, for numbers equal to theirs.
+"""
+
+
+def check_padding(padding: str) -> None:
+    """Raise ConfigError for an unknown way to treat padding."""
+    if padding not in get_args(Padding):
+        known = ", ".join(get_args(Padding))
+        raise ConfigError(f"padding {padding!r} is unknown; choose one of {known}")
+
+
+def visible(mask: Bool[Tensor, "*any"], padding: Padding) -> Bool[Tensor, "*any"]:
+    """The mask itself, or all True for authors' code that has no masks."""
+    return torch.ones_like(mask) if padding == "official" else mask
 
 
 def masked_softmax(

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.layers.masking import masked_softmax
 
 
@@ -32,11 +33,16 @@ class SparsePrototypes(nn.Module):
         return torch.einsum("stc,std->scd", weights, tokens)
 
 
-class SingleHead(nn.Module):
-    """Attention with one head; keys have no bias, which the softmax would cancel."""
+class CrossAttention(nn.Module):
+    """Attention of queries over a memory; keys have no bias, which the softmax would cancel."""
 
-    def __init__(self, dim: int, *, dropout: float) -> None:
+    def __init__(self, dim: int, *, dropout: float, num_heads: int = 1) -> None:
         super().__init__()
+        if dim % num_heads:
+            raise ConfigError(
+                f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
+            )
+        self.num_heads = num_heads
         self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim, bias=False)
         self.value = nn.Linear(dim, dim)
@@ -49,25 +55,34 @@ class SingleHead(nn.Module):
         memory: Float[Tensor, "rows tokens dim"],
         mask: Bool[Tensor, "rows any tokens"] | None = None,
     ) -> Float[Tensor, "rows queries dim"]:
-        logits = self.query(queries) @ self.key(memory).transpose(1, 2)
-        weights = masked_softmax(logits / math.sqrt(queries.shape[-1]), mask)
-        result: Tensor = self.output(self.dropout(weights) @ self.value(memory))
+        query, key, value = (
+            states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for states in (self.query(queries), self.key(memory), self.value(memory))
+        )  # [rows, heads, tokens, head width]
+        logits = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
+        weights = masked_softmax(logits, None if mask is None else mask[:, None])
+        attended = (self.dropout(weights) @ value).transpose(1, 2).flatten(2)
+        result: Tensor = self.output(attended)
         return result
 
 
 class PrototypeLayer(nn.Module):
     """``x = LN(q)``, attend to ``LN(memory)`` with a residual, LN, network with a residual, LN.
 
-    With ``looks_around`` the queries attend to each other first, without a residual (events).
+    With ``self_attention`` the queries attend to each other first, without a residual (events).
     """
 
-    def __init__(self, dim: int, *, dropout: float, looks_around: bool) -> None:
+    def __init__(
+        self, dim: int, *, dropout: float, self_attention: bool, num_heads: int = 1
+    ) -> None:
         super().__init__()
         self.query_norm = nn.LayerNorm(dim)
         self.memory_norm = nn.LayerNorm(dim)
-        self.around = SingleHead(dim, dropout=dropout) if looks_around else None
-        self.around_norm = nn.LayerNorm(dim) if looks_around else None
-        self.across = SingleHead(dim, dropout=dropout)
+        self.around = (
+            CrossAttention(dim, dropout=dropout, num_heads=num_heads) if self_attention else None
+        )
+        self.around_norm = nn.LayerNorm(dim) if self_attention else None
+        self.across = CrossAttention(dim, dropout=dropout, num_heads=num_heads)
         self.attention_norm = nn.LayerNorm(dim)
         self.network = nn.Sequential(
             nn.Linear(dim, dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(dim, dim)
@@ -90,16 +105,23 @@ class PrototypeLayer(nn.Module):
 
 
 class PrototypeDecoder(nn.Module):
-    """Learned queries read a memory; the output has a norm of its own."""
+    """Learned queries read a memory; a last normalisation follows the layers."""
 
     def __init__(
-        self, dim: int, *, num_queries: int, num_layers: int, dropout: float, looks_around: bool
+        self,
+        dim: int,
+        *,
+        num_queries: int,
+        num_layers: int,
+        dropout: float,
+        self_attention: bool,
+        num_heads: int = 1,
     ) -> None:
         super().__init__()
         self.queries = nn.Parameter(torch.empty(num_queries, dim))
         nn.init.xavier_uniform_(self.queries)
         self.layers = nn.ModuleList(
-            PrototypeLayer(dim, dropout=dropout, looks_around=looks_around)
+            PrototypeLayer(dim, dropout=dropout, self_attention=self_attention, num_heads=num_heads)
             for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(dim)
@@ -111,7 +133,7 @@ class PrototypeDecoder(nn.Module):
         *,
         count: int | None = None,
     ) -> Float[Tensor, "rows queries dim"]:
-        """``count`` takes the first queries only."""
+        """States of all queries, or of the first ``count``."""
         states = self.queries[:count].expand(len(memory), -1, -1)
         for layer in self.layers:
             states = layer(states, memory, mask)
@@ -121,18 +143,23 @@ class PrototypeDecoder(nn.Module):
 def local_mask(
     mask: Bool[Tensor, "videos frames"], num_objects: int, *, reach: float = 0.2
 ) -> Bool[Tensor, "videos frames tokens"]:
-    """Which objects the query of each frame may see: its own and a share of all, in one run.
+    """Objects that the query of each frame may attend to: one run of the real frames' objects.
 
-    The run of frame ``i`` starts at its first object and is as long as the objects of a frame and
-    ``reach`` of all real ones, shifted left where it would pass their end.
+    Of ``n`` real objects, the run of frame ``i`` begins at its first object ``s`` and ends before
+    ``e = s + num_objects + floor(reach n)``. A run with ``e > n - 1`` becomes
+    ``[s - (e - (n - 1)), n)``, as in the official code: one entry longer than the others, also
+    where it would have fitted exactly.
     """
-    order = mask.cumsum(dim=1) - 1  # place among the real frames
-    total = num_objects * mask.sum(dim=1)
-    length = num_objects + (reach * total).floor().long()
-    start = torch.minimum(num_objects * order, (total - length)[:, None]).clamp(min=0)
+    order = mask.cumsum(dim=1) - 1  # index among the real frames
+    total = num_objects * mask.sum(dim=1, keepdim=True)
+    # In double precision, as Python's own product: 0.29 * 100 must not become 29.
+    length = num_objects + (reach * total.double()).floor().long()
+    start = num_objects * order
+    end = start + length
+    is_beyond = end > total - 1
+    start = torch.where(is_beyond, start - (end - (total - 1)), start).clamp(min=0)
+    end = torch.where(is_beyond, total, end)
     objects = torch.arange(num_objects, device=mask.device)
-    place = (num_objects * order[..., None] + objects).flatten(1)  # [videos, tokens]
-    inside = (place[:, None] >= start[..., None]) & (
-        place[:, None] < (start + length[:, None])[..., None]
-    )
+    index = (num_objects * order[..., None] + objects).flatten(1)[:, None]  # of each object
+    inside = (index >= start[..., None]) & (index < end[..., None])
     return inside & mask.repeat_interleave(num_objects, dim=1)[:, None]

@@ -1,4 +1,4 @@
-"""HGR's text graph: words in context, nodes from their spans, one layer of attention over edges."""
+"""HGR's text graph: words in context, nodes from their spans, attention over edges."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class WordGRU(nn.Module):
         words = self.dropout(words.masked_fill(~mask[..., None], 0.0))
         ahead, _ = self.forward_network(words)
         # Real words in reverse come first, so that padding is read after them, never before.
-        places = torch.arange(mask.shape[1], device=mask.device)
-        turned = (mask.sum(dim=1, keepdim=True) - 1 - places).clamp_min(0)
-        back, _ = self.backward_network(words.take_along_dim(turned[..., None], dim=1))
-        back = back.take_along_dim(turned[..., None], dim=1)
+        indices = torch.arange(mask.shape[1], device=mask.device)
+        reverse = (mask.sum(dim=1, keepdim=True) - 1 - indices).clamp_min(0)
+        back, _ = self.backward_network(words.take_along_dim(reverse[..., None], dim=1))
+        back = back.take_along_dim(reverse[..., None], dim=1)
         mean: Tensor = (ahead + back) / 2
         return mean.masked_fill(~mask[..., None], 0.0)
 
@@ -55,23 +55,17 @@ class RolePooling(nn.Module):
         return torch.einsum("ne,ned->nd", weights, values)
 
 
-class RoleGraph(nn.Module):
-    r"""Nodes of a sentence and what they hear from each other.
-
-    A node is the maximum over its words times the embedding of its role; the sentence is pooled by
-    attention. Then one layer, over the nodes j that node i hears:
+class RoleGraphLayer(nn.Module):
+    r"""Attention of each node ``i`` over the nodes ``j`` with an edge to it.
 
     .. math:: g'_i = \mathrm{LN}\Big(g_i + \mathrm{drop}\big(W_c \sum_j b_{ij} g_j\big)\Big), \qquad
         b_{ij} = \mathrm{softmax}_j \frac{\langle W_q g_i, W_k g_j \rangle}{\sqrt{d/2}}
 
-    Paper: nodes that are not there are masked at once; the key map has no bias, which the softmax
-    would cancel.
+    The key map has no bias, which the softmax would cancel.
     """
 
-    def __init__(self, dim: int, *, num_roles: int, dropout: float = 0.5) -> None:
+    def __init__(self, dim: int, *, dropout: float) -> None:
         super().__init__()
-        self.pooling = RolePooling(dim)
-        self.roles = nn.Parameter(torch.randn(num_roles, dim))
         self.query = nn.Linear(dim, dim // 2)
         self.key = nn.Linear(dim, dim // 2, bias=False)
         self.mix = nn.Linear(dim, dim, bias=False)
@@ -79,12 +73,37 @@ class RoleGraph(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(
+        self, nodes: Float[Tensor, "texts nodes dim"], edges: Bool[Tensor, "texts nodes nodes"]
+    ) -> Float[Tensor, "texts nodes dim"]:
+        logits = self.query(nodes) @ self.key(nodes).transpose(1, 2)
+        weights = masked_softmax(logits / self.key.out_features**0.5, edges)
+        messages = self.dropout(self.mix(weights @ nodes))
+        result: Tensor = self.norm(nodes + messages)
+        return result
+
+
+class RoleGraph(nn.Module):
+    """Nodes of a sentence after a few layers of attention over their edges.
+
+    A node is the maximum over its words times the embedding of its role; the sentence is pooled by
+    attention. Nodes without words are masked at once.
+    """
+
+    def __init__(
+        self, dim: int, *, num_roles: int, num_layers: int = 1, dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.pooling = RolePooling(dim)
+        self.roles = nn.Parameter(torch.randn(num_roles, dim))
+        self.layers = nn.ModuleList(RoleGraphLayer(dim, dropout=dropout) for _ in range(num_layers))
+
+    def forward(
         self,
         words: Float[Tensor, "texts words dim"],
         mask: Bool[Tensor, "texts words"],
         graph: TextGraph,
     ) -> tuple[Float[Tensor, "texts nodes dim"], Bool[Tensor, "texts nodes"]]:
-        """Nodes, the sentence first, and which are there."""
+        """Nodes, the sentence first, and which of them exist."""
         missing = max(words.shape[1] - graph.spans.shape[2], 0)
         spans = F.pad(graph.spans, (0, missing))[..., : words.shape[1]] & mask[:, None]
         exists = spans.any(dim=-1)
@@ -92,11 +111,10 @@ class RoleGraph(nn.Module):
         sentence = self.pooling(words, mask)
         nodes = torch.cat([sentence[:, None], nodes[:, 1:]], dim=1)
         exists = torch.cat([exists.new_ones(len(exists), 1), exists[:, 1:]], dim=1)
-        logits = self.query(nodes) @ self.key(nodes).transpose(1, 2)
-        heard = graph.edges & exists[:, None, :] & exists[:, :, None]
-        shares = masked_softmax(logits / self.key.out_features**0.5, heard)
-        told = self.dropout(self.mix(shares @ nodes))
-        return self.norm(nodes + told), exists
+        edges = graph.edges & exists[:, None, :] & exists[:, :, None]
+        for layer in self.layers:
+            nodes = layer(nodes, edges)
+        return nodes, exists
 
     def _nodes(
         self,

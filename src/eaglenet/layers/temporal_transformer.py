@@ -120,9 +120,14 @@ class CrossEncoder(nn.Module):
     .. math:: s = w_2\,\mathrm{QuickGELU}(W_1\,\mathrm{LN}(h_0) + b_1), \quad
         h = T(\mathrm{dropout}([t; f_1 \dots f_M] + PE))
 
-    The last layer has no bias: one number more in every score changes no order, and the softmax of
-    the loss cancels it.
+    The last layer has no learned bias: a constant in every score changes no order, and the softmax
+    of the loss cancels it.
+
+    Args:
+        score_bias: keep such a constant, to have the same scores as an official checkpoint.
     """
+
+    score_bias: Tensor | None
 
     def __init__(
         self,
@@ -132,11 +137,13 @@ class CrossEncoder(nn.Module):
         num_heads: int = 8,
         num_positions: int = 77,
         dropout: float = 0.1,
+        score_bias: bool = False,
     ) -> None:
         super().__init__()
         self.stack = TransformerStack(
             dim, num_layers=num_layers, num_heads=num_heads, num_positions=num_positions
         )
+        self.register_buffer("score_bias", torch.zeros(()) if score_bias else None)
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(dim, eps=1e-12)
         self.hidden = nn.Linear(dim, dim)
@@ -154,8 +161,8 @@ class CrossEncoder(nn.Module):
         tokens = self.stack.add_positions(torch.cat([texts[:, None], frames], dim=1))
         mask = torch.cat([mask.new_ones(mask.shape[0], 1), mask], dim=1)
         first = self.stack.attend(self.dropout(tokens), mask, num_queries=1)[:, 0]
-        hidden = self.hidden(self.norm(first))
-        return self.output(quick_gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
+        scores: Tensor = self.output(quick_gelu(self.hidden(self.norm(first)))).squeeze(-1)
+        return scores if self.score_bias is None else scores + self.score_bias
 
 
 def default_heads(encoder: Encoder) -> int:

@@ -1,12 +1,15 @@
-"""Keep the few patches of a frame that matter: a scorer and a top-k one can train through."""
+"""Selection of the best patches of a frame: a scorer and a differentiable top-k."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+SelectionGradient = Literal["diagonal", "jacobian"]
+"""Backward pass of the perturbed top-k: the diagonal of its Jacobian, or all of it."""
 
 
 class _PerturbedTopK(torch.autograd.Function):
@@ -17,33 +20,40 @@ class _PerturbedTopK(torch.autograd.Function):
         noise: Float[Tensor, "rows samples items"],
         count: int,
         sigma: float,
+        gradient: SelectionGradient,
     ) -> Float[Tensor, "rows count items"]:
         perturbed = scores[:, None, :] + sigma * noise
         # Sorted by position, not by score, so that slot j has one meaning over all samples.
-        chosen = perturbed.topk(count, dim=-1).indices.sort(dim=-1).values
-        context.save_for_backward(chosen, noise)
-        context.sigma = sigma
-        return _mean_indicator(chosen, scores.shape[-1], scores.dtype)
+        indices = perturbed.topk(count, dim=-1).indices.sort(dim=-1).values
+        context.save_for_backward(indices, noise)
+        context.sigma, context.gradient = sigma, gradient
+        return _mean_indicator(indices, scores.shape[-1], scores.dtype)
 
     @staticmethod
     def backward(
         context: Any, gradient: Float[Tensor, "rows count items"]
-    ) -> tuple[Float[Tensor, "rows items"], None, None, None]:
-        chosen, noise = context.saved_tensors
+    ) -> tuple[Float[Tensor, "rows items"], None, None, None, None]:
+        indices, noise = context.saved_tensors
         num_samples = noise.shape[1]
-        # sum_{j,i} gradient[j,i] * indicator[s,j,i] needs only the entries that were chosen.
-        weight = gradient.take_along_dim(chosen.transpose(1, 2), dim=2).sum(dim=1)
-        result = torch.einsum("rs,rsi->ri", weight, noise) / (num_samples * context.sigma)
-        return result, None, None, None
+        # sum_{j,i} gradient[j,i] * indicator[s,j,i] needs only the selected entries.
+        weights = gradient.take_along_dim(indices.transpose(1, 2), dim=2)  # [rows, count, samples]
+        if context.gradient == "diagonal":
+            own_noise = noise.take_along_dim(indices, dim=2)  # [rows, samples, count]
+            products = weights.transpose(1, 2) * own_noise
+            result = torch.zeros_like(noise[:, 0])
+            result = result.scatter_add(1, indices.flatten(1), products.flatten(1))
+        else:
+            result = torch.einsum("rs,rsi->ri", weights.sum(dim=1), noise)
+        return result / (num_samples * context.sigma), None, None, None, None
 
 
 def _mean_indicator(
-    chosen: Int[Tensor, "rows samples count"], num_items: int, dtype: torch.dtype
+    indices: Int[Tensor, "rows samples count"], num_items: int, dtype: torch.dtype
 ) -> Float[Tensor, "rows count items"]:
-    rows, num_samples, count = chosen.shape
-    share = torch.full((), 1 / num_samples, dtype=dtype, device=chosen.device)
-    empty = torch.zeros(rows, count, num_items, dtype=dtype, device=chosen.device)
-    return empty.scatter_add(2, chosen.transpose(1, 2), share.expand(rows, count, num_samples))
+    rows, num_samples, count = indices.shape
+    weight = torch.full((), 1 / num_samples, dtype=dtype, device=indices.device)
+    empty = torch.zeros(rows, count, num_items, dtype=dtype, device=indices.device)
+    return empty.scatter_add(2, indices.transpose(1, 2), weight.expand(rows, count, num_samples))
 
 
 def perturbed_top_k(
@@ -53,16 +63,22 @@ def perturbed_top_k(
     num_samples: int = 500,
     sigma: float = 0.05,
     generator: torch.Generator | None = None,
-    noise: Float[Tensor, "samples items"] | None = None,
+    noise: Float[Tensor, "samples items"] | Float[Tensor, "rows samples items"] | None = None,
+    gradient: SelectionGradient = "diagonal",
 ) -> Float[Tensor, "rows count items"]:
     r"""Differentiable top-k: the mean of one-hot choices under Gaussian noise.
 
     .. math:: Y = \mathbb{E}_Z[\mathrm{topk}(x + \sigma Z)], \qquad
         \frac{\partial Y}{\partial x} = \mathbb{E}_Z[\mathrm{topk}(x + \sigma Z)\, Z^\top] / \sigma
 
-    Slot ``j`` holds the chosen item of ``j``-th lowest position. ``generator`` None draws from
-    torch's own generator of the device, which a training run seeds at each step. ``noise`` is
-    one bank of draws for all rows; nothing is drawn then.
+    Slot ``j`` holds the selected item of ``j``-th lowest index.
+
+    Args:
+        generator: None draws from torch's generator of the device, which a training run seeds at
+            each step.
+        noise: draws for all rows, or for each row; nothing is drawn then.
+        gradient: ``diagonal`` keeps :math:`\partial Y_{ji} / \partial x_i` alone, as the official
+            code of TS2-Net and UCoFiA does; ``jacobian`` is the whole estimate above.
     """
     num_rows, num_items = scores.shape
     if noise is None:
@@ -76,16 +92,16 @@ def perturbed_top_k(
         )
     else:
         draws = noise.to(scores).expand(num_rows, -1, -1)
-    result: Tensor = _PerturbedTopK.apply(scores, draws, count, sigma)  # type: ignore[no-untyped-call]
+    result: Tensor = _PerturbedTopK.apply(scores, draws, count, sigma, gradient)  # type: ignore[no-untyped-call]
     return result
 
 
 def hard_top_k(
     scores: Float[Tensor, "rows items"], count: int
 ) -> Float[Tensor, "rows count items"]:
-    """One-hot choice of the best items, ordered by position. Deterministic; no gradient."""
-    chosen = scores.topk(count, dim=-1).indices.sort(dim=-1).values
-    return _mean_indicator(chosen[:, None, :], scores.shape[-1], scores.dtype)
+    """One-hot choice of the best items, ordered by index. Deterministic; no gradient."""
+    indices = scores.topk(count, dim=-1).indices.sort(dim=-1).values
+    return _mean_indicator(indices[:, None, :], scores.shape[-1], scores.dtype)
 
 
 class TokenSelection(nn.Module):
@@ -95,10 +111,11 @@ class TokenSelection(nn.Module):
         \mathrm{score}_i = \tanh(w_3\, \mathrm{GELU}(W_2 [u_i; u_{cls}]))
 
     Args:
-        hard_at_inference: plain top-k in eval mode. Paper: the released code samples there too,
+        hard_at_inference: plain top-k in eval mode. Paper: the official code samples there too,
             so its scores change from run to run.
-        noise_seed: of the draws in eval mode where that is off. They are one bank for all frames,
-            so that what is kept of a frame depends on the frame alone.
+        noise_seed: of the draws in eval mode without ``hard_at_inference``. All frames share them,
+            so that the selection of a frame depends on the frame alone.
+        gradient: backward pass of the top-k (:func:`perturbed_top_k`).
     """
 
     def __init__(
@@ -111,6 +128,7 @@ class TokenSelection(nn.Module):
         hard_at_inference: bool = True,
         noise_seed: int = 0,
         generator: torch.Generator | None = None,
+        gradient: SelectionGradient = "diagonal",
     ) -> None:
         super().__init__()
         hidden = max(dim // 2, 1)
@@ -131,36 +149,51 @@ class TokenSelection(nn.Module):
         self.hard_at_inference = hard_at_inference
         self.noise_seed = noise_seed
         self.generator = generator
+        self.gradient: SelectionGradient = gradient
 
     def scores(self, tokens: Float[Tensor, "frames tokens dim"]) -> Float[Tensor, "frames patches"]:
-        """How much each patch matters; the class token (position 0) is context, not a candidate."""
+        """Score of each patch; the class token (index 0) is context, not a candidate."""
         local = self.local(self.norm(tokens))
         context = local[:, :1].expand_as(local)
         joined = torch.cat([local, context], dim=-1)[:, 1:]
         return self.scorer(joined).squeeze(-1)  # type: ignore[no-any-return]
 
-    def _bank(self, num_items: int) -> Float[Tensor, "samples items"]:
+    def _shared_noise(self, num_items: int) -> Float[Tensor, "samples items"]:
         """Drawn on the host in float64: the same numbers on every device, in every precision."""
         generator = torch.Generator().manual_seed(self.noise_seed)
         return torch.randn(self.num_samples, num_items, generator=generator, dtype=torch.float64)
 
-    def forward(
-        self, tokens: Float[Tensor, "frames tokens dim"]
-    ) -> Float[Tensor, "frames kept dim"]:
-        """Class token first, then the kept patches in the order of their positions."""
-        scores = self.scores(tokens)
+    def indicators(
+        self,
+        scores: Float[Tensor, "frames patches"],
+        noise: Float[Tensor, "frames samples patches"] | None = None,
+    ) -> Float[Tensor, "frames selected patches"]:
+        """Weights of the patches in each selected token; one-hot where the choice is hard."""
         # Under autocast the scores come in half precision, where small noise is rounded away.
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        if not self.training and self.hard_at_inference:
-            choice = hard_top_k(scores, self.num_tokens)
-        else:
-            choice = perturbed_top_k(
-                scores,
-                self.num_tokens,
-                num_samples=self.num_samples,
-                sigma=self.sigma,
-                generator=self.generator,
-                noise=None if self.training else self._bank(scores.shape[1]),
-            )
-        kept = torch.einsum("fki,fid->fkd", choice.to(tokens.dtype), tokens[:, 1:])
-        return torch.cat([tokens[:, :1], kept], dim=1)
+        if noise is None and not self.training:
+            if self.hard_at_inference:
+                return hard_top_k(scores, self.num_tokens)
+            noise = self._shared_noise(scores.shape[1])
+        return perturbed_top_k(
+            scores,
+            self.num_tokens,
+            num_samples=self.num_samples,
+            sigma=self.sigma,
+            generator=self.generator,
+            noise=noise,
+            gradient=self.gradient,
+        )
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "frames tokens dim"],
+        noise: Float[Tensor, "frames samples patches"] | None = None,
+    ) -> Float[Tensor, "frames selected dim"]:
+        """Class token first, then the selected patches in the order of their positions.
+
+        ``noise`` gives the draws of each frame, also in eval mode; otherwise they are drawn.
+        """
+        indicators = self.indicators(self.scores(tokens), noise)
+        selected = torch.einsum("fki,fid->fkd", indicators.to(tokens.dtype), tokens[:, 1:])
+        return torch.cat([tokens[:, :1], selected], dim=1)

@@ -25,6 +25,7 @@ from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.bridge import Bridge, ask, question_states
 from eaglenet.encoders.clip import TextTower
 from eaglenet.encoders.space_time import SpaceTime
+from eaglenet.layers.masking import Padding, check_padding
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import METHODS, MethodSpec, frame_spec_for
 from eaglenet.methods.frozen import VideoTowerMethod, prepare
@@ -37,12 +38,17 @@ class BridgeFormerConfig:
     bridge_weight: of the questions about hidden words (MCQ); 0, as in fine-tuning, has no bridge.
         Questions need a causal text tower whose end token reads the sentence: CLIP's or PE-Core's.
     mask_token: the id that hides a word; CLIP's vocabulary has none for it, so padding's.
+    padding: ``official`` counts padded frames as real, as the authors' code does.
     """
 
     num_frames: int = 4
     temperature: float = 0.05
     bridge_weight: float = 0.0
     mask_token: int = 0
+    padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding)
 
 
 class BridgeFormer(VideoTowerMethod):
@@ -98,9 +104,10 @@ class BridgeFormer(VideoTowerMethod):
         """In training with a bridge also the patches that every block was given."""
         if self.bridge is None or not self.training:
             return super()._encode_video(videos)
-        kept: list[Tensor] = []
-        video = self.space_time.encode(self.tower, videos, kept=kept)
-        return dataclasses.replace(video, patches=torch.cat(kept, dim=2))
+        patches: list[Tensor] = []
+        video = self.space_time.encode(self.tower, self.visible_frames(videos), kept=patches)
+        mask = videos.mask.to(video.mask.device)
+        return dataclasses.replace(video, mask=mask, patches=torch.cat(patches, dim=2))
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         losses = super().losses(text, video, positives)
@@ -149,6 +156,6 @@ METHODS.add(
         config_class=BridgeFormerConfig,
         build=build,
         paper="BridgeFormer (Ge et al., CVPR 2022)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

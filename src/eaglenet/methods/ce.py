@@ -22,7 +22,7 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.layers.gated_embedding import CollaborativeGate, GatedEmbedding
-from eaglenet.layers.masking import frame_weights
+from eaglenet.layers.masking import Padding, check_padding, frame_weights, visible
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
@@ -35,8 +35,10 @@ class CEConfig:
 
     text_centres, text_ghosts: of the words' VLAD.
     centres: expert -> centres of its VLAD; an expert that is not named is averaged over time.
-    sequential: experts gated one after the other, as the released code does (see
+    sequential: experts gated one after the other, as the official code does (see
         :class:`~eaglenet.layers.gated_embedding.CollaborativeGate`); the paper gates all at once.
+    padding: ``official`` runs padded words, padded tokens and missing experts through the network
+        as zeros, as the authors' code does; only the score leaves missing experts out.
     """
 
     num_frames: int = 12
@@ -46,14 +48,18 @@ class CEConfig:
     centres: Mapping[str, int] = field(default_factory=dict)
     sequential: bool = False
     margin: float = 0.0938
+    padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding)
 
 
 class CE(ExpertMethod):
     """Words and long experts by VLAD, the others by their mean; mixture of gated experts.
 
     Paper: 768 wide over frozen GPT words. Padded words and tokens are left out of VLAD and of the
-    statistics of batch normalisation, missing experts of everything; the released code runs all of
-    them through as zeros. Where texts come without words, the sentence is the only word.
+    statistics of batch normalisation, missing experts of everything, unless ``padding`` says
+    otherwise. Where texts come without words, the sentence is the only word.
     """
 
     name = "ce"
@@ -84,11 +90,18 @@ class CE(ExpertMethod):
                 for name, width in self.widths.items()
             }
         )
-        self.gate = CollaborativeGate(config.dim, len(self.widths), sequential=config.sequential)
+        self.gate = CollaborativeGate(
+            config.dim,
+            len(self.widths),
+            sequential=config.sequential,
+            padding=config.padding,
+        )
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         _, words, mask = self.read_text(texts)
-        sentence = self.text_vlad(words, mask)
+        if self.config.padding == "official":
+            words = words * mask[..., None].to(words.dtype)
+        sentence = self.text_vlad(words, visible(mask, self.config.padding))
         vectors = torch.stack([head(sentence) for head in self.text_heads], dim=1)
         return TextFeatures(
             sentence=vectors[:, self.frames_place],
@@ -109,7 +122,8 @@ class CE(ExpertMethod):
     def _reduced(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
         """x_e: the tokens of an expert as one unit vector."""
         if name in self.vlads:
-            reduced = self.vlads[name](expert.values, expert.mask)
+            values = expert.values * expert.mask[..., None].to(expert.values.dtype)
+            reduced = self.vlads[name](values, visible(expert.mask, self.config.padding))
         else:
             weights = frame_weights(expert.mask, expert.values.dtype)
             reduced = torch.einsum("vt,vtd->vd", weights, expert.values)
@@ -132,7 +146,7 @@ METHODS.add(
         config_class=CEConfig,
         build=build,
         paper="CE (Liu et al., BMVC 2019)",
-        checked="reference loop",
+        checked="golden",
         reads_experts=True,
     ),
 )

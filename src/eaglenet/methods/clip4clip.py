@@ -41,8 +41,9 @@ class CLIP4ClipConfig:
 
     head: ``mean`` (meanP, no parameters), ``lstm`` (seqLSTM), ``transformer`` (seqTransf) or
         ``tight`` (tightTransf, a cross encoder over every pair).
-    num_positions: most frames a transformer head can take (``tight`` needs one more for the text).
-    pairs_at_once: how many pairs the cross encoder takes in one go; bounds memory, not results.
+    num_positions: frames that a transformer head can take (``tight`` needs one more for the text).
+    pairs_at_once: pairs that the cross encoder takes in one batch; bounds memory, not results.
+    score_bias: keep a constant in the scores of ``tight``, for converted official checkpoints.
     stem: ``2d``, CLIP's own map of a patch, or ``3d``: patches are seen with the frames before and
         after, inside CLIP's vision tower (its authors found it no better, and freeze nothing then:
         ``training.freeze=none``).
@@ -55,6 +56,7 @@ class CLIP4ClipConfig:
     num_positions: int = 77
     dropout: float = 0.1
     pairs_at_once: int = 4096
+    score_bias: bool = False
     stem: Stem = "2d"
 
     def __post_init__(self) -> None:
@@ -100,6 +102,7 @@ class CLIP4Clip(Method):
                 num_heads=num_heads,
                 num_positions=config.num_positions,
                 dropout=config.dropout,
+                score_bias=config.score_bias,
             )
         # The cross encoder's score is a logit already: no temperature.
         self.loss = None if config.head == "tight" else SoftmaxLoss()
@@ -111,7 +114,7 @@ class CLIP4Clip(Method):
         return features
 
     def _vector(self, video: VideoFeatures) -> Float[Tensor, "videos dim"]:
-        """One unit vector a video, as ``encode_video`` stored it or made here from the frames."""
+        """One unit vector per video, stored by ``encode_video`` or computed from the frames."""
         if video.video is not None:
             return F.normalize(video.video, dim=-1)
         frames = video.frames
@@ -121,7 +124,7 @@ class CLIP4Clip(Method):
 
     @property
     def score_tile(self) -> tuple[int, int]:
-        # One vector a video: few passes over the videos, whatever the number of texts.
+        # One vector per video: few passes over the videos, whatever the number of texts.
         if not isinstance(self.head, CrossEncoder):
             return (4096, 64)
         return (64, 64) if self.device.type == "cuda" else super().score_tile
@@ -174,6 +177,6 @@ METHODS.add(
         config_class=CLIP4ClipConfig,
         build=build,
         paper="CLIP4Clip (Luo et al., Neurocomputing 2022)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

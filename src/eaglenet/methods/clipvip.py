@@ -8,6 +8,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding
+from eaglenet.layers.masking import Padding, check_padding
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.tower_base import CosineMethod, build_on_towers
@@ -20,13 +21,16 @@ class CLIPViPConfig:
     num_proxies: proxy tokens in all; the first is CLIP's class token.
     num_positions: rows of the table of frame positions, stretched where a video has more or fewer
         frames.
+    padding: ``official`` counts padded frames as real, as the authors' code does.
     """
 
     num_frames: int = 12
     num_proxies: int = 4
     num_positions: int = 12
+    padding: Padding = "masked"
 
     def __post_init__(self) -> None:
+        check_padding(self.padding)
         if min(self.num_proxies, self.num_positions) < 1:
             raise ConfigError(
                 f"num_proxies is {self.num_proxies} and num_positions {self.num_positions}; "
@@ -58,7 +62,8 @@ class CLIPViP(CosineMethod):
         self.loss = SoftmaxLoss(bounds=PROXY_BOUNDS)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        return self.proxies.encode(self.encoder.vision, videos).features
+        all_frames = self.config.padding == "official"
+        return self.proxies.encode(self.encoder.vision, videos, all_frames=all_frames).features
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         """The authors sum the two directions; the loss here is their mean, hence the weight."""
@@ -79,6 +84,6 @@ METHODS.add(
         config_class=CLIPViPConfig,
         build=build,
         paper="CLIP-ViP (Xue et al., ICLR 2023)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

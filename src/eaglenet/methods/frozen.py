@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.space_time import SpaceTime, TimeStart
 from eaglenet.encoders.video_proxy import freeze_frame_embedding, unit_videos
 from eaglenet.encoders.vision import TowerParts, VisionTower
+from eaglenet.layers.masking import Padding, check_padding, visible
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import (
     METHODS,
@@ -31,11 +33,16 @@ class FrozenConfig:
     num_frames: also the rows of the table of frame positions.
     time_start: ``identity``, or ``released``: the authors' start, whose queries and keys never
         learn (:class:`~eaglenet.encoders.space_time.TimeAttention`).
+    padding: ``official`` counts padded frames as real, as the authors' code does.
     """
 
     num_frames: int = 4
     time_start: TimeStart = "identity"
     temperature: float = 0.05
+    padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding)
 
 
 class VideoTowerMethod(Method):
@@ -50,11 +57,16 @@ class VideoTowerMethod(Method):
 
     @property
     def tower(self) -> TowerParts:
-        """The encoder's image tower, asked for anew: a released one may have to be restored."""
+        """The encoder's image tower; one whose memory was released is restored."""
         return tower_of(self.encoder)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        return self.space_time.encode(self.tower, videos)
+        features = self.space_time.encode(self.tower, self.visible_frames(videos))
+        return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
+
+    def visible_frames(self, videos: Clips | VideoFeatures) -> Clips | VideoFeatures:
+        """The same videos, with every frame marked as real for ``padding="official"``."""
+        return dataclasses.replace(videos, mask=visible(videos.mask, self.config.padding))
 
     @property
     def score_tile(self) -> tuple[int, int]:
@@ -78,8 +90,9 @@ class Frozen(VideoTowerMethod):
     """Attention over time, then over space, in every block; a table of frame positions.
 
     Paper: starts from an ImageNet ViT and DistilBERT and is pre-trained on CC3M and WebVid-2M; here
-    from the encoder's towers and projections, without that pre-training. Padded frames are
-    masked. Whether the authors' checkpoint was trained from the ``released`` start is uncertain.
+    from the encoder's towers and projections, without that pre-training. Padded frames are masked
+    by default. Whether the authors' checkpoint was trained from the ``released`` start is
+    uncertain.
     """
 
     name = "frozen"
@@ -120,6 +133,6 @@ METHODS.add(
         config_class=FrozenConfig,
         build=build,
         paper="Frozen in Time (Bain et al., ICCV 2021)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

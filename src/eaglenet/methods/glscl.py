@@ -20,7 +20,13 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.layers.masking import first_right_video, masked_softmax
+from eaglenet.layers.masking import (
+    Padding,
+    check_padding,
+    first_right_video,
+    masked_softmax,
+    visible,
+)
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
@@ -30,15 +36,22 @@ from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale
 class GLSCLConfig:
     """Settings of GLSCL.
 
-    num_concepts: learned queries that texts and videos share. temperature: of the frames' softmax.
-    local_weight: of the concepts' score in training; local_at_inference: also there (the released
-    evaluation leaves it out). consistency, target: weight and aim of the concepts' agreement (the
-    authors' script: 0.02, their README 0.005); diversity, margin: of their difference.
+    num_concepts: learned queries that texts and videos share.
+    num_decoder_layers, num_decoder_heads, feed_forward: of the decoder over them; None takes as
+        many heads as the temporal transformer has.
+    temperature: of the frames' softmax.
+    local_weight: of the concepts' score in training; local_at_inference: add it at inference too
+        (the official evaluation leaves it out).
+    consistency, target: weight of the agreement of matched concepts, and its aim (the authors'
+        scripts: 0.02 for MSR-VTT, 0.005 for DiDeMo, ActivityNet and MSVD).
+    diversity, margin: weight and margin of the difference between concepts.
+    padding: ``official`` lets concepts read padded words and frames, as the authors' code does.
     """
 
     num_frames: int = 12
     num_concepts: int = 8
     num_decoder_layers: int = 3
+    num_decoder_heads: int | None = None
     feed_forward: int = 2048
     dropout: float = 0.1
     temperature: float = 3.0
@@ -51,6 +64,10 @@ class GLSCLConfig:
     num_layers: int = 4
     num_heads: int | None = None
     num_positions: int = 77
+    padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding)
 
 
 class GLSCL(Method):
@@ -64,8 +81,7 @@ class GLSCL(Method):
     matrix ``G`` of a video, ``|sum a g|^2 = a^T G a``. ``encode_video`` stores ``g``, then ``V`` in
     ``VideoFeatures.tokens``. A sentence without words is its only word.
 
-    Paper: padded frames and words are left out (the released code masks frames after the softmax
-    and words not at all).
+    Paper: padded frames weigh nothing in ``s_g``, in the official code too.
     """
 
     name = "glscl"
@@ -83,7 +99,11 @@ class GLSCL(Method):
         )
         self.queries = nn.Parameter(torch.rand(config.num_concepts, encoder.dim))
         layer = nn.TransformerDecoderLayer(
-            encoder.dim, num_heads, config.feed_forward, config.dropout, batch_first=True
+            encoder.dim,
+            config.num_decoder_heads or num_heads,
+            config.feed_forward,
+            config.dropout,
+            batch_first=True,
         )
         self.decoder = nn.TransformerDecoder(layer, config.num_decoder_layers)
         self.loss = SoftmaxLoss()
@@ -109,6 +129,7 @@ class GLSCL(Method):
         self, memory: Float[Tensor, "sets tokens dim"], mask: Bool[Tensor, "sets tokens"]
     ) -> Float[Tensor, "sets concepts dim"]:
         """What the shared queries read of words or frames, unit vectors."""
+        mask = visible(mask, self.config.padding)
         # Attention over nothing would be NaN: a set without a valid token reads all of them.
         hidden = ~mask & mask.any(dim=1, keepdim=True)
         queries = self.queries.expand(len(memory), -1, -1)
@@ -209,6 +230,6 @@ METHODS.add(
         config_class=GLSCLConfig,
         build=build,
         paper="GLSCL (Zhang et al., TIP 2025)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

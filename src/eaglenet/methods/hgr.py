@@ -28,16 +28,22 @@ from eaglenet.methods.base import METHODS, MethodSpec
 from eaglenet.methods.expert_base import ExpertMethod, words_width
 
 NUM_ROLES = 16
-NUM_VERBS = 4
 LEVELS = ("video", "verb", "noun")
 
 
 @dataclass(frozen=True)
 class HGRConfig:
-    """Settings of HGR. ``sharpness``: of a node's attention over frames."""
+    """Settings of HGR.
+
+    num_verbs: nodes after the sentence that are verbs; the others are nouns.
+    num_graph_layers: layers of attention over the edges of the graph.
+    sharpness: of a node's attention over frames.
+    """
 
     num_frames: int = 12
     dim: int = 512
+    num_verbs: int = 4
+    num_graph_layers: int = 1
     word_dropout: float = 0.2
     graph_dropout: float = 0.5
     frame_dropout: float = 0.2
@@ -64,10 +70,10 @@ def node_similarities(
     lengths = frames.norm(dim=-1).clamp_min(1e-10)
     cosines = (products / lengths[None, :, None]).masked_fill(~mask[None, :, None], 0.0)
     positive = F.normalize(cosines.clamp_min(0.0), dim=-1, eps=1e-10)
-    shares = masked_softmax(sharpness * positive, mask[None, :, None])
+    weights = masked_softmax(sharpness * positive, mask[None, :, None])
     gram = frames @ frames.transpose(1, 2)
-    squared = torch.einsum("tvnf,vfg,tvng->tvn", shares, gram, shares)
-    along = (shares * products).sum(dim=-1)
+    squared = torch.einsum("tvnf,vfg,tvng->tvn", weights, gram, weights)
+    along = (weights * products).sum(dim=-1)
     return along / squared.clamp_min(1e-12).sqrt()
 
 
@@ -91,7 +97,12 @@ class HGR(ExpertMethod):
         self.config = config
         dim = config.dim
         self.words = WordGRU(words_width(encoder), dim, dropout=config.word_dropout)
-        self.graph = RoleGraph(dim, num_roles=NUM_ROLES, dropout=config.graph_dropout)
+        self.graph = RoleGraph(
+            dim,
+            num_roles=NUM_ROLES,
+            num_layers=config.num_graph_layers,
+            dropout=config.graph_dropout,
+        )
         self.maps = nn.ModuleDict(
             {
                 level: nn.ModuleDict(
@@ -142,23 +153,32 @@ class HGR(ExpertMethod):
         return torch.cat(parts, dim=1)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
+        sentence, verbs, nouns = self.levels(text, video)
+        return (sentence + verbs + nouns) / 3
+
+    def levels(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> tuple[
+        Float[Tensor, "texts videos"], Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]
+    ]:
+        """Similarity of the sentence with the video, of verbs and of nouns with frames."""
         if text.words is None or text.words_mask is None:
             raise UsageError("texts without nodes: make them with encode_text")
         if video.video is None or video.tokens is None or video.tokens_mask is None:
             raise UsageError("videos without streams of tokens: make them with encode_video")
-        verbs, nouns = video.tokens.chunk(2, dim=1)
         mask = video.tokens_mask.chunk(2, dim=1)[0]
-        total = F.normalize(text.sentence, dim=-1) @ F.normalize(video.video, dim=-1).T
-        for frames, nodes in (
-            (verbs, slice(0, NUM_VERBS)),
-            (nouns, slice(NUM_VERBS, None)),
+        sentence = F.normalize(text.sentence, dim=-1) @ F.normalize(video.video, dim=-1).T
+        num_verbs, means = self.config.num_verbs, []
+        for frames, nodes in zip(
+            video.tokens.chunk(2, dim=1), (slice(0, num_verbs), slice(num_verbs, None)), strict=True
         ):
-            exists = text.words_mask[:, nodes].to(total.dtype)[:, None]
-            found = node_similarities(
+            exists = text.words_mask[:, nodes].to(sentence.dtype)[:, None]
+            similarities = node_similarities(
                 text.words[:, nodes], frames, mask, sharpness=self.config.sharpness
             )
-            total = total + (found * exists).sum(dim=-1) / exists.sum(dim=-1).clamp_min(1.0)
-        return total / 3
+            total = (similarities * exists).sum(dim=-1)
+            means.append(total / exists.sum(dim=-1).clamp_min(1.0))
+        return sentence, means[0], means[1]
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         scores = self.score(text, video)
@@ -181,13 +201,14 @@ class HGR(ExpertMethod):
         """The best of a sentence's nouns and itself at each frame."""
         if text.words is None or text.words_mask is None:
             raise UsageError("texts without nodes: make them with encode_text")
-        nouns = torch.cat([text.sentence[:, None], text.words[:, NUM_VERBS:]], dim=1)
+        first = self.config.num_verbs
+        nouns = torch.cat([text.sentence[:, None], text.words[:, first:]], dim=1)
         exists = torch.cat(
-            [text.words_mask.new_ones(len(nouns), 1), text.words_mask[:, NUM_VERBS:]], dim=1
+            [text.words_mask.new_ones(len(nouns), 1), text.words_mask[:, first:]], dim=1
         )
         frames = F.normalize(video.frames, dim=-1)
-        found = torch.einsum("tnd,vfd->tvfn", F.normalize(nouns, dim=-1), frames)
-        best = found.masked_fill(~exists[:, None, None], float("-inf")).amax(dim=-1)
+        cosines = torch.einsum("tnd,vfd->tvfn", F.normalize(nouns, dim=-1), frames)
+        best = cosines.masked_fill(~exists[:, None, None], float("-inf")).amax(dim=-1)
         return best.masked_fill(~video.mask[None], float("-inf"))
 
     @property
@@ -211,7 +232,7 @@ METHODS.add(
         config_class=HGRConfig,
         build=build,
         paper="HGR (Chen et al., CVPR 2020)",
-        checked="reference loop",
+        checked="golden",
         reads_experts=True,
     ),
 )

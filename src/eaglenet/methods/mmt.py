@@ -20,6 +20,7 @@ from eaglenet.core.types import (
 )
 from eaglenet.layers.expert_tokens import ExpertTokens
 from eaglenet.layers.gated_embedding import GatedEmbedding
+from eaglenet.layers.masking import Padding, check_padding
 from eaglenet.layers.post_norm import PostNormStack
 from eaglenet.layers.word_transformer import WordTransformer
 from eaglenet.losses.margin import margin_loss
@@ -38,8 +39,10 @@ class MMTConfig:
     """Settings of MMT.
 
     max_tokens: of each expert; drawn at random in training, spread evenly in evaluation.
-    keep_missing: as released, a missing expert counts with what the others predict for it; False
-        leaves it out of the score.
+    keep_missing: count a missing expert with what the others predict for it, as the official code
+        does; False leaves it out of the score.
+    padding: ``official`` starts the summary of a missing expert from the bias of its map, as the
+        authors' code does.
     text_layers: blocks over the words, for frozen words that have seen no context; 0 takes the
         sentence as it comes, as from a text tower.
     """
@@ -55,6 +58,10 @@ class MMTConfig:
     keep_missing: bool = True
     text_layers: int = 0
     margin: float = 0.05
+    padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding)
 
 
 class MMT(ExpertMethod):
@@ -79,6 +86,7 @@ class MMT(ExpertMethod):
             num_positions=config.num_positions,
             max_tokens=config.max_tokens,
             dropout=config.dropout,
+            padding=config.padding,
         )
         self.stack = PostNormStack(
             config.dim, num_layers=config.num_layers, dropout=config.dropout, **sizes
@@ -141,7 +149,7 @@ METHODS.add(
         config_class=MMTConfig,
         build=build,
         paper="MMT (Gabeur et al., ECCV 2020)",
-        checked="reference loop",
+        checked="golden",
         reads_experts=True,
     ),
 )

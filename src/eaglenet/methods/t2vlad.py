@@ -22,6 +22,7 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.layers.gated_embedding import GatedEmbedding
+from eaglenet.layers.masking import Padding, check_padding, visible
 from eaglenet.layers.pre_norm import PreNormLayer
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
@@ -33,9 +34,9 @@ from eaglenet.methods.expert_base import ExpertMethod, expert_weights, weight_la
 class T2VLADConfig:
     """Settings of T2VLAD.
 
-    num_ghosts: background centres, whose share is dropped.
-    released: no masks anywhere, as in the released port: padding and missing experts attend, gather
-        around the centres and enter maxima.
+    num_ghosts: background centres, whose part of the assignment is dropped.
+    padding: ``official`` has no masks, as the official port: padding and missing experts attend,
+        gather around the centres and enter maxima.
     """
 
     num_frames: int = 12
@@ -44,7 +45,10 @@ class T2VLADConfig:
     num_ghosts: int = 1
     num_heads: int = 4
     margin: float = 0.2
-    released: bool = False
+    padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding)
 
 
 class T2VLAD(ExpertMethod):
@@ -81,8 +85,7 @@ class T2VLAD(ExpertMethod):
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         _, words, mask = self.read_text(texts)
-        if self.config.released:
-            mask = torch.ones_like(mask)
+        mask = visible(mask, self.config.padding)
         if self.word_map is not None:
             words = self.word_map(words)
         gathered = self.vlad(words, mask, side=0)
@@ -94,11 +97,10 @@ class T2VLAD(ExpertMethod):
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video, experts = self.read_experts(videos)
         present = torch.stack([expert.present for expert in experts.values()], dim=1)
-        if self.config.released:
-            experts = {
-                name: dataclasses.replace(expert, mask=torch.ones_like(expert.mask))
-                for name, expert in experts.items()
-            }
+        experts = {
+            name: dataclasses.replace(expert, mask=visible(expert.mask, self.config.padding))
+            for name, expert in experts.items()
+        }
         tokens = torch.cat(
             [
                 F.normalize(self.token_maps[name](expert.values), dim=-1)
@@ -119,7 +121,8 @@ class T2VLAD(ExpertMethod):
 
     def _global(self, name: str, expert: Expert) -> Float[Tensor, "videos dim"]:
         lowest = torch.finfo(expert.values.dtype).min
-        largest = expert.values.masked_fill(~expert.mask[..., None], lowest).amax(dim=1)
+        # Of equal values the first alone gets the gradient, as in the official port.
+        largest = expert.values.masked_fill(~expert.mask[..., None], lowest).max(dim=1).values
         largest = largest.masked_fill(~expert.present[:, None], 0.0)
         vector: Tensor = self.video_heads[name](largest, expert.present)
         return vector * expert.present[:, None].to(vector.dtype)
@@ -156,7 +159,7 @@ METHODS.add(
         config_class=T2VLADConfig,
         build=build,
         paper="T2VLAD (Wang et al., CVPR 2021)",
-        checked="reference loop",
+        checked="golden",
         reads_experts=True,
     ),
 )

@@ -26,13 +26,15 @@ class TMASSConfig:
     prior, noise_scale: noise of the region, ``uniform`` in [0, 1) or ``normal``, times a factor
         (the authors use uniform and 1; normal and 0.003 for LSMDC).
     num_candidates: draws a pair may choose its best from at inference.
-    noise_seed: of the one bank of draws that every evaluation uses.
+    noise_seed: of the draws that every evaluation uses for all pairs.
+    num_heads: of the pooling's attention.
     support_weight: weight of the support loss (0.8 for MSR-VTT; the authors use 0 for DiDeMo).
     unit_features: bring sentences and frames to entries of about 1 first, the size of the noise;
         for towers whose features are shorter than CLIP's.
     """
 
     num_frames: int = 12
+    num_heads: int = 1
     dropout: float = 0.3
     prior: Prior = "uniform"
     noise_scale: float = 1.0
@@ -58,8 +60,8 @@ class TMASS(Method):
         \quad r_{tv} = \exp(W \cos(t, F_v) + b)
 
     Paper: the released evaluation pools every video with its own caption, which a query never
-    knows; here each pair uses its own text and its own video. The draws are one bank kept with the
-    model, so a score depends on its pair alone.
+    knows; here each pair uses its own text and its own video. All pairs share the draws that are
+    saved with the model, so a score depends on its pair alone.
     """
 
     name = "tmass"
@@ -71,38 +73,48 @@ class TMASS(Method):
         self.config = config
         self.unit_features = config.unit_features
         self.stochastic = StochasticText(config.num_frames, encoder.dim, bias=True)
-        self.pooling = FramePooling(encoder.dim, dropout=config.dropout)
+        self.pooling = FramePooling(encoder.dim, dropout=config.dropout, num_heads=config.num_heads)
         self.loss = SoftmaxLoss()
         self.register_buffer("noise", torch.empty(config.num_candidates, encoder.dim))
         self.reseed(config.noise_seed)
 
     def reseed(self, seed: int) -> None:
-        """Draw another evaluation bank; the model's own is the one of ``config.noise_seed``."""
+        """Draw the noise of evaluation again; a new model has that of ``config.noise_seed``."""
         generator = torch.Generator().manual_seed(seed)
-        bank = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
-        self.noise.copy_(bank * self.config.noise_scale)
+        noise = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
+        self.noise.copy_(noise * self.config.noise_scale)
 
     def radius(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos dim"]:
-        given = video.frames.shape[1]
-        if given > self.config.num_frames:
-            raise too_many_frames(given, self.config.num_frames)
+        num_frames = video.frames.shape[1]
+        if num_frames > self.config.num_frames:
+            raise too_many_frames(num_frames, self.config.num_frames)
         return self.stochastic.radius(text.sentence, video.frames, video.mask)
 
-    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        """Best cosine over the bank of draws.
+    def score(
+        self,
+        text: TextFeatures,
+        video: VideoFeatures,
+        noise: Float[Tensor, "texts videos candidates dim"] | None = None,
+    ) -> Float[Tensor, "texts videos"]:
+        """Best cosine over the draws.
 
         With ``a = t + r e_k``: ``a.p = t.p + (r p).e_k`` and ``|a|^2 = |t|^2 + 2 (t r).e_k +
-        (r r).(e_k e_k)``, so no draw of any pair is ever written down.
+        (r r).(e_k e_k)``, so no draw of any pair is ever written down. ``noise`` gives each pair
+        draws of its own, scaled as the prior; without it all pairs share those of the model.
         """
         radius = self.radius(text, video)
+        if noise is not None:
+            pooled = self.pooling(text.sentence, video.frames, video.mask)
+            drawn = self.stochastic.candidates(text.sentence, radius, noise)
+            return F.cosine_similarity(drawn, pooled[:, :, None], dim=-1).amax(dim=-1)
         sentence = text.sentence[:, None]
         pooled = F.normalize(self.pooling(text.sentence, video.frames, video.mask), dim=-1)
-        noise = self.noise.to(radius.dtype)
-        along = (sentence * pooled).sum(dim=-1)[..., None] + (radius * pooled) @ noise.T
+        shared = self.noise.to(radius.dtype)
+        along = (sentence * pooled).sum(dim=-1)[..., None] + (radius * pooled) @ shared.T
         squared = (
             sentence.square().sum(dim=-1, keepdim=True)
-            + 2 * (sentence * radius) @ noise.T
-            + radius.square() @ noise.T.square()
+            + 2 * (sentence * radius) @ shared.T
+            + radius.square() @ shared.T.square()
         )
         return (along / squared.clamp_min(1e-12).sqrt()).amax(dim=-1)
 
@@ -157,6 +169,6 @@ METHODS.add(
         config_class=TMASSConfig,
         build=build,
         paper="T-MASS (Wang et al., CVPR 2024)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

@@ -1,15 +1,17 @@
-"""What methods that work inside CLIP's towers share: how they are built, trained and compared."""
+"""Base of methods that work inside CLIP's towers: building, loss and cosine scores."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
+from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_proxy import unit_videos
 from eaglenet.losses.softmax import SoftmaxLoss
@@ -28,6 +30,14 @@ class TowerMethod(Method):
         """``config``: a frozen dataclass that has ``num_frames``."""
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
+
+    def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
+        """Features of the towers; with ``padding="official"`` tokens shift to padded frames too."""
+        if getattr(self.config, "padding", "masked") != "official":
+            return super()._encode_video(videos)
+        every = torch.ones_like(videos.mask)
+        features = super()._encode_video(dataclasses.replace(videos, mask=every))
+        return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
         return Losses({"contrastive": self.loss(self.score(text, video), positives)})

@@ -13,9 +13,9 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.layers.masking import masked_softmax
+from eaglenet.layers.masking import Padding, check_padding, masked_softmax
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
-from eaglenet.layers.token_selection import TokenSelection
+from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
@@ -25,13 +25,18 @@ from eaglenet.methods.tower_base import TowerMethod, build_on_towers
 class TS2NetConfig:
     """Settings of TS2-Net.
 
-    num_shifted_blocks: how many of the last visual blocks see shifted tokens.
-    num_tokens: patches kept of each frame beside its class token.
-    num_samples, sigma: the noise of the differentiable top-k in training.
-    hard_selection: plain top-k in eval mode. Paper: the released code samples there too, with new
+    num_shifted_blocks: number of the last visual blocks that see shifted tokens.
+    num_tokens: patches selected of each frame beside its class token.
+    num_samples, sigma: noise of the differentiable top-k in training.
+    selection_gradient: backward pass of the top-k, ``diagonal`` (official code) or ``jacobian``
+        (the whole Monte-Carlo estimate).
+    hard_selection: plain top-k in eval mode. Paper: the official code samples there too, with new
         draws every time; where this is off, eval mode samples with the draws of ``noise_seed``.
     sharpness: factor on the frame similarities before their softmax.
-    num_positions: None takes room for CLIP's 77 or for every selected token, whichever is more.
+    num_positions: None takes CLIP's 77 or the number of selected tokens, whichever is more.
+    padding: ``masked`` leaves the tokens of padded frames out. ``official`` repeats the whole
+        frame mask for the tokens, as the authors' code does, which marks the wrong ones whenever
+        a video has fewer frames.
     """
 
     num_frames: int = 12
@@ -39,12 +44,17 @@ class TS2NetConfig:
     num_tokens: int = 3
     num_samples: int = 500
     sigma: float = 0.05
+    selection_gradient: SelectionGradient = "diagonal"
     hard_selection: bool = True
     noise_seed: int = 0
     sharpness: float = 4.0
     num_layers: int = 4
     num_heads: int | None = None
     num_positions: int | None = None
+    padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding)
 
 
 class TS2Net(TowerMethod):
@@ -56,9 +66,7 @@ class TS2Net(TowerMethod):
     ``g`` are the class tokens after a temporal transformer over the selected tokens of all frames;
     ``encode_video`` stores them in ``VideoFeatures.tokens``.
 
-    Paper: the mask is repeated per token. The released code repeats the whole mask vector, which
-    marks the wrong tokens whenever a video has fewer frames than asked. Only the local term is
-    here: the global one has weight 0 in the released code.
+    Paper: only the local term is here; the global one has weight 0 in the official code.
     """
 
     name = "ts2net"
@@ -75,6 +83,7 @@ class TS2Net(TowerMethod):
             sigma=config.sigma,
             hard_at_inference=config.hard_selection,
             noise_seed=config.noise_seed,
+            gradient=config.selection_gradient,
         )
         self.temporal = TemporalTransformer(
             encoder.dim,
@@ -99,11 +108,22 @@ class TS2Net(TowerMethod):
                 "ts2net was given video features with neither tokens nor patches; "
                 "make them with this method's own encode_video"
             )
-        num_videos, num_frames = video.mask.shape
         selected = self.selection(video.patches.flatten(0, 1))
-        sequence = selected.unflatten(0, (num_videos, num_frames)).flatten(1, 2)
-        mask = video.mask.repeat_interleave(self.tokens_per_frame, dim=1)
-        return self.temporal(sequence, mask)[:, :: self.tokens_per_frame]  # type: ignore[no-any-return]
+        return self.temporal_frames(selected.unflatten(0, video.mask.shape), video.mask)
+
+    def temporal_frames(
+        self,
+        selected: Float[Tensor, "videos frames selected dim"],
+        mask: Bool[Tensor, "videos frames"],
+    ) -> Float[Tensor, "videos frames dim"]:
+        """Class tokens of the frames after the temporal transformer over all selected tokens."""
+        frames = self.temporal(selected.flatten(1, 2), self._tokens_mask(mask))
+        return frames[:, :: self.tokens_per_frame]  # type: ignore[no-any-return]
+
+    def _tokens_mask(self, mask: Bool[Tensor, "videos frames"]) -> Bool[Tensor, "videos tokens"]:
+        if self.config.padding == "official":
+            return mask.repeat(1, self.tokens_per_frame)
+        return mask.repeat_interleave(self.tokens_per_frame, dim=1)
 
     @property
     def score_tile(self) -> tuple[int, int]:
@@ -111,7 +131,10 @@ class TS2Net(TowerMethod):
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         return frame_weighted_similarity(
-            text.sentence, self._tokens(video), video.mask, sharpness=self.config.sharpness
+            text.sentence,
+            self._tokens(video),
+            self._tokens_mask(video.mask)[:, :: self.tokens_per_frame],
+            sharpness=self.config.sharpness,
         )
 
 
@@ -154,6 +177,6 @@ METHODS.add(
         config_class=TS2NetConfig,
         build=build,
         paper="TS2-Net (Liu et al., ECCV 2022)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

@@ -15,7 +15,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.video_proxy import VideoProxies, freeze_frame_embedding, unit_videos
-from eaglenet.layers.masking import first_right_video
+from eaglenet.layers.masking import Padding, check_padding, first_right_video
 from eaglenet.layers.proxy_decoder import ProxyDecoder
 from eaglenet.losses.softmax import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec
@@ -28,15 +28,17 @@ Dash = Literal["theta", "linear"]
 class TVProxyNetConfig:
     """Settings of TV-ProxyNet.
 
-    num_proxies: proxy tokens of the tower; num_read: how many of them the text reads (the
+    num_proxies: proxy tokens of the tower; num_read: number of them that the text reads (the
         authors: 4 for MSR-VTT, 1 for DiDeMo and ActivityNet). The dash ``theta`` looks at all.
+    num_layers, num_heads, hidden_dim: of the decoder that reads them; None takes the joint width.
     num_positions: rows of the tower's table of frame positions, as in CLIP-ViP.
     text_sign, leader_sign: direction of the move, ``unit(text_sign t - leader_sign c)`` (the
         authors: 1, 1 for ViT-B/32 and -1, -1 for ViT-B/16 on MSR-VTT).
-    dash: length of the move, one learned factor (``theta``) or one a dimension (``linear``).
+    dash: length of the move, one learned factor (``theta``) or one per dimension (``linear``).
     proxy_weight, positive_weight: weights of the two proxy losses.
     fusion: weight of the proxy's score beside the plain one at inference. Fixed here and never
         searched on a test split, as the authors' script does.
+    padding: ``official`` counts padded frames as real, as the authors' tower does.
     """
 
     num_frames: int = 12
@@ -44,6 +46,8 @@ class TVProxyNetConfig:
     num_read: int = 4
     num_positions: int = 12
     num_layers: int = 2
+    num_heads: int = 1
+    hidden_dim: int | None = None
     dropout: float = 0.1
     text_sign: float = 1.0
     leader_sign: float = 1.0
@@ -51,8 +55,10 @@ class TVProxyNetConfig:
     proxy_weight: float = 0.5
     positive_weight: float = 0.25
     fusion: float = 0.5
+    padding: Padding = "masked"
 
     def __post_init__(self) -> None:
+        check_padding(self.padding)
         if not 1 <= self.num_read <= self.num_proxies:
             raise ConfigError(
                 f"num_read is {self.num_read}, but there are {self.num_proxies} proxies; "
@@ -91,6 +97,8 @@ class TVProxyNet(TowerMethod):
             num_tokens=config.num_read,
             num_layers=config.num_layers,
             dropout=config.dropout,
+            num_heads=config.num_heads,
+            hidden_dim=config.hidden_dim,
         )
         if config.dash == "theta":
             self.theta = nn.Parameter(torch.rand(()))
@@ -99,7 +107,9 @@ class TVProxyNet(TowerMethod):
         self.loss = SoftmaxLoss(bounds=PROXY_BOUNDS)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        encoded = self.proxies.encode(self.encoder.vision, videos)
+        encoded = self.proxies.encode(
+            self.encoder.vision, videos, all_frames=self.config.padding == "official"
+        )
         # Of the last hidden states as they are, without the tower's last normalisation.
         tokens = self.proxy_projection(encoded.proxies)
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
@@ -181,6 +191,6 @@ METHODS.add(
         config_class=TVProxyNetConfig,
         build=build,
         paper="TV-ProxyNet (Xiao et al., AAAI 2025)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
-from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.layers.interactive_aggregation import InteractiveAggregation
+from eaglenet.layers.masking import Padding, check_padding, visible
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
-from eaglenet.layers.token_selection import TokenSelection
+from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
@@ -26,10 +26,13 @@ from eaglenet.methods.tower_base import TowerMethod, build_on_towers
 class UCoFiAConfig:
     """Settings of UCoFiA.
 
-    num_words: words of a text that count, start and end included; later ones are cut off.
-    num_tokens: patches kept of a frame.
+    num_words: tokens of a text that count, start and end included; later ones are cut off.
+    num_tokens: patches selected of a frame.
     temperature: of the softmaxes that aggregate similarities.
-    num_shifted_blocks, num_samples, sigma, hard_selection, noise_seed: as TS2-Net's.
+    num_shifted_blocks, num_samples, sigma, selection_gradient, hard_selection, noise_seed: as of
+        TS2-Net.
+    padding: ``official`` counts padded words and frames in the frame-sentence and patch-word
+        similarities, as the authors' code does.
     """
 
     num_frames: int = 12
@@ -38,12 +41,17 @@ class UCoFiAConfig:
     num_shifted_blocks: int = 2
     num_samples: int = 500
     sigma: float = 0.05
+    selection_gradient: SelectionGradient = "diagonal"
     hard_selection: bool = True
     noise_seed: int = 0
     temperature: float = 0.01
     num_layers: int = 4
     num_heads: int | None = None
     num_positions: int = 77
+    padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding)
 
 
 class UCoFiA(TowerMethod):
@@ -56,9 +64,10 @@ class UCoFiA(TowerMethod):
     over patches then words, and takes the mean of both; patches :math:`x` are not normalised, so it
     stands beside the others times :math:`\lambda = \exp(\mathrm{logit\ scale})`.
 
-    Paper: padded words and frames are left out. Its test-time Sinkhorn normalisation, which needs
-    the training captions, is no part of the score: ``eaglenet metrics --sinkhorn``.
-    ``VideoFeatures.video`` is the temporal vector, ``tokens`` the kept patches.
+    Paper: padded words and frames are left out by default. Its test-time Sinkhorn normalisation,
+    which needs the training captions, is no part of the score
+    (:func:`eaglenet.research.evaluation.postprocessing.sinkhorn_levels`). ``VideoFeatures.video`` is the
+    temporal vector, ``tokens`` the selected patches.
     """
 
     name = "ucofia"
@@ -66,9 +75,9 @@ class UCoFiA(TowerMethod):
     needs_patches = True
     config: UCoFiAConfig
 
-    def __init__(self, encoder: ClipEncoder, config: UCoFiAConfig) -> None:
+    def __init__(self, encoder: Encoder, config: UCoFiAConfig) -> None:
         super().__init__(encoder, config)
-        dim, kept = encoder.dim, config.num_frames * (config.num_tokens + 1)
+        dim, num_selected = encoder.dim, config.num_frames * (config.num_tokens + 1)
         self.selection = TokenSelection(
             dim,
             num_tokens=config.num_tokens,
@@ -76,6 +85,7 @@ class UCoFiA(TowerMethod):
             sigma=config.sigma,
             hard_at_inference=config.hard_selection,
             noise_seed=config.noise_seed,
+            gradient=config.selection_gradient,
         )
         self.temporal = TemporalTransformer(
             dim,
@@ -90,7 +100,13 @@ class UCoFiA(TowerMethod):
             nn.init.eye_(linear.weight)
         self.over_frames, self.over_words, self.over_patches, self.last_patches, self.last_words = (
             InteractiveAggregation(size, temperature=config.temperature)
-            for size in (config.num_frames, config.num_words, kept, kept, config.num_words)
+            for size in (
+                config.num_frames,
+                config.num_words,
+                num_selected,
+                num_selected,
+                config.num_words,
+            )
         )
         self.loss = SoftmaxLoss()
 
@@ -98,25 +114,38 @@ class UCoFiA(TowerMethod):
         features = super()._encode_video(videos)
         if features.patches is None:
             raise ConfigError("ucofia needs patches; make features with its own encode_video")
-        num_videos, num_frames = features.mask.shape
         selected = self.selection(features.patches.flatten(0, 1))
-        temporal = self.temporal(features.frames, features.mask)
+        return self.with_selected(features, selected.unflatten(0, features.mask.shape))
+
+    def with_selected(
+        self, video: VideoFeatures, selected: Float[Tensor, "videos frames selected dim"]
+    ) -> VideoFeatures:
+        """Features with the temporal vector of the frames and the selected tokens."""
         return dataclasses.replace(
-            features,
+            video,
             patches=None,
-            video=mean_pooling(temporal, features.mask),
-            tokens=selected.unflatten(0, (num_videos, num_frames)).flatten(1, 2),
-            tokens_mask=features.mask.repeat_interleave(self.config.num_tokens + 1, dim=1),
+            video=mean_pooling(self.temporal(video.frames, video.mask), video.mask),
+            tokens=selected.flatten(1, 2),
+            tokens_mask=video.mask.repeat_interleave(selected.shape[2], dim=1),
         )
 
     @property
     def score_tile(self) -> tuple[int, int]:
-        # A matrix of words x patches a pair: 6 kB.
+        # A matrix of words x patches per pair: 6 kB.
         return (128, 64) if self.device.type == "cuda" else super().score_tile
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         by_video, by_frames, by_patches = self.similarities(text, video)
         return (by_video + by_frames + by_patches / self.loss.scale()) / 3
+
+    def levels(
+        self, text: TextFeatures, video: VideoFeatures
+    ) -> tuple[
+        Float[Tensor, "texts videos"], Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]
+    ]:
+        """The three similarities as logits; the score is their mean over the logit scale."""
+        by_video, by_frames, by_patches = self.similarities(text, video)
+        return self.loss.scale() * by_video, self.loss.scale() * by_frames, by_patches
 
     def similarities(
         self, text: TextFeatures, video: VideoFeatures
@@ -130,17 +159,18 @@ class UCoFiA(TowerMethod):
         vectors = F.normalize(video.video, dim=-1)
         by_video = self.sentence_map(sentence) @ self.video_map(vectors).T
         cosines = torch.einsum("td,vfd->tvf", sentence, F.normalize(video.frames, dim=-1))
-        by_frames = self.over_frames(cosines, video.mask)
+        by_frames = self.over_frames(cosines, visible(video.mask, self.config.padding))
         return by_video, by_frames, self._patch_words(text, video)
 
     def _patch_words(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos"]:
-        most = self.config.num_words
-        words = self.word_map(F.normalize(text.words[:, :most], dim=-1))  # type: ignore[index]
+        limit = self.config.num_words
+        words = self.word_map(F.normalize(text.words[:, :limit], dim=-1))  # type: ignore[index]
         matrix = torch.einsum("twd,vpd->tvwp", words, self.patch_map(video.tokens))
-        given: Tensor = text.words_mask[:, :most]  # type: ignore[index]
-        words_mask, patch_mask = given[:, None, None, :], video.tokens_mask[None, :, None, :]  # type: ignore[index]
+        words_mask = visible(text.words_mask[:, :limit], self.config.padding)  # type: ignore[index]
+        patch_mask = visible(video.tokens_mask, self.config.padding)  # type: ignore[arg-type]
+        words_mask, patch_mask = words_mask[:, None, None, :], patch_mask[None, :, None, :]
         of_patches = self.over_words(matrix.transpose(2, 3), words_mask)  # [texts, videos, patches]
         of_words = self.over_patches(matrix, patch_mask)
         first = self.last_patches(of_patches, patch_mask[:, :, 0])
@@ -168,6 +198,6 @@ METHODS.add(
         config_class=UCoFiAConfig,
         build=build,
         paper="UCoFiA (Wang et al., ICCV 2023)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

@@ -16,9 +16,13 @@ from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale
 
 @dataclass(frozen=True)
 class XPoolConfig:
-    """Settings of X-Pool. ``dropout`` is that of the last linear layer of the pooling."""
+    """Settings of X-Pool.
+
+    num_heads: of the pooling's attention. dropout: of its last linear layer.
+    """
 
     num_frames: int = 12
+    num_heads: int = 1
     dropout: float = 0.3
 
 
@@ -34,12 +38,12 @@ class XPool(Method):
     def __init__(self, encoder: Encoder, config: XPoolConfig) -> None:
         super().__init__(encoder, frame_spec=frame_spec_for(encoder, config.num_frames))
         self.config = config
-        self.pooling = FramePooling(encoder.dim, dropout=config.dropout)
+        self.pooling = FramePooling(encoder.dim, dropout=config.dropout, num_heads=config.num_heads)
         self.loss = SoftmaxLoss()
 
     @property
     def score_tile(self) -> tuple[int, int]:
-        # A pooled video a pair: on a CPU it stays in the cache, on a GPU launches count.
+        # A pooled video per pair: on a CPU it stays in the cache, on a GPU launches count.
         return (256, 64) if self.device.type == "cuda" else super().score_tile
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
@@ -63,6 +67,6 @@ METHODS.add(
         config_class=XPoolConfig,
         build=build,
         paper="X-Pool (Gorti et al., CVPR 2022)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

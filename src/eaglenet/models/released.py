@@ -37,6 +37,16 @@ POOLING_NAMES = {
 }
 
 DEAD_LAYER = "the last layer's messages are never read"
+UNRUN_LAYER = "built but never run: the model has fewer layers"
+
+UNDETERMINED = {
+    "num_layers": 2,
+    "prior": "uniform",
+    "num_candidates": 20,
+    "negative_slope": 0.1,
+}
+"""Settings that change scores and leave no trace in a checkpoint, as the authors' scripts have
+them. The class builds two graph layers for a model of one, and runs the last."""
 
 UNUSED: dict[str, str] = {
     r"transformerClip\..*": "a temporal transformer that the forward pass never calls",
@@ -95,16 +105,23 @@ def convert(
 ) -> Conversion:
     """Our model with their weights, in eval mode.
 
-    Graph, energy, frame position, number of frames and loss are read off names and shapes. How
-    energies are pooled and the loss weights leave no trace there; they matter in training only.
+    Graph, energy, frame position, number of frames and loss are read from names and shapes. The
+    settings of :data:`UNDETERMINED` are not: without ``changes`` they are those of the authors'
+    scripts. The pooling of energies and the loss weights matter in training only.
 
     Args:
         changes: further options of :class:`EagleNetConfig`, e.g. ``energy_support_weight``.
     """
     weights = _one_name(weights)
-    config = replace(_infer_config(weights), energy_pooling=energy_pooling, **changes)
-    names = _names(config)
-    unused = {name: why for name in weights if (why := _why_unused(name, config)) is not None}
+    inferred = _infer_config(weights)
+    config = replace(inferred, energy_pooling=energy_pooling, **changes)
+    if config.num_layers > inferred.num_layers:
+        raise CheckpointError(
+            f"num_layers is {config.num_layers}, the checkpoint has {inferred.num_layers} layers"
+        )
+    first = inferred.num_layers - config.num_layers
+    names = _names(config, first)
+    unused = {name: why for name in weights if (why := _why_unused(name, config, first))}
     known = {*names.values(), *BUFFERS, *unused}
     unknown = [name for name in weights if name not in known and not name.startswith("clip.")]
     if unknown:
@@ -167,8 +184,8 @@ def _infer_config(weights: Mapping[str, Tensor]) -> EagleNetConfig:
     )
 
 
-def _names(config: EagleNetConfig) -> dict[str, str]:
-    """Ours -> theirs, for everything but CLIP and the buffers."""
+def _names(config: EagleNetConfig, first: int) -> dict[str, str]:
+    """Ours -> theirs, for everything but CLIP and the buffers; ``first``: the first layer run."""
     names = {
         f"pooling.{ours}.{kind}": f"pool_frames.{theirs}.{kind}"
         for theirs, ours in POOLING_NAMES.items()
@@ -184,7 +201,7 @@ def _names(config: EagleNetConfig) -> dict[str, str]:
             names[f"energy.projection.{kind}"] = f"ebm.energy_net.{kind}"
     for index in range(config.num_layers):
         is_last = index == config.num_layers - 1
-        names |= _layer_names(config, f"gnn.layers.{index}", index, is_last)
+        names |= _layer_names(config, f"gnn.layers.{first + index}", index, is_last)
     if config.frame_position:
         names["graph.position"] = "frame_pe"
     if config.loss == "sigmoid":
@@ -213,11 +230,13 @@ def _layer_names(config: EagleNetConfig, theirs: str, index: int, is_last: bool)
     return names
 
 
-def _why_unused(name: str, config: EagleNetConfig) -> str | None:
+def _why_unused(name: str, config: EagleNetConfig, first: int) -> str | None:
     for pattern, why in UNUSED.items():
         if re.fullmatch(pattern, name):
             return why
-    last = rf"gnn\.layers\.{config.num_layers - 1}\."
+    if any(name.startswith(f"gnn.layers.{index}.") for index in range(first)):
+        return UNRUN_LAYER
+    last = rf"gnn\.layers\.{first + config.num_layers - 1}\."
     dead = rf"{last}(lin_out\.weight|(lin|att_l|att_r)_rels\.[01]\.weight)"
     return DEAD_LAYER if config.graph == "rgat" and re.fullmatch(dead, name) else None
 

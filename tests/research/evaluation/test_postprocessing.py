@@ -56,6 +56,7 @@ def test_sinkhorn_takes_from_videos_that_training_queries_crowd_at() -> None:
     assert scores.argmax() == 0
     assert normalised.argmax() == 1
     columns = torch.exp(10.0 * bank)
+    columns = columns / columns.sum(dim=0, keepdim=True)
     for _ in range(4):  # the same by plain normalisations of the matrix
         columns = columns / columns.sum(dim=1, keepdim=True)
         columns = columns / columns.sum(dim=0, keepdim=True)
@@ -63,5 +64,9 @@ def test_sinkhorn_takes_from_videos_that_training_queries_crowd_at() -> None:
     # A row's scaling is the same for all columns and leaves in the log-softmax.
     expected = 10.0 * scores + scaling[0].log_softmax(dim=0)
     torch.testing.assert_close(normalised, expected)
+    turned = sinkhorn_norm(scores.T, bank.T, direction="video_to_text", temperature=10.0)
+    torch.testing.assert_close(turned.T, normalised)
     with pytest.raises(UsageError, match="against 2 videos"):
         sinkhorn_norm(scores, bank[:, :2])
+    with pytest.raises(UsageError, match="training videos are scored against 2 texts"):
+        sinkhorn_norm(scores, bank, direction="video_to_text")

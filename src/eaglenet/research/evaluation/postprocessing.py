@@ -6,8 +6,9 @@ answering one sentence cannot; a number made with them is not comparable with on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError
+
+Direction = Literal["text_to_video", "video_to_text"]
 
 
 def dual_softmax(
@@ -38,30 +41,61 @@ def dual_softmax_both(
     return dual_softmax(scores, temperature=temperature), other
 
 
+def sinkhorn_offsets(
+    bank: Float[Tensor, "bank items"], *, iterations: int = 4
+) -> Float[Tensor, "items"]:
+    """UCoFiA's SK-norm: an offset of each item, so that training queries spread evenly over them.
+
+    ``exp(bank)`` is normalised over rows and columns in turn, starting with the columns; the offset
+    is the logarithm of the columns' scaling, a log-softmax over the items. ``bank`` holds logits.
+    """
+    columns = -torch.logsumexp(bank, dim=0)
+    for _ in range(iterations):
+        rows = -torch.logsumexp(bank + columns[None, :], dim=1)
+        columns = -torch.logsumexp(bank + rows[:, None], dim=0)
+    return columns.log_softmax(dim=0)
+
+
 def sinkhorn_norm(
     scores: Float[Tensor, "texts videos"],
-    bank: Float[Tensor, "bank bank_videos"],
+    bank: Float[Tensor, "bank_texts bank_videos"],
     *,
+    direction: Direction = "text_to_video",
     temperature: float = 100.0,
     iterations: int = 4,
 ) -> Float[Tensor, "texts videos"]:
-    """UCoFiA's SK-norm: a bias of each video, so that training queries spread evenly over them.
+    """Scores times ``temperature`` with the offsets of :func:`sinkhorn_offsets` added.
 
-    ``exp(b bank)`` is normalised over rows and columns in turn; the logarithm of the columns'
-    scaling, a log-softmax over the videos, is added to ``b s``. For text-to-video; the other
-    direction needs training videos against these texts.
+    For ``text_to_video`` the bank scores training texts against these videos, each of which gets an
+    offset; for ``video_to_text`` it scores these texts against training videos.
     """
-    if bank.shape[1] != scores.shape[1]:
+    axis = 1 if direction == "text_to_video" else 0
+    if bank.shape[axis] != scores.shape[axis]:
+        items, others = ("videos", "texts") if axis else ("texts", "videos")
         raise UsageError(
-            f"the training texts are scored against {bank.shape[1]} videos but the matrix has "
-            f"{scores.shape[1]}: score them against the same videos, in the same order"
+            f"the training {others} are scored against {bank.shape[axis]} {items} but the matrix "
+            f"has {scores.shape[axis]}: score them against the same {items}, in the same order"
         )
-    logits = temperature * bank
-    columns = torch.zeros(bank.shape[1], dtype=bank.dtype, device=bank.device)
-    for _ in range(iterations):
-        rows = -torch.logsumexp(logits + columns[None, :], dim=1)
-        columns = -torch.logsumexp(logits + rows[:, None], dim=0)
-    return temperature * scores + columns.log_softmax(dim=0)[None, :]
+    logits = temperature * (bank if axis else bank.T)
+    offsets = sinkhorn_offsets(logits, iterations=iterations)
+    return temperature * scores + (offsets[None, :] if axis else offsets[:, None])
+
+
+def sinkhorn_levels(
+    levels: Sequence[Float[Tensor, "texts videos"]],
+    banks: Sequence[Float[Tensor, "bank_texts bank_videos"]],
+    *,
+    direction: Direction = "text_to_video",
+    iterations: int = 4,
+) -> Float[Tensor, "texts videos"]:
+    """Mean of the levels' logits, each normalised by its own bank, as UCoFiA's evaluation does."""
+    if len(levels) != len(banks):
+        raise UsageError(f"{len(levels)} levels of scores and {len(banks)} banks; give one of each")
+    normalised = [
+        sinkhorn_norm(scores, bank, direction=direction, temperature=1.0, iterations=iterations)
+        for scores, bank in zip(levels, banks, strict=True)
+    ]
+    return torch.stack(normalised).mean(dim=0)
 
 
 def querybank_norm(

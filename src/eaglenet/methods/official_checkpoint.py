@@ -1,0 +1,282 @@
+"""Checkpoints of the compared methods' official repositories as models of ours.
+
+Names and shapes of the weights determine most settings; :data:`UNDETERMINED` lists the others,
+which have to be given. Padding is counted as the authors' code counts it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.encoders.clip import ClipEncoder
+from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.weight_names import depth_of, openai_config
+from eaglenet.methods.base import METHODS, EvaluationHabits, Method
+from eaglenet.methods.official_weights import load_official
+
+Weights = Mapping[str, Tensor]
+Settings = dict[str, Any]
+
+UNDETERMINED: dict[str, Settings] = {
+    "clip4clip": {"num_frames": 12},
+    "drl": {"num_frames": 12},
+    "glscl": {"num_frames": 12, "temperature": 3.0},
+    "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1},
+    "tmass": {"prior": "uniform", "noise_scale": 1.0, "num_candidates": 20, "num_heads": 1},
+    "ts2net": {"num_frames": 12, "num_tokens": 3},
+    "tvproxynet": {"text_sign": 1.0, "leader_sign": 1.0},
+    "xpool": {"num_frames": 12, "num_heads": 1},
+}
+"""Settings that change scores and leave no trace in a checkpoint, with the authors' value for
+MSR-VTT and ViT-B/32."""
+
+NO_TOWER: dict[str, str] = {
+    "bridgeformer": "its text tower is DistilBERT",
+    "ce": "its texts are features of a frozen GPT",
+    "frozen": "its text tower is DistilBERT",
+    "hgr": "its words are a table for a vocabulary of its dataset",
+    "mmt": "its text tower is BERT",
+    "t2vlad": "its text tower is BERT",
+}
+"""Methods whose checkpoints need a text tower that is not here, and which."""
+
+FP16_TOWERS = {"clip4clip", "drl", "glscl", "prost", "ts2net", "ucofia"}
+"""Methods whose official code keeps CLIP in half precision."""
+
+
+@dataclass(frozen=True)
+class OfficialConversion:
+    """A converted model, and what of the checkpoint has no effect on it: name -> reason."""
+
+    method: Method
+    unused: dict[str, str]
+
+
+def convert_official(
+    name: str,
+    weights: Weights,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    frames: Mapping[str, Any] | None = None,
+    max_words: int | None = None,
+) -> OfficialConversion:
+    """A method of ours with the weights of an official checkpoint, in eval mode.
+
+    Args:
+        settings: of the method's configuration; all of ``UNDETERMINED[name]`` are needed.
+        frames: changes to the frame specification, as the authors read videos.
+        max_words: tokens of a text in evaluation.
+    """
+    if name in NO_TOWER:
+        raise UsageError(
+            f"checkpoints of {name} cannot be converted: {NO_TOWER[name]}, which is not here; its "
+            "video weights can be read with eaglenet.methods.official_weights.load_official"
+        )
+    if name not in INFERENCE:
+        raise UsageError(
+            f"no official checkpoints of {name!r} are known; choose one of "
+            f"{', '.join(sorted(INFERENCE))}"
+        )
+    settings = dict(settings or {})
+    missing = {k: v for k, v in UNDETERMINED.get(name, {}).items() if k not in settings}
+    if missing:
+        options = " ".join(f"--set {key}={value}" for key, value in missing.items())
+        raise UsageError(
+            f"the checkpoint does not determine {', '.join(missing)}; give them "
+            f"(the authors' values for MSR-VTT: {options})"
+        )
+    weights = _plain_names(weights)
+    config_class = METHODS[name].config_class
+    inferred = {"padding": "official", **INFERENCE[name](weights), **settings}
+    known = {item.name for item in dataclasses.fields(config_class)}
+    config = config_class(**{key: value for key, value in inferred.items() if key in known})
+    method = METHODS[name].build(config, _encoder(weights))
+    unused = load_official(method, {key: value.float() for key, value in weights.items()})
+    method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
+    precision = "fp16" if name in FP16_TOWERS else "fp32"
+    method.habits = EvaluationHabits(max_words, precision)
+    return OfficialConversion(method.eval(), unused)
+
+
+def _plain_names(weights: Weights) -> dict[str, Tensor]:
+    """Names without the wrapper of shifted attention, which some checkpoints have."""
+    return {name.replace(".attn.net.", ".attn."): value for name, value in weights.items()}
+
+
+def _encoder(weights: Weights) -> ClipEncoder:
+    """Towers of the checkpoint's sizes; their weights come with the method's."""
+    start = "clip."
+    if "clip.visual.class_embedding" in weights:
+        clip = {n.removeprefix(start): v for n, v in weights.items() if n.startswith(start)}
+        if "visual.conv2.weight" in clip:  # over three frames: [width, 3, time, side, side]
+            clip["visual.conv1.weight"] = clip["visual.conv2.weight"][:, :, 1]
+        return ClipEncoder(openai_config(clip))
+    end = "vision_model.embeddings.class_embedding"
+    for name in weights:
+        if name.endswith(end):
+            return ClipEncoder(_hub_config(weights, name.removesuffix(end)))
+    raise CheckpointError("the checkpoint holds no CLIP towers; give one of the whole model")
+
+
+def _hub_config(weights: Weights, prefix: str) -> ClipConfig:
+    """Sizes of a CLIP of transformers: heads are 64 wide, always."""
+
+    def shape(name: str) -> torch.Size:
+        if prefix + name not in weights:
+            raise CheckpointError(f"the checkpoint has no weight {prefix + name!r}")
+        return weights[prefix + name].shape
+
+    vision, text = "vision_model.embeddings", "text_model.embeddings"
+    width, _, _, side = shape(f"{vision}.patch_embedding.weight")
+    grid = round((shape(f"{vision}.position_embedding.weight")[0] - 1) ** 0.5)
+    vocabulary_size, text_width = shape(f"{text}.token_embedding.weight")
+    hidden = "encoder.layers.0.mlp.fc1.weight"
+    return ClipConfig(
+        dim=shape("text_projection.weight")[0],
+        vision=VisionConfig(
+            image_size=grid * side,
+            patch_size=side,
+            width=width,
+            layers=depth_of(weights, f"{prefix}vision_model.encoder.layers."),
+            heads=max(width // 64, 1),
+            mlp_width=shape(f"vision_model.{hidden}")[0],
+        ),
+        text=TextConfig(
+            vocabulary_size=vocabulary_size,
+            context_length=shape(f"{text}.position_embedding.weight")[0],
+            width=text_width,
+            layers=depth_of(weights, f"{prefix}text_model.encoder.layers."),
+            heads=max(text_width // 64, 1),
+            mlp_width=shape(f"text_model.{hidden}")[0],
+        ),
+    )
+
+
+def _size(weights: Weights, name: str, axis: int = 0) -> int:
+    if name not in weights:
+        raise CheckpointError(f"the checkpoint has no weight {name!r}; is it of another method?")
+    return weights[name].shape[axis]
+
+
+def _temporal(weights: Weights) -> Settings:
+    width = _size(weights, "frame_position_embeddings.weight", 1)
+    return {
+        "num_layers": depth_of(weights, "transformerClip.resblocks."),
+        "num_heads": max(width // 64, 1),
+        "num_positions": _size(weights, "frame_position_embeddings.weight"),
+    }
+
+
+def _clip4clip(weights: Weights) -> Settings:
+    stem = "3d" if "clip.visual.conv2.weight" in weights else "2d"
+    if "similarity_dense.weight" in weights:
+        positions = "cross.embeddings.position_embeddings.weight"
+        return {
+            "head": "tight",
+            "stem": stem,
+            "score_bias": True,
+            "num_layers": depth_of(weights, "cross.transformer.resblocks."),
+            "num_heads": max(_size(weights, positions, 1) // 64, 1),
+            "num_positions": _size(weights, positions),
+        }
+    if depth_of(weights, "transformerClip.resblocks."):
+        return {"head": "transformer", "stem": stem, **_temporal(weights)}
+    return {"head": "lstm" if "lstm_visual.weight_ih_l0" in weights else "mean", "stem": stem}
+
+
+def _tmass(weights: Weights) -> Settings:
+    return {"num_frames": _size(weights, "stochastic.std_branch.linear_proj.weight", 1)}
+
+
+def _ucofia(weights: Weights) -> Settings:
+    num_frames = _size(weights, "frame_logit_weight")
+    return {
+        **_temporal(weights),
+        "num_frames": num_frames,
+        "num_words": _size(weights, "word_mat_weight"),
+        "num_tokens": _size(weights, "pixel_mat_weight") // num_frames - 1,
+    }
+
+
+def _prost(weights: Weights) -> Settings:
+    return {
+        "num_frames": _size(weights, "frame_decoder.V"),
+        "num_phrases": _size(weights, "word_prototype_weight.2.weight"),
+        "num_objects": 1 + _size(weights, "patch_prototype_weight.2.weight"),
+        "num_events": _size(weights, "event_decoder.V"),
+        "num_layers": depth_of(weights, "event_decoder.event_decoder.layers."),
+    }
+
+
+def _glscl(weights: Weights) -> Settings:
+    decoder = "transformer_decoder_noun.layers."
+    return {
+        **_temporal(weights),
+        "num_concepts": _size(weights, "spatial_queries"),
+        "num_decoder_layers": depth_of(weights, decoder),
+        "num_decoder_heads": 8,  # fixed in the official code
+        "feed_forward": _size(weights, f"{decoder}0.linear1.weight"),
+    }
+
+
+def _tempme(weights: Weights) -> Settings:
+    blocks, table = "clip.visual.transformer.resblocks.", ".TVPt_Video_Positional_embedding"
+    merge_blocks = sorted(
+        int(name.removeprefix(blocks).split(".")[0])
+        for name in weights
+        if name.startswith(blocks) and name.endswith(table)
+    )
+    if not merge_blocks:
+        raise CheckpointError("the checkpoint has no positions of clips; is it of TempMe?")
+    counts = [_size(weights, f"{blocks}{block}{table}", 1) for block in merge_blocks] + [1]
+    return {
+        "num_frames": counts[0],
+        "rank": _size(weights, f"{blocks}0.attn.TVPt_LoRA_a"),
+        "merge_blocks": tuple(merge_blocks),
+        "groups": tuple(before // after for before, after in itertools.pairwise(counts)),
+    }
+
+
+def _proxies(weights: Weights) -> Settings:
+    end = "vision_model.embeddings.added_cls"
+    name = next((name for name in weights if name.endswith(end)), None)
+    if name is None:
+        raise CheckpointError("the checkpoint has no added proxies; is it of CLIP-ViP?")
+    rows = _size(weights, name.replace("added_cls", "temporal_embedding"), 1)
+    return {"num_frames": rows, "num_positions": rows, "num_proxies": 1 + _size(weights, name)}
+
+
+def _tvproxynet(weights: Weights) -> Settings:
+    settings = {
+        **_proxies(weights),
+        "num_layers": depth_of(weights, "proxy_decoder.event_decoder.layers."),
+        "hidden_dim": _size(weights, "proxy_decoder.event_decoder.layers.0.linear1.weight"),
+        "dash": "linear" if "dash_weights.weight" in weights else "theta",
+    }
+    if settings["dash"] == "linear":
+        settings["num_read"] = _size(weights, "dash_weights.weight", 1)
+    return settings
+
+
+INFERENCE: dict[str, Callable[[Weights], Settings]] = {
+    "clip4clip": _clip4clip,
+    "clipvip": _proxies,
+    "drl": _temporal,
+    "glscl": _glscl,
+    "prost": _prost,
+    "tempme": _tempme,
+    "tmass": _tmass,
+    "ts2net": _temporal,
+    "tvproxynet": _tvproxynet,
+    "ucofia": _ucofia,
+    "xpool": lambda weights: {},
+}
+"""Method -> settings that names and shapes of its checkpoint determine."""

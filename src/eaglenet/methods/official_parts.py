@@ -1,0 +1,328 @@
+"""Parts that several official repositories share, by their names: towers, heads, normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglenet.core.errors import CheckpointError
+
+Weights = Mapping[str, Tensor]
+State = dict[str, Tensor]
+
+KINDS = ("weight", "bias")
+MMT_TYPES = {
+    "s3d": 1,
+    "vggish": 2,
+    "face": 3,
+    "rgb": 5,
+    "speech": 6,
+    "ocr": 7,
+    "scene": 9,
+}
+"""Row of MMT's table of token types for each expert; row 0 is the first token of the sequence."""
+
+POOLING_NAMES = {
+    "query": "cross_attn.q_proj",
+    "key": "cross_attn.k_proj",
+    "value": "cross_attn.v_proj",
+    "output": "cross_attn.out_proj",
+    "feed_forward": "linear_proj",
+    "input_norm": "layer_norm1",
+    "attention_norm": "layer_norm2",
+    "output_norm": "layer_norm3",
+}
+OPENAI_BLOCK_NAMES = {
+    "ln_1": "ln_1",
+    "attention.qkv": "attn.in_proj_",
+    "attention.out": "attn.out_proj",
+    "ln_2": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+TEMPORAL_BLOCK_NAMES = {
+    "ln_1": "ln_1",
+    "in_projection": "attn.in_proj_",
+    "out_projection": "attn.out_proj",
+    "ln_2": "ln_2",
+    "expand": "mlp.c_fc",
+    "contract": "mlp.c_proj",
+}
+TIMM_BLOCK_NAMES = {
+    "ln_1": "norm1",
+    "attention.qkv": "attn.qkv",
+    "attention.out": "attn.proj",
+    "ln_2": "norm2",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
+}
+HUB_BLOCK_NAMES = {
+    "ln_1": "layer_norm1",
+    "attention.out": "self_attn.out_proj",
+    "ln_2": "layer_norm2",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
+}
+
+
+class WeightReader:
+    """Official weights by name; remembers which were read."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.seen: set[str] = set()
+
+    def __call__(self, name: str) -> Tensor:
+        if name not in self.weights:
+            raise CheckpointError(
+                f"the checkpoint has no weight {name!r}; is it a checkpoint of the official code, "
+                "with the same settings?"
+            )
+        self.seen.add(name)
+        return self.weights[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.weights
+
+    def module(self, ours: str, theirs: str, kinds: tuple[str, ...] = KINDS) -> State:
+        """Weight and bias of a module; a name that ends in ``_`` continues with the kind."""
+        joint = "" if theirs.endswith("_") else "."
+        return {f"{ours}.{kind}": self(f"{theirs}{joint}{kind}") for kind in kinds}
+
+    def modules(self, ours: str, theirs: str, names: Mapping[str, str]) -> State:
+        """Several modules below a name of ours and one of theirs."""
+        state: State = {}
+        for own, other in names.items():
+            state |= self.module(f"{ours}.{own}", f"{theirs}.{other}")
+        return state
+
+    def norm(self, ours: str, theirs: str, bias: Tensor | None = None) -> State:
+        """A batch normalisation; ``bias`` of the layer before it goes into the running mean."""
+        mean = self(f"{theirs}.running_mean")
+        return {
+            **self.module(ours, theirs),
+            f"{ours}.running_mean": mean if bias is None else mean - bias,
+            f"{ours}.running_var": self(f"{theirs}.running_var"),
+        }
+
+
+# Parts that several methods share.
+
+
+def logit_scale(read: WeightReader, name: str = "clip.logit_scale") -> State:
+    return {"loss.logit_scale": read(name).reshape(())}
+
+
+def temporal_stack(read: WeightReader, ours: str, stack: Any, theirs: str, positions: str) -> State:
+    """CLIP4Clip's blocks over frames, with their positions."""
+    state = {f"{ours}.positions": read(positions)}
+    for index in range(len(stack.blocks)):
+        state |= read.modules(
+            f"{ours}.blocks.{index}", f"{theirs}.resblocks.{index}", TEMPORAL_BLOCK_NAMES
+        )
+    return state
+
+
+def frame_sequence(read: WeightReader, method: Any, ours: str = "temporal") -> State:
+    stack = method.get_submodule(f"{ours}.stack")
+    table = "frame_position_embeddings.weight"
+    return temporal_stack(read, f"{ours}.stack", stack, "transformerClip", table)
+
+
+def frame_pooling(read: WeightReader, prefix: str = "") -> State:
+    state: State = {}
+    for ours, theirs in POOLING_NAMES.items():
+        kinds = ("weight",) if ours == "key" else KINDS
+        state |= read.module(f"pooling.{ours}", f"{prefix}{theirs}", kinds)
+    return state
+
+
+def token_selection(read: WeightReader) -> State:
+    theirs = "visual_token_selector.score_predictor"
+    return {
+        **read.module("selection.norm", f"{theirs}.in_conv.0"),
+        **read.module("selection.local.0", f"{theirs}.in_conv.1", ("weight",)),
+        **read.module("selection.scorer.0", f"{theirs}.out_conv.0", ("weight",)),
+        **read.module("selection.scorer.2", f"{theirs}.out_conv.2", ("weight",)),
+    }
+
+
+def cross_attention(read: WeightReader, ours: str, theirs: str, *, scored: bool = True) -> State:
+    """torch's fused attention as query, key and value; without scores only value and output."""
+    query, key, value = read(f"{theirs}.in_proj_weight").chunk(3)
+    query_bias, _, value_bias = read(f"{theirs}.in_proj_bias").chunk(3)
+    state = {
+        f"{ours}.value.weight": value,
+        f"{ours}.value.bias": value_bias,
+        **read.module(f"{ours}.output", f"{theirs}.out_proj"),
+    }
+    if scored:
+        state |= {
+            f"{ours}.query.weight": query,
+            f"{ours}.query.bias": query_bias,
+            f"{ours}.key.weight": key,
+        }
+    return state
+
+
+def prototype_decoder(read: WeightReader, ours: str, decoder: Any, theirs: str) -> State:
+    """ProST's decoder of prototypes."""
+    state = {f"{ours}.queries": read(f"{theirs}.V")}
+    for index, layer in enumerate(decoder.layers):
+        own, other = f"{ours}.layers.{index}", f"{theirs}.event_decoder.layers.{index}"
+        norms = ["query_norm", "memory_norm", "attention_norm", "output_norm"]
+        if layer.around is not None:
+            norms.insert(2, "around_norm")
+            state |= cross_attention(read, f"{own}.around", f"{other}.self_attn")
+        state |= cross_attention(read, f"{own}.across", f"{other}.multihead_attn")
+        for number, norm in enumerate(norms, start=1):
+            state |= read.module(f"{own}.{norm}", f"{other}.norm{number}")
+        state |= read.module(f"{own}.network.0", f"{other}.linear1")
+        state |= read.module(f"{own}.network.3", f"{other}.linear2")
+    return {**state, **read.module(f"{ours}.norm", f"{theirs}.event_decoder.norm")}
+
+
+def gated_embedding(read: WeightReader, ours: str, theirs: str) -> State:
+    """A gated embedding unit; the bias before its batch normalisation goes into the mean."""
+    return {
+        **read.module(f"{ours}.embed", f"{theirs}.fc"),
+        f"{ours}.gate.weight": read(f"{theirs}.cg.fc.weight"),
+        **read.norm(f"{ours}.norm", f"{theirs}.cg.batch_norm", read(f"{theirs}.cg.fc.bias")),
+    }
+
+
+def columns_by_centre(weight: Tensor, num_centres: int) -> Tensor:
+    """Columns of a map of VLAD vectors: theirs by dimension then centre, ours by centre first."""
+    by_centre: Tensor = weight.unflatten(1, (-1, num_centres)).transpose(1, 2)
+    return by_centre.flatten(1)
+
+
+def vlad_centres(read: WeightReader, ours: str, theirs: str, norms: tuple[str, ...]) -> State:
+    state = {
+        f"{ours}.assign": read(f"{theirs}.clusters"),
+        f"{ours}.centres": read(f"{theirs}.clusters2")[0].T,
+    }
+    for index, norm in enumerate(norms):
+        state |= read.norm(f"{ours}.norms.{index}", f"{theirs}.{norm}")
+    return state
+
+
+# Towers.
+
+
+def openai_vision(read: WeightReader, method: Any) -> State:
+    """CLIP's image tower in OpenAI's layout, where the checkpoint holds one."""
+    visual, ours = "clip.visual", "encoder.vision"
+    if f"{visual}.class_embedding" not in read:
+        return {}
+    state = {
+        f"{ours}.class_embedding": read(f"{visual}.class_embedding"),
+        f"{ours}.positional_embedding": read(f"{visual}.positional_embedding"),
+        **read.module(f"{ours}.ln_pre", f"{visual}.ln_pre"),
+        **openai_patches(read, ours, visual),
+    }
+    if f"{visual}.proj" not in read:  # the stem alone
+        return state
+    state[f"{ours}.projection.weight"] = read(f"{visual}.proj").T
+    state |= read.module(f"{ours}.ln_post", f"{visual}.ln_post")
+    return state | openai_blocks(read, ours, f"{visual}.transformer", method.encoder.vision)
+
+
+def openai_patches(read: WeightReader, ours: str, visual: str) -> State:
+    """The map of a patch, or CLIP4Clip's over three frames, whose middle it is."""
+    if f"{visual}.conv2.weight" not in read:
+        return patch_map(read, ours, f"{visual}.conv1.weight")
+    before, middle, after = read(f"{visual}.conv2.weight").unbind(2)
+    return {
+        f"{ours}.patch_embedding.projection.weight": middle.flatten(1),
+        f"{ours}.temporal_stem.before.weight": before.flatten(1),
+        f"{ours}.temporal_stem.after.weight": after.flatten(1),
+    }
+
+
+def openai_text(read: WeightReader, method: Any) -> State:
+    """CLIP's text tower in OpenAI's layout, where the checkpoint holds one."""
+    ours = "encoder.text"
+    if "clip.token_embedding.weight" not in read:
+        return {}
+    state = {
+        f"{ours}.token_embedding.weight": read("clip.token_embedding.weight"),
+        f"{ours}.positional_embedding": read("clip.positional_embedding"),
+        f"{ours}.projection.weight": read("clip.text_projection").T,
+        **read.module(f"{ours}.ln_final", "clip.ln_final"),
+    }
+    return state | openai_blocks(read, ours, "clip.transformer", method.encoder.text)
+
+
+def openai_blocks(read: WeightReader, ours: str, theirs: str, tower: Any) -> State:
+    state: State = {}
+    for index in range(len(tower.blocks)):
+        own, other = f"{ours}.blocks.{index}", f"{theirs}.resblocks.{index}"
+        state |= read.modules(own, other, OPENAI_BLOCK_NAMES)
+        if f"{other}.attn.TVPt_LoRA_a" in read:
+            state[f"{own}.attention.qkv.down"] = read(f"{other}.attn.TVPt_LoRA_a")
+            state[f"{own}.attention.qkv.up"] = read(f"{other}.attn.TVPt_LoRA_b")
+    return state
+
+
+def patch_map(read: WeightReader, ours: str, name: str) -> State:
+    return {f"{ours}.patch_embedding.projection.weight": read(name).flatten(1)}
+
+
+def openai_clip(read: WeightReader, method: Any) -> State:
+    """Both towers; a scale of their own is read by the loss."""
+    return {**openai_vision(read, method), **openai_text(read, method)}
+
+
+def hub_tower(
+    read: WeightReader, ours: str, theirs: str, tower: Any, names: Mapping[str, str]
+) -> State:
+    """A tower in the layout of transformers; query, key and value are stored apart."""
+    state = read.modules(ours, theirs, names)
+    for index in range(len(tower.blocks)):
+        own, other = f"{ours}.blocks.{index}", f"{theirs}.encoder.layers.{index}"
+        state |= read.modules(own, other, HUB_BLOCK_NAMES)
+        for kind in KINDS:
+            parts = [read(f"{other}.self_attn.{part}_proj.{kind}") for part in "qkv"]
+            state[f"{own}.attention.qkv.{kind}"] = torch.cat(parts)
+    return state
+
+
+def hub_vision(read: WeightReader, method: Any, prefix: str = "") -> State:
+    """CLIP's image tower in the layout of transformers, where the checkpoint holds one."""
+    theirs, ours = f"{prefix}vision_model", "encoder.vision"
+    if f"{theirs}.embeddings.class_embedding" not in read:
+        return {}
+    return {
+        f"{ours}.class_embedding": read(f"{theirs}.embeddings.class_embedding"),
+        f"{ours}.positional_embedding": read(f"{theirs}.embeddings.position_embedding.weight"),
+        f"{ours}.projection.weight": read(f"{prefix}visual_projection.weight"),
+        **patch_map(read, ours, f"{theirs}.embeddings.patch_embedding.weight"),
+        **hub_tower(
+            read,
+            ours,
+            theirs,
+            method.encoder.vision,
+            {"ln_pre": "pre_layrnorm", "ln_post": "post_layernorm"},
+        ),
+    }
+
+
+def hub_text(read: WeightReader, method: Any, prefix: str = "") -> State:
+    """CLIP's text tower in the layout of transformers, where the checkpoint holds one."""
+    theirs, ours = f"{prefix}text_model", "encoder.text"
+    if f"{theirs}.embeddings.token_embedding.weight" not in read:
+        return {}
+    return {
+        f"{ours}.token_embedding.weight": read(f"{theirs}.embeddings.token_embedding.weight"),
+        f"{ours}.positional_embedding": read(f"{theirs}.embeddings.position_embedding.weight"),
+        f"{ours}.projection.weight": read(f"{prefix}text_projection.weight"),
+        **hub_tower(read, ours, theirs, method.encoder.text, {"ln_final": "final_layer_norm"}),
+    }
+
+
+def hub_clip(read: WeightReader, method: Any, prefix: str = "") -> State:
+    return {**hub_vision(read, method, prefix), **hub_text(read, method, prefix)}

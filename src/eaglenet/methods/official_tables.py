@@ -1,0 +1,377 @@
+"""Names of the official repositories' weights, one table per method.
+
+A table is a function that reads official weights and returns them under our names
+(:func:`eaglenet.methods.official_weights.translate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from eaglenet.methods.official_parts import (
+    KINDS,
+    MMT_TYPES,
+    TIMM_BLOCK_NAMES,
+    State,
+    WeightReader,
+    columns_by_centre,
+    cross_attention,
+    frame_pooling,
+    frame_sequence,
+    gated_embedding,
+    hub_clip,
+    logit_scale,
+    openai_clip,
+    patch_map,
+    prototype_decoder,
+    temporal_stack,
+    token_selection,
+    vlad_centres,
+)
+
+
+def _clip4clip(read: WeightReader, method: Any) -> State:
+    head = method.config.head
+    state = openai_clip(read, method)
+    if head == "tight":
+        read("clip.logit_scale")  # the score is a logit already
+        state |= temporal_stack(
+            read,
+            "head.stack",
+            method.head.stack,
+            "cross.transformer",
+            "cross.embeddings.position_embeddings.weight",
+        )
+        state |= read.module("head.norm", "cross.pooler.ln_pool")
+        state |= read.module("head.hidden", "cross.pooler.dense")
+        state["head.output.weight"] = read("similarity_dense.weight")
+        bias = read("similarity_dense.bias").reshape(())
+        return state | ({"head.score_bias": bias} if method.config.score_bias else {})
+    state |= logit_scale(read)
+    if head == "lstm":
+        for kind in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+            state[f"head.lstm.{kind}"] = read(f"lstm_visual.{kind}")
+    elif head == "transformer":
+        state |= frame_sequence(read, method, "head")
+    return state
+
+
+def _xpool(read: WeightReader, method: Any) -> State:
+    prefix = "pool_frames." if "pool_frames.linear_proj.weight" in read else ""
+    return {**hub_clip(read, method, "clip."), **frame_pooling(read, prefix), **logit_scale(read)}
+
+
+def _tmass(read: WeightReader, method: Any) -> State:
+    return {
+        **hub_clip(read, method, "clip."),
+        **frame_pooling(read, "pool_frames."),
+        **read.module("stochastic.log_radius", "stochastic.std_branch.linear_proj"),
+        **logit_scale(read),
+    }
+
+
+def _ts2net(read: WeightReader, method: Any) -> State:
+    return {
+        **openai_clip(read, method),
+        **token_selection(read),
+        **frame_sequence(read, method),
+        **logit_scale(read),
+    }
+
+
+def _ucofia(read: WeightReader, method: Any) -> State:
+    return {
+        **_ts2net(read, method),
+        # Theirs multiply from the right: x W.
+        "sentence_map.weight": read("global_mat_weight").T,
+        "video_map.weight": read("global_mat_weight_1").T,
+        "word_map.weight": read("local_mat_weight").T,
+        "patch_map.weight": read("local_mat_weight1").T,
+        "over_frames.mixing": read("frame_logit_weight"),
+        "over_words.mixing": read("word_mat_weight"),
+        "over_patches.mixing": read("pixel_mat_weight"),
+        "last_words.mixing": read("word_mat_weight2"),
+        "last_patches.mixing": read("pixel_mat_weight2"),
+    }
+
+
+def _prost(read: WeightReader, method: Any) -> State:
+    state = {**openai_clip(read, method), **logit_scale(read)}
+    for ours, theirs in (("phrases", "word"), ("objects", "patch")):
+        for index in (0, 2):
+            theirs_name = f"{theirs}_prototype_weight.{index}"
+            state |= read.module(f"{ours}.network.{index}", theirs_name)
+    for name in ("frame_decoder", "event_decoder"):
+        state |= prototype_decoder(read, name, method.get_submodule(name), name)
+    return state
+
+
+def _drl(read: WeightReader, method: Any) -> State:
+    state = {**openai_clip(read, method), **frame_sequence(read, method), **logit_scale(read)}
+    for ours, theirs in (("word_weights", "text"), ("frame_weights", "video")):
+        state |= read.module(f"{ours}.network.0", f"{theirs}_weight_fc.0")
+        state |= read.module(f"{ours}.network.2", f"{theirs}_weight_fc.2", ("weight",))
+    return state
+
+
+def _glscl(read: WeightReader, method: Any) -> State:
+    state = {**openai_clip(read, method), **frame_sequence(read, method), **logit_scale(read)}
+    state["queries"] = read("spatial_queries")
+    for index in range(len(method.decoder.layers)):
+        own, other = f"decoder.layers.{index}", f"transformer_decoder_noun.layers.{index}"
+        for attention in ("self_attn", "multihead_attn"):
+            for kind in KINDS:
+                name = f"{attention}.in_proj_{kind}"
+                state[f"{own}.{name}"] = read(f"{other}.{name}")
+            state |= read.module(f"{own}.{attention}.out_proj", f"{other}.{attention}.out_proj")
+        for part in ("linear1", "linear2", "norm1", "norm2", "norm3"):
+            state |= read.module(f"{own}.{part}", f"{other}.{part}")
+    return state
+
+
+def _tempme(read: WeightReader, method: Any) -> State:
+    state = {**openai_clip(read, method), **logit_scale(read)}
+    for number, block in enumerate(method.merging.groups):
+        if number < len(method.merging.positions):
+            name = f"clip.visual.transformer.resblocks.{block}.TVPt_Video_Positional_embedding"
+            state[f"merging.positions.{number}"] = read(name)[0, :, 0]
+    return state
+
+
+def _proxies(read: WeightReader, prefix: str) -> State:
+    theirs = f"{prefix}vision_model.embeddings"
+    if f"{theirs}.added_cls" not in read:
+        return {}
+    return {
+        "proxies.added": read(f"{theirs}.added_cls"),
+        "proxies.frame_positions": read(f"{theirs}.temporal_embedding")[0],
+    }
+
+
+def _prefix_of(read: WeightReader, end: str) -> str:
+    """What stands before a name in this checkpoint: checkpoints of one code differ in it."""
+    for name in read.weights:
+        if name.endswith(end):
+            return name.removesuffix(end)
+    return ""
+
+
+def _clipvip(read: WeightReader, method: Any) -> State:
+    prefix = _prefix_of(read, "vision_model.embeddings.class_embedding")
+    return {
+        **hub_clip(read, method, prefix),
+        **_proxies(read, prefix),
+        **logit_scale(read, f"{prefix}logit_scale"),
+    }
+
+
+def _tvproxynet(read: WeightReader, method: Any) -> State:
+    prefix = _prefix_of(read, "vision_model.embeddings.class_embedding")
+    scale = _prefix_of(read, "logit_scale")
+    state = {
+        **hub_clip(read, method, prefix),
+        **_proxies(read, prefix),
+        **logit_scale(read, f"{scale}logit_scale"),
+    }
+    projection = _prefix_of(read, "proxy_projection.weight")
+    if f"{projection}proxy_projection.weight" in read:
+        state["proxy_projection.weight"] = read(f"{projection}proxy_projection.weight")
+    if method.config.dash == "theta":
+        state["theta"] = read("dash_factor").reshape(())
+    else:
+        state |= read.module("dash", "dash_weights")
+    for index, layer in enumerate(method.leader.layers):
+        own = f"leader.layers.{index}"
+        other = f"proxy_decoder.event_decoder.layers.{index}"
+        state |= cross_attention(read, own, f"{other}.multihead_attn", scored=layer.num_tokens > 1)
+        for number, norm in enumerate(
+            ("query_norm", "memory_norm", "attention_norm", "output_norm"), start=1
+        ):
+            state |= read.module(f"{own}.{norm}", f"{other}.norm{number}")
+        state |= read.module(f"{own}.network.0", f"{other}.linear1")
+        state |= read.module(f"{own}.network.3", f"{other}.linear2")
+    return {**state, **read.module("leader.norm", "proxy_decoder.event_decoder.norm")}
+
+
+def _text_experts(read: WeightReader, method: Any, num_centres: int) -> State:
+    """Text heads and weights of the experts over a VLAD vector (CE and T2VLAD)."""
+    state: State = {}
+    for index in range(len(method.widths)):
+        state |= gated_embedding(read, f"text_heads.{index}", f"ce.text_GU.{index}")
+        name = f"text_heads.{index}.embed.weight"
+        state[name] = columns_by_centre(state[name], num_centres)
+    if method.weigh is not None:
+        state["weigh.weight"] = columns_by_centre(read("ce.moe_fc.weight"), num_centres)
+        state["weigh.bias"] = read("ce.moe_fc.bias")
+    return state
+
+
+def _ce(read: WeightReader, method: Any) -> State:
+    state = {
+        **vlad_centres(read, "text_vlad", "text_pooling", ("batch_norm",)),
+        **_text_experts(read, method, method.config.text_centres),
+    }
+    for index, name in enumerate(method.widths):
+        state |= read.module(f"maps.{name}", f"ce.video_dim_reduce.{index}.fc")
+        if name in method.vlads:
+            state |= vlad_centres(read, f"vlads.{name}", f"pooling.{name}", ("batch_norm",))
+            centres = method.config.centres[name]
+            state[f"maps.{name}.weight"] = columns_by_centre(state[f"maps.{name}.weight"], centres)
+    shared = "ce.g_reason_shared"
+    state |= {
+        "gate.pair.first.weight": read("ce.g_reason_1.weight"),
+        **read.norm("gate.pair.first_norm", f"{shared}.0", read("ce.g_reason_1.bias")),
+        "gate.pair.second.weight": read(f"{shared}.2.weight"),
+        **read.norm("gate.pair.second_norm", f"{shared}.3", read(f"{shared}.2.bias")),
+        "gate.pair.last.weight": read(f"{shared}.5.weight"),
+    }
+    last_bias = read(f"{shared}.5.bias")
+    has_bias = method.gate.pair.last.bias is not None
+    if has_bias:
+        state["gate.pair.last.bias"] = last_bias
+    for index in range(len(method.widths)):
+        theirs = f"ce.video_GU.{index}.cg"
+        state[f"gate.maps.{index}.weight"] = read(f"{theirs}.fc.weight")
+        state |= read.norm(
+            f"gate.pair_norms.{index}", f"{theirs}.batch_norm", None if has_bias else last_bias
+        )
+        own_bias = read(f"{theirs}.fc.bias")
+        state |= read.norm(f"gate.own_norms.{index}", f"{theirs}.batch_norm2", own_bias)
+    return state
+
+
+def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) -> State:
+    """``types``: row of the table of token types for each expert."""
+    bert = "vid_bert"
+    rows = [0] + [types[name] for name in method.widths]
+    state = {
+        "tokens.positions": read(f"{bert}.embeddings.position_embeddings.weight"),
+        "tokens.types": read(f"{bert}.embeddings.token_type_embeddings.weight")[rows],
+        **read.module("tokens.norm", f"{bert}.embeddings.layer_norm"),
+    }
+    for index in range(len(method.stack.blocks)):
+        own, other = f"stack.blocks.{index}", f"{bert}.encoder.layer.{index}"
+        for kind in KINDS:
+            parts = [f"{other}.attention.self.{part}.{kind}" for part in ("query", "key", "value")]
+            state[f"{own}.in_projection.{kind}"] = torch.cat([read(part) for part in parts])
+        state |= read.modules(
+            own,
+            other,
+            {
+                "out_projection": "attention.output.dense",
+                "attention_norm": "attention.output.layer_norm",
+                "up": "intermediate.dense",
+                "down": "output.dense",
+                "output_norm": "output.layer_norm",
+            },
+        )
+    for index, name in enumerate(method.widths):
+        state |= read.module(f"tokens.maps.{name}", f"video_dim_reduce.{name}.fc")
+        state |= gated_embedding(read, f"text_heads.{index}", f"text_GU.{name}")
+    if method.weigh is not None:
+        for kind in KINDS:
+            parts = [f"moe_fc_txt.{name}.{kind}" for name in method.widths]
+            state[f"weigh.{kind}"] = torch.cat([read(part) for part in parts])
+    return state
+
+
+def _t2vlad(read: WeightReader, method: Any) -> State:
+    transformer = "ce.transformers"
+    layer = f"{transformer}.layers.0"
+    state = {
+        **vlad_centres(read, "vlad", "text_pooling", ("batch_norm2", "batch_norm1")),
+        **_text_experts(read, method, method.config.num_centres),
+        "mixer.in_projection.weight": read(f"{layer}.self_attn.in_proj_weight"),
+        "mixer.in_projection.bias": read(f"{layer}.self_attn.in_proj_bias"),
+        **read.modules(
+            "mixer",
+            layer,
+            {
+                "out_projection": "self_attn.out_proj",
+                "ln_1": "norm1",
+                "ln_2": "norm2",
+                "up": "linear1",
+                "down": "linear2",
+            },
+        ),
+        **read.module("mixer.ln_last", f"{transformer}.norm"),
+    }
+    for index, name in enumerate(method.widths):
+        state |= read.module(f"token_maps.{name}", f"ce.video_dim_reduce.{index}.fc")
+        state |= gated_embedding(read, f"video_heads.{name}", f"ce.video_GU.{index}")
+    return state
+
+
+def _hgr(read: WeightReader, method: Any) -> State:
+    text, video = "text_encoder", "video_encoder"
+    state: State = {
+        "graph.pooling.query.weight": read(f"{text}.ft_attn.weight"),
+        "graph.roles": read(f"{text}.role_embedding.weight"),
+        "pooling.query.weight": read(f"{video}.ft_attn.weight"),
+    }
+    for kind in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        state[f"words.forward_network.{kind}"] = read(f"{text}.rnn.{kind}")
+        state[f"words.backward_network.{kind}"] = read(f"{text}.rnn.{kind}_reverse")
+    for index in range(len(method.graph.layers)):
+        own, other = f"graph.layers.{index}", f"{text}.gcn.layers.{index}"
+        state |= {
+            f"{own}.mix.weight": read(f"{other}.ctx_layer.weight"),
+            f"{own}.key.weight": read(f"{other}.edge_attn_key.weight"),
+            **read.module(f"{own}.query", f"{other}.edge_attn_query"),
+            **read.module(f"{own}.norm", f"{other}.layernorm"),
+        }
+    name = method.frames_expert
+    for number, level in enumerate(("video", "verb", "noun")):
+        state |= read.module(f"maps.{level}.{name}", f"{video}.level_embeds.{number}")
+    return state
+
+
+def _space_time(read: WeightReader, method: Any) -> State:
+    """The space-time tower of Frozen and BridgeFormer, in timm's layout; not their text tower."""
+    ours, prefix = "encoder.vision", _prefix_of(read, "cls_token")
+    state = {
+        f"{ours}.class_embedding": read(f"{prefix}cls_token").flatten(),
+        f"{ours}.positional_embedding": read(f"{prefix}pos_embed")[0],
+        **patch_map(read, ours, f"{prefix}patch_embed.proj.weight"),
+        f"{ours}.patch_embedding.projection.bias": read(f"{prefix}patch_embed.proj.bias"),
+    }
+    norm = "norm" if f"{prefix}norm.weight" in read else "norm1"
+    state |= read.module(f"{ours}.ln_post", f"{prefix}{norm}")
+    state |= read.module(f"{ours}.projection", f"{_prefix_of(read, 'vid_proj.weight')}vid_proj")
+    space_time = method.space_time
+    if space_time.frame_positions is not None:
+        state["space_time.frame_positions"] = read(f"{prefix}temporal_embed")[0]
+    for index in range(len(method.encoder.vision.blocks)):
+        other = f"{prefix}blocks.{index}"
+        state |= read.modules(f"{ours}.blocks.{index}", other, TIMM_BLOCK_NAMES)
+        if space_time.time is not None:
+            own = f"space_time.time.{index}"
+            state |= read.module(f"{own}.norm", f"{other}.norm3")
+            state |= read.module(f"{own}.attention.qkv", f"{other}.timeattn.qkv")
+            state |= read.module(f"{own}.attention.out", f"{other}.timeattn.proj")
+    return state
+
+
+TABLES: dict[str, Callable[..., State]] = {
+    "bridgeformer": _space_time,
+    "ce": _ce,
+    "clip4clip": _clip4clip,
+    "clipvip": _clipvip,
+    "drl": _drl,
+    "frozen": _space_time,
+    "glscl": _glscl,
+    "hgr": _hgr,
+    "mmt": _mmt,
+    "prost": _prost,
+    "t2vlad": _t2vlad,
+    "tempme": _tempme,
+    "tmass": _tmass,
+    "ts2net": _ts2net,
+    "tvproxynet": _tvproxynet,
+    "ucofia": _ucofia,
+    "xpool": _xpool,
+}
+"""Method -> its table."""
