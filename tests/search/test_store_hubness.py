@@ -261,13 +261,13 @@ def test_verify_finds_offsets_of_another_bank(bag: BagMethod, tmp_path: Path) ->
     other = encode_hubness_bank(SENTENCES[:3], bag)
     store.with_bank(other)
     assert Engine.open(tmp_path, bag).info()["hubness"].startswith("bank-")
-    with pytest.raises(StoreError, match=r"levelled with bank-.* not with that of its manifest"):
+    with pytest.raises(StoreError, match=r"come from bank-.*, not from the hubness bank"):
         verify(tmp_path)
     current = tmp_path / "snapshot/current.json"
     values = json.loads(current.read_text())
     plain = {name: value for name, value in values.items() if name not in ("format", "check")}
     current.write_bytes(sealed({**plain, "bank": other.note.file}))
-    with pytest.raises(StoreError, match=r"levels in .* are not those of its bank"):
+    with pytest.raises(StoreError, match=r"hubness offsets in .* do not match its hubness bank"):
         verify(tmp_path)
     repair(tmp_path)
     assert verify(tmp_path).clips == 18

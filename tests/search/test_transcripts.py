@@ -229,7 +229,7 @@ def test_removes_transcripts_with_their_file(folder: Path, bag: BagMethod) -> No
     engine = Engine.open(folder / "store", bag)
     hits = engine.search("brave", modalities="speech")
     assert [Path(hit.path).name for hit in hits] == ["movie.mp4"]
-    assert len(said(hits)) == 1
+    assert len(texts_of(hits)) == 1
     (folder / "v" / "movie.mp4").unlink()
     index(folder, bag, drop_missing=True)
     assert engine.search("brave", modalities="speech") == []
