@@ -10,8 +10,7 @@ import torch
 from loops import run_apart
 
 from eaglenet.core.types import Hit, Moment
-from eaglenet.search.filters import Filters
-from eaglenet.search.options import SearchOptions
+from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.serve.batching import Batcher
 
@@ -49,7 +48,9 @@ async def started(batcher: Batcher, engine: SlowEngine, *queries: str) -> list[a
     first = asyncio.create_task(batcher.search(make_queries("first"), 2, SearchOptions()))
     while not engine.calls:
         await asyncio.sleep(0.001)
-    others = [asyncio.create_task(batcher.search(make_queries(q), 3, SearchOptions())) for q in queries]
+    others = [
+        asyncio.create_task(batcher.search(make_queries(q), 3, SearchOptions())) for q in queries
+    ]
     await asyncio.sleep(0.01)
     return [first, *others]
 

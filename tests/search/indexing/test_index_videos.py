@@ -20,8 +20,8 @@ from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.filters import Filters
 from eaglenet.search.model import DEFAULT_MODEL
+from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Splitting
