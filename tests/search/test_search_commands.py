@@ -340,9 +340,7 @@ def test_prints_the_version() -> None:
         (["store", "info", "--store", "/nowhere/at/all"], StoreError, "no store"),
     ],
 )
-def test_reports_wrong_usage(
-    arguments: list[str], kind: type[EagleNetError], words: str
-) -> None:
+def test_reports_wrong_usage(arguments: list[str], kind: type[EagleNetError], words: str) -> None:
     error = runner.invoke(app, arguments).exception
     assert isinstance(error, kind)
     assert words in str(error)

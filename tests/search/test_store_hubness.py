@@ -274,7 +274,9 @@ def test_verify_finds_offsets_of_another_bank(bag: BagMethod, tmp_path: Path) ->
     assert len(list(tmp_path.glob("bank-*.npz"))) == 1
 
 
-def test_hubness_bank_is_not_changed_while_clips_are_missing(bag: BagMethod, tmp_path: Path) -> None:
+def test_hubness_bank_is_not_changed_while_clips_are_missing(
+    bag: BagMethod, tmp_path: Path
+) -> None:
     store, tables = make_store(tmp_path, bag)
     tables.remove_contents([content_of(0)])
     with pytest.raises(StoreError, match="encode them again first, without --hubness"):
