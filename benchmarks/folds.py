@@ -89,7 +89,7 @@ def measure(base: Path, clips: Path, count: int) -> dict[str, Any]:
     features = engine.manifest.layout.unpack(snapshot.records(rows), torch.device("cpu"))
     near = NearCopies(snapshot, rows, features)
     pairs = [
-        (names[one], names[other], near.among(one, {other}) is not None)
+        (names[one], names[other], near.find_copy(one, {other}) is not None)
         for one, other in combinations(range(len(names)), 2)
         if names[one][:3] == names[other][:3]
     ]

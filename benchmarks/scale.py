@@ -47,7 +47,7 @@ from eaglenet.core.files import write_json
 from eaglenet.core.platform import num_cores
 from eaglenet.core.types import FrameSpec, VideoFeatures
 from eaglenet.indexing.commit import COMMIT_CLIPS, Commit
-from eaglenet.search.shortlist import coded_shortlists, exact_shortlists, is_scanned, way_of
+from eaglenet.search.shortlist import approximate_shortlists, exact_shortlists, uses_exact_scan, scan_name
 from eaglenet.search.store import publishing
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.local import SNAPSHOT, StoreFolder
@@ -137,8 +137,8 @@ def measure_query(num_clips: int, folder: Path) -> dict[str, Any]:
     begun = time.perf_counter()
     snapshot = opened(folder, layout)
     seconds = {"open_seconds": time.perf_counter() - begun}
-    is_exact = is_scanned(snapshot)
-    way = exact_shortlists if is_exact else coded_shortlists
+    is_exact = uses_exact_scan(snapshot)
+    way = exact_shortlists if is_exact else approximate_shortlists
     queries = torch.from_numpy(SyntheticTables(0, layout).vectors(QUERIES, 2**60))
 
     def ask(query: torch.Tensor) -> NDArray[np.int64]:
@@ -158,7 +158,7 @@ def measure_query(num_clips: int, folder: Path) -> dict[str, Any]:
     after = memory()
     result = {
         "clips": len(snapshot),
-        "searched_by": way_of(snapshot),
+        "searched_by": scan_name(snapshot),
         **{name: round(value, 2) for name, value in seconds.items()},
         **percentiles(spent[WARM:]),
         "processor_p50_ms": percentiles(used[WARM:])["p50_ms"],

@@ -11,14 +11,14 @@ import torch
 from common import percentiles
 from eaglenet.search.shortlist import (
     Shortlist,
-    best_candidates,
-    coded_shortlists,
+    rank_candidates,
+    approximate_shortlists,
     exact_shortlists,
-    is_scanned,
-    merged,
-    near_in_part,
+    uses_exact_scan,
+    merge_shortlists,
+    nearest_in_shard,
     num_candidates,
-    way_of,
+    scan_name,
 )
 from eaglenet.search.store.codes import codes_of
 from eaglenet.search.store.near_codes import Near, nearest_of
@@ -37,25 +37,25 @@ def measure_shards(
     Processor times are those of a single part and of the front. ``warm``: first queries that are
     not counted.
     """
-    is_exact = is_scanned(snapshot)
+    is_exact = uses_exact_scan(snapshot)
     count = num_candidates(snapshot, k)
 
     def whole(query: torch.Tensor) -> Shortlist:
-        shortlists = exact_shortlists if is_exact else coded_shortlists
+        shortlists = exact_shortlists if is_exact else approximate_shortlists
         return shortlists(snapshot, query[None], k)[0]
 
     def part(query: torch.Tensor, number: int) -> Part:
         if is_exact:
             return exact_shortlists(snapshot, query[None], k, None, (number, parts))[0]
         codes = codes_of(query[None].numpy())
-        return near_in_part(snapshot, codes, count, (number, parts))[0]
+        return nearest_in_shard(snapshot, codes, count, (number, parts))[0]
 
     def front(query: torch.Tensor, found: Sequence[Part]) -> Shortlist:
         if is_exact:
-            return merged([each for each in found if isinstance(each, Shortlist)], k)
+            return merge_shortlists([each for each in found if isinstance(each, Shortlist)], k)
         near = [each for each in found if isinstance(each, Near)]
         rows = nearest_of(near, count, snapshot.num_slots)
-        return best_candidates(snapshot, rows, query, k)
+        return rank_candidates(snapshot, rows, query, k)
 
     one, asked, merging, is_same = [], [], [], True
     for query in queries:
@@ -71,7 +71,7 @@ def measure_shards(
     processor = {"one": one, "part": asked, "front": merging}
     return {
         "clips": len(snapshot),
-        "searched_by": way_of(snapshot),
+        "searched_by": scan_name(snapshot),
         "parts": parts,
         "one": percentiles([wall for wall, _ in one[warm:]]),
         "parts_and_front": percentiles(several[warm:]),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from eaglenet.core.types import Clips
-from eaglenet.indexing.executor import ClusterOptions
+from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load

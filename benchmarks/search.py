@@ -41,8 +41,7 @@ from eaglenet.models.folder import load, save
 from eaglenet.research.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.scoring import score_all
 from eaglenet.search.engine import Engine
-from eaglenet.search.model import describe
-from eaglenet.search.query import encode_sentences
+from eaglenet.search.model import make_manifest
 from eaglenet.search.reranking import prepare_for_store
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
@@ -85,7 +84,7 @@ def build_store(folder: Path, num_clips: int, prepare: bool) -> float:
     method = load(folder / "model")
     store_folder = folder / "store"
     store_folder.mkdir(parents=True)
-    manifest = describe(
+    manifest = make_manifest(
         method, str(folder / "model"), method.frame_spec, Splitting(), [], prepare=prepare
     )
     store = StoreFolder(store_folder, manifest)
@@ -180,7 +179,7 @@ def measure(folder: Path, num_queries: int) -> dict[str, Any]:
     flat = FlatSide(engine)
     for sentence in sentences[5:]:
         began = time.perf_counter()
-        text = encode_sentences(engine.method, [sentence])
+        text = engine.method.encode_text([sentence])
         vector = engine.method.coarse_vectors(text)
         began = clock("text", began)
         snapshot, found = engine.shortlists(vector, SHORTLIST)
@@ -191,7 +190,7 @@ def measure(folder: Path, num_queries: int) -> dict[str, Any]:
         engine.reranker.score(text, clips)
         clock("rerank", began)
         began = time.perf_counter()
-        text = encode_sentences(engine.method, [sentence])
+        text = engine.method.encode_text([sentence])
         query = engine.method.coarse_vectors(text).detach().numpy()
         coarse_began = time.perf_counter()
         rows = flat.coarse(query)
@@ -261,7 +260,7 @@ def measure_quality(num_clips: int) -> dict[str, Any] | None:
         parts = [method.encode_video(clips[n : n + 32]) for n in range(0, len(clips), 32)]
         videos = VideoFeatures.concatenate(parts)
         texts = split.texts
-        chunks = [encode_sentences(method, texts[n : n + 256]) for n in range(0, len(texts), 256)]
+        chunks = [method.encode_text(texts[n : n + 256]) for n in range(0, len(texts), 256)]
         text = TextFeatures.concatenate(chunks)
         coarse = method.coarse_vectors(text) @ method.coarse_vectors(videos).T
         exact = score_all(method, text, videos)

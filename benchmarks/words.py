@@ -89,9 +89,9 @@ def make_questions(folder: Path, count: int, chance: random.Random) -> dict[str,
     return questions
 
 
-def first_answers(engine: Engine, questions: list[Question], parts: str) -> float:
+def first_answers(engine: Engine, questions: list[Question], modalities: str) -> float:
     """R@1 in per cent."""
-    found = engine.search_many([query for query, _ in questions], 1, parts=parts)
+    found = engine.search_many([query for query, _ in questions], 1, modalities=modalities)
     right = sum(
         bool(hits) and Path(hits[0].path).name == name
         for hits, (_, name) in zip(found, questions, strict=True)
@@ -101,9 +101,13 @@ def first_answers(engine: Engine, questions: list[Question], parts: str) -> floa
 
 def measure(engine: Engine, questions: dict[str, list[Question]]) -> dict[str, Any]:
     """R@1 of each kind of question in pictures, in words and in both."""
-    ways = {"pictures": "pictures", "words": "speech,text", "fused": "pictures,speech,text"}
+    ways = {
+        "pictures": "visual",
+        "words": "speech,screen-text",
+        "fused": "visual,speech,screen-text",
+    }
     return {
-        kind: {way: first_answers(engine, asked, parts) for way, parts in ways.items()}
+        kind: {way: first_answers(engine, asked, modalities) for way, modalities in ways.items()}
         for kind, asked in questions.items()
     }
 
@@ -124,9 +128,9 @@ def main() -> None:
         recalls = measure(engine, questions)
         thresholds = {}
         for threshold in THRESHOLDS:
-            retrieval.LEAST = threshold  # type: ignore[attr-defined]
+            retrieval.MIN_COVERAGE = threshold  # type: ignore[attr-defined]
             thresholds[str(threshold)] = {
-                kind: first_answers(engine, questions[kind], "pictures,speech,text")
+                kind: first_answers(engine, questions[kind], "visual,speech,screen-text")
                 for kind in UNSURE
             }
     for kind, row in recalls.items():
@@ -139,7 +143,7 @@ def main() -> None:
     payload = {
         "videos": arguments.videos,
         "lines": report.lines,
-        "default_threshold": transcripts.LEAST,
+        "default_threshold": transcripts.MIN_COVERAGE,
         "recall_at_1": recalls,
         "fused_by_threshold": thresholds,
     }

@@ -19,7 +19,7 @@ from eaglenet.core.errors import shell_quote
 from eaglenet.core.object_storage import is_inside, is_object_url
 from eaglenet.core.platform import is_below, split_below
 from eaglenet.core.process import start_child
-from eaglenet.search.filters import path_matcher
+from eaglenet.search.options import path_matcher
 from eaglenet.video.decoding import write_video
 from small_model import save_small_model
 

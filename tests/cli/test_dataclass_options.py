@@ -34,7 +34,7 @@ class Outer:
 
 @dataclass(frozen=True)
 class Needed:
-    source: Unknown | None = field(default=None, metadata={"type": str, "help": "Use a source."})  # type: ignore[name-defined]  # noqa: F821
+    source: Unknown | None = field(default=None, metadata={"type": str, "help": "Use a source."})  # type: ignore[name-defined]
 
 
 def invoke(*arguments: str) -> tuple[Any, str]:

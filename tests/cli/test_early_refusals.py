@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import EagleNetError
-from eaglenet.indexing import index
+from eaglenet.search import model
 
 runner = CliRunner()
 
@@ -35,7 +35,7 @@ def test_index_reports_problems_before_loading_a_model(
     def load(name: str) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(index, "load_model", load)
+    monkeypatch.setattr(model, "load_model", load)
     if module is not None:
         monkeypatch.setitem(sys.modules, module, None)
     command = ["index", str(tmp_path), "--store", str(tmp_path / "store"), *arguments]
@@ -61,7 +61,7 @@ def test_index_refuses_an_impossible_store_before_loading_a_model(
     def load(name: str) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(index, "load_model", load)
+    monkeypatch.setattr(model, "load_model", load)
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "a.mp4").write_bytes(b"of a user")
     command = ["index", str(tmp_path / "videos"), "--store", str(tmp_path / place)]

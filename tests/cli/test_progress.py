@@ -43,9 +43,7 @@ def test_log_has_few_lines_of_progress(
     assert len(lines) < 80
 
 
-def test_bytes_are_not_shown(
-    capsys: pytest.CaptureFixture[str], now: list[float]
-) -> None:
+def test_bytes_are_not_shown(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
     with show_progress(quiet=False) as announce:
         progress = announce("")
         assert progress is not None

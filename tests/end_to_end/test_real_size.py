@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.main import app
+from eaglenet.search.query import Query
 from golden_checkpoint import GOLDEN_NAMES, golden_weights
 from real_size import clip_tokenizer, save_hub_clip, save_openai_clip, write_films
 from stand_in_hub import COMMIT, serve_hub
@@ -109,7 +110,7 @@ def test_a_folder_is_indexed_and_searched_from_python(
     named = eaglenet.open(store).search("a red picture", k=1, path="wide*")[0]
     assert json.loads(json.dumps(named.to_dict()))["path"] == str(films / "wide film.mp4")
     picture = Image.new("RGB", (300, 200), (200, 40, 40))
-    assert engine.search_image(picture, k=2)[0].rank == 1
+    assert engine.search(Query(image=picture), k=2)[0].rank == 1
 
 
 def test_the_page_shows_pictures_of_the_hits(store: Path) -> None:
@@ -136,7 +137,7 @@ def test_it_is_evaluated_and_its_features_are_written(
     lines.append("tall.mp4,a green picture,test")
     (films / "captions.csv").write_text("\n".join(lines))
     metrics = json.loads(
-        command("evaluate", model, "--dataset", "folder", "--root", films, "--json")
+        command("evaluate", model, "--data", "folder", "--root", films, "--json")
     )  # fmt: skip
     assert metrics["t2v"]["queries"] == 2
     features = tmp_path / "features"

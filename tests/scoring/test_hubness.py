@@ -101,7 +101,7 @@ def test_evaluate_ranks_again_with_the_bias_of_the_models_own_scores() -> None:
 def test_the_command_takes_the_sentences_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "sentences.txt"
     file.write_text("a red circle\na blue square moves\n")
-    arguments = ["evaluate", "demo", "--dataset", "demo", "--split", "val", "--json"]
+    arguments = ["evaluate", "demo", "--data", "demo", "--split", "val", "--json"]
     arguments += ["--set", "val=8", "--hubness-bank"]
     runner = CliRunner()
     found = runner.invoke(app, [*arguments, str(file)])

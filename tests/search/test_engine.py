@@ -13,7 +13,7 @@ import eaglenet
 from eaglenet.core.errors import EagleNetError, ModelNotFoundError, StoreError, UsageError
 from eaglenet.core.types import VideoFeatures
 from eaglenet.search.engine import Engine
-from eaglenet.search.filters import Filters
+from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.search.reranking import NEGATIVE_WEIGHT
 from eaglenet.search.store.local import StoreFolder
@@ -24,9 +24,7 @@ def all_features(engine: Engine) -> VideoFeatures:
     return engine.manifest.layout.unpack(snapshot.records(np.arange(len(snapshot)))).features
 
 
-def test_ranks_the_shortlist_by_exact_score(
-    engine: Engine, bag: BagMethod
-) -> None:
+def test_ranks_the_shortlist_by_exact_score(engine: Engine, bag: BagMethod) -> None:
     text = bag.encode_text(["red car"])
     exact = bag.score(text, all_features(engine))[0]
     hits = engine.search("red car", k=4, shortlist=18)
@@ -104,9 +102,7 @@ def test_clip_is_not_its_own_hit(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 4])
-def test_clip_query_returns_k_other_clips(
-    engine: Engine, k: int
-) -> None:
+def test_clip_query_returns_k_other_clips(engine: Engine, k: int) -> None:
     clip_id = f"{content_of(2)[:16]}-1"
     # The clip is its own nearest one, and takes no place on a shortlist that is just long enough.
     hits = engine.search(Query(clip_id=clip_id), k, shortlist=k, keep_duplicates=True)
@@ -176,11 +172,10 @@ def test_refuses_impossible_shortlists(engine: Engine, shortlist: object) -> Non
 
 
 @pytest.mark.parametrize("name", ["missing.mp4", "broken.mp4", "broken.png"])
-def test_reports_unreadable_query_files(
-    engine: Engine, tmp_path: Path, name: str
-) -> None:
+def test_reports_unreadable_query_files(engine: Engine, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name.startswith("broken"):
         path.write_bytes(b"\x00\x01 not media")
+    query = Query(image=path) if name.endswith("png") else Query(video=path)
     with pytest.raises(EagleNetError, match=name):
-        engine.search(Query(image=path)) if name.endswith("png") else engine.search(Query(video=path))
+        engine.search(query)

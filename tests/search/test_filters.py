@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglenet.core.errors import UsageError
-from eaglenet.search.filters import Filters, expand_path, parse_date, path_matcher
+from eaglenet.search.options import Filters, expand_path, parse_date, path_matcher
 from eaglenet.search.store.file_table import FileTable
 
 FILES = FileTable(

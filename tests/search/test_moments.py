@@ -27,9 +27,7 @@ def test_moment_is_the_run_of_good_frames_around_the_best() -> None:
         (0.75, 0.0),  # mean 0.4375, half-way 0.71875: good, and the first frame
     ],
 )
-def test_frame_is_good_above_the_middle_of_mean_and_best(
-    neighbour: float, begin: float
-) -> None:
+def test_frame_is_good_above_the_middle_of_mean_and_best(neighbour: float, begin: float) -> None:
     """s_f >= (mean + max) / 2, of frames at 3, 5, 7 and 9 s."""
     scores = torch.tensor([neighbour, 1.0, 0.0, 0.0])
     moment = find_moment(scores, torch.tensor([3.0, 5.0, 7.0, 9.0]), 0.0, 10.0)

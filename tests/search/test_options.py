@@ -7,8 +7,7 @@ from synthetic_store import content_of
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
-from eaglenet.search.filters import Filters
-from eaglenet.search.options import MAX_RESULTS, SearchOptions
+from eaglenet.search.options import MAX_RESULTS, Filters, SearchOptions
 from eaglenet.search.query import Query
 
 
@@ -39,9 +38,7 @@ def test_no_filters_allow_everything() -> None:
 @pytest.mark.parametrize(
     ("shortlist", "k", "size"), [(100, 10, 100), (5, 10, 20), (10**9, 10, MAX_RESULTS)]
 )
-def test_shortlist_has_room_for_all_results(
-    shortlist: int, k: int, size: int
-) -> None:
+def test_shortlist_has_room_for_all_results(shortlist: int, k: int, size: int) -> None:
     assert SearchOptions(shortlist=shortlist).shortlist_size(k) == size
 
 

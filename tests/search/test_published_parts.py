@@ -56,8 +56,8 @@ def question(shard: Shard, version: int) -> ScanRequest:
     return ScanRequest(
         identity=shard.store.manifest.identity,
         version=version,
-        part=shard.part[0],
-        parts=shard.part[1],
+        shard=shard.shard[0],
+        num_shards=shard.shard[1],
         k=3,
         dim=DIM,
         vectors=base64.b64encode(np.ones(DIM, "<f4").tobytes()).decode(),
@@ -116,7 +116,7 @@ def test_shard_serves_the_old_version_while_opening_the_next(
     assert at_once == [expected]
     assert len(found) == 1
     assert shard.scan(question(shard, old)) == expected, "a front may still be at it"
-    with pytest.raises(Problem, match="version 99 of the store was asked for"):
+    with pytest.raises(Problem, match="this shard has version 2 of the store, not 99"):
         shard.scan(question(shard, 99))
 
 

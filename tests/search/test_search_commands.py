@@ -223,7 +223,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
     index = ["index", str(tmp_path / "long.mp4"), "--store", str(tmp_path / "store")]
     options = ["--model", str(world / "model"), "--clip-seconds", "6", *IN_THIS_PROCESS]
     told = runner.invoke(app, [*index, *options]).stderr.splitlines()
-    assert told[0] == "loading the model, looking for videos"
+    assert told[0] == "looking for videos"
     assert len(told) == lines
     # The first clip is told of before its file is finished.
     expected = ["0/1 files, 0 clips", "0/1 files, 1 clip", "1/1 files, 2 clips"][: lines - 1]
@@ -239,7 +239,7 @@ def test_damage_and_odd_names_are_listed_a_line_each(world: Path, tmp_path: Path
     index = ["index", str(tmp_path / "videos"), *store, "--model", str(world / "model")]
     result = runner.invoke(app, [*index, *IN_THIS_PROCESS])
     assert result.exit_code == 0
-    assert "1 file in the store although parts" in result.stderr
+    assert "1 file indexed with unreadable parts" in result.stderr
     assert "two\\nlines\\x1b[31m.mp4: damaged: " in result.stderr
     lines = runner.invoke(app, ["store", "files", *store]).stdout.splitlines()
     assert len(lines) == 1
@@ -254,7 +254,7 @@ def test_indexing_says_what_came_to_nothing(world: Path, tmp_path: Path) -> None
     index += IN_THIS_PROCESS
     result = runner.invoke(app, [*index, str(tmp_path / "empty"), "--json"])
     assert (result.exit_code, json.loads(result.stdout)["clips"]) == (0, 0)
-    assert "no video or picture was found in" in result.stderr
+    assert "no videos or images in" in result.stderr
     result = runner.invoke(app, ["search", "red", "--store", str(tmp_path / "store")])
     assert result.exit_code == 0
     assert "store holds no clips yet" in result.stderr
@@ -340,9 +340,7 @@ def test_prints_the_version() -> None:
         (["store", "info", "--store", "/nowhere/at/all"], StoreError, "no store"),
     ],
 )
-def test_reports_wrong_usage(
-    arguments: list[str], kind: type[EagleNetError], words: str
-) -> None:
+def test_reports_wrong_usage(arguments: list[str], kind: type[EagleNetError], words: str) -> None:
     error = runner.invoke(app, arguments).exception
     assert isinstance(error, kind)
     assert words in str(error)
@@ -409,7 +407,7 @@ def test_saved_image_does_not_replace_another(tmp_path: Path) -> None:
     Image.new("RGB", (64, 48), "red").save(tmp_path / "photos" / "me.png")
     arguments = ["index", str(tmp_path / "photos"), "--model", str(tmp_path / "model")]
     told = runner.invoke(app, [*arguments, *IN_THIS_PROCESS, "--store", str(tmp_path / "store")])
-    assert told.stdout.startswith("1 picture indexed")
+    assert told.stdout.startswith("1 image indexed")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "me.png").write_bytes(b"another")
     for _ in range(2):  # the second time its own copy is there
@@ -420,7 +418,7 @@ def test_saved_image_does_not_replace_another(tmp_path: Path) -> None:
     command = ["search", "red", "--store", str(tmp_path / "store")]
     result = runner.invoke(app, [*command, "--save-clips", str(tmp_path / "photos")])
     assert result.exit_code == 3
-    assert "me.png: is in that folder already; save to another" in result.stderr
+    assert "me.png: is already in that folder; choose another folder" in result.stderr
 
 
 def test_help_names_no_python_types() -> None:

@@ -14,7 +14,7 @@ from synthetic_store import BagMethod, add_file, clip_rows, content_of, make_sto
 from torch.nn import functional as F
 
 from eaglenet.cluster import shard_front
-from eaglenet.cluster.shard_front import RemoteShard, ShardScan
+from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
 from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack_near
 from eaglenet.core.types import Hit
 from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
@@ -32,7 +32,7 @@ ASKED: tuple[dict[str, Any], ...] = (
     {"shortlist": 300},
     {"rerank": False},
     {"group_files": True},
-    {"fold": False, "negatives": ("blue",)},
+    {"keep_duplicates": True},
     {"path": "/videos/1*"},
     {"path": "/videos/16.mp4"},
     {"tags": ("odd",)},
@@ -68,21 +68,21 @@ def fronts(folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch) -> lis
     store = open_store(folder)
     clients: dict[tuple[int, int], TestClient] = {}
 
-    def ask(self: RemoteShard, path: str, body: dict[str, Any]) -> Any:
-        if self.part not in clients:
-            app = create_shard_app(store, self.part)
-            clients[self.part] = TestClient(app, base_url="http://localhost")
-        answer = clients[self.part].post(path, json=body)
+    def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
+        if self.shard not in clients:
+            app = create_shard_app(store, self.shard)
+            clients[self.shard] = TestClient(app, base_url="http://localhost")
+        answer = clients[self.shard].post(query.path, json=body)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    monkeypatch.setattr(RemoteShard, "_ask", ask)
+    monkeypatch.setattr(RemoteShard, "_post", post)
     identity = store.manifest.identity
     scans = [ShardScan([f"http://{n}" for n in range(parts)], identity) for parts in (1, 2, 3, 4)]
     for scan in scans:
-        scan.seconds = 60.0
+        scan.timeout = 60.0
         for shard in scan.shards:
-            shard.seconds = 60.0
+            shard.timeout = 60.0
     return [Engine(store, model=bag, scan=scan) for scan in scans]
 
 
@@ -133,9 +133,11 @@ def agree(
         for place, engine in enumerate(several):
             if number == 0 or place in fronts_asked:
                 assert engine.search_many(QUERIES, 7, **options) == expected
-    clip = one.search(QUERIES[0], 1)[0].clip_id
+    clip = Query(clip_id=one.search(QUERIES[0], 1)[0].clip_id)
+    no_dog = Query(QUERIES[0], negatives=("dog",))
     for engine in several[1:3]:
-        assert engine.search(Query(clip_id=clip), 9) == one.search(Query(clip_id=clip), 9)
+        assert engine.search(clip, 9) == one.search(clip, 9)
+        assert engine.search(no_dog, 9) == one.search(no_dog, 9)
     return one.search_many(QUERIES, 7)
 
 
@@ -214,8 +216,8 @@ def test_refuses_requests_and_responses_of_another_store(
     body = {
         "identity": store.manifest.identity,
         "version": snapshot.version,
-        "part": 1,
-        "parts": 2,
+        "shard": 1,
+        "num_shards": 2,
         "dim": 24,
         "count": 40,
         "codes": pack(np.zeros(size), "u1"),
@@ -228,7 +230,7 @@ def test_refuses_requests_and_responses_of_another_store(
         ({"codes": "not base64"}, 422),
         ({"count": 0}, 422),
         ({"identity": "another"}, 409),
-        ({"part": 2}, 409),
+        ({"shard": 2}, 409),
     ):
         assert client.post(NEAR_PATH, json={**body, **change}).status_code == status, change
     (near,) = answer.json()["lists"]
@@ -239,7 +241,7 @@ def test_refuses_requests_and_responses_of_another_store(
         {"rows": pack(np.full(40, -1), "<i8")},
         {"distances": pack(np.zeros(39), "<u2")},
     ):
-        with pytest.raises(ValueError, match="not of this store"):
+        with pytest.raises(ValueError, match="outside of the store"):
             unpack_near({**near, **wrong}, 1200, is_half)
     if not is_half:
         with pytest.raises(TypeError):

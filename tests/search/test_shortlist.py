@@ -16,9 +16,7 @@ from torch.nn import functional as F
 from eaglenet.search.shortlist import exact_shortlists
 
 
-def test_shortlist_is_exact_with_filters_and_removed_clips(
-    bag: BagMethod, tmp_path: Path
-) -> None:
+def test_shortlist_is_exact_with_filters_and_removed_clips(bag: BagMethod, tmp_path: Path) -> None:
     store, tables = make_store(tmp_path, bag, num_files=9, clips_each=4)
     tables.remove_files(["/videos/3.mp4", "/videos/7.mp4"])
     store.publish(tables)

@@ -17,7 +17,7 @@ from eaglenet.indexing.maintenance import recall, repair, verify
 from eaglenet.search import shortlist
 from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
-from eaglenet.search.filters import Filters
+from eaglenet.search.options import Filters
 from eaglenet.search.shortlist import approximate_shortlists, exact_shortlists
 from eaglenet.search.store import codes, near_codes
 from eaglenet.search.store.checks import sealed, unsealed

@@ -38,9 +38,7 @@ def test_merged_shards_equal_the_whole_store(
             assert found.cosines.tobytes() == expected.cosines.tobytes()
 
 
-def test_equal_clips_are_ordered_by_row_in_shards_too(
-    bag: BagMethod, tmp_path: Path
-) -> None:
+def test_equal_clips_are_ordered_by_row_in_shards_too(bag: BagMethod, tmp_path: Path) -> None:
     store, _ = make_store(tmp_path, bag, num_files=5, clips_each=8)
     snapshot = store.snapshot()
     query = torch.zeros(1, DIM)

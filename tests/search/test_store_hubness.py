@@ -261,20 +261,22 @@ def test_verify_finds_offsets_of_another_bank(bag: BagMethod, tmp_path: Path) ->
     other = encode_hubness_bank(SENTENCES[:3], bag)
     store.with_bank(other)
     assert Engine.open(tmp_path, bag).info()["hubness"].startswith("bank-")
-    with pytest.raises(StoreError, match=r"levelled with bank-.* not with that of its manifest"):
+    with pytest.raises(StoreError, match=r"come from bank-.*, not from the hubness bank"):
         verify(tmp_path)
     current = tmp_path / "snapshot/current.json"
     values = json.loads(current.read_text())
     plain = {name: value for name, value in values.items() if name not in ("format", "check")}
     current.write_bytes(sealed({**plain, "bank": other.note.file}))
-    with pytest.raises(StoreError, match=r"levels in .* are not those of its bank"):
+    with pytest.raises(StoreError, match=r"hubness offsets in .* do not match its hubness bank"):
         verify(tmp_path)
     repair(tmp_path)
     assert verify(tmp_path).clips == 18
     assert len(list(tmp_path.glob("bank-*.npz"))) == 1
 
 
-def test_hubness_bank_is_not_changed_while_clips_are_missing(bag: BagMethod, tmp_path: Path) -> None:
+def test_hubness_bank_is_not_changed_while_clips_are_missing(
+    bag: BagMethod, tmp_path: Path
+) -> None:
     store, tables = make_store(tmp_path, bag)
     tables.remove_contents([content_of(0)])
     with pytest.raises(StoreError, match="encode them again first, without --hubness"):

@@ -46,9 +46,7 @@ def test_repair_never_loses_searchable_clips(bag: BagMethod, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["my store", "it's a store", "$HOME; store"])
-def test_repair_command_of_the_message_works(
-    name: str, bag: BagMethod, tmp_path: Path
-) -> None:
+def test_repair_command_of_the_message_works(name: str, bag: BagMethod, tmp_path: Path) -> None:
     """As it stands in the message, whatever the store's folder is called."""
     location = tmp_path / name
     make_store(location, bag, num_files=2)

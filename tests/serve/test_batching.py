@@ -10,8 +10,8 @@ import torch
 from loops import run_apart
 
 from eaglenet.core.types import Hit, Moment
-from eaglenet.search.filters import Filters
-from eaglenet.search.options import SearchOptions
+from eaglenet.search.options import Filters, SearchOptions
+from eaglenet.search.query import Query
 from eaglenet.serve.batching import Batcher
 
 
@@ -24,14 +24,19 @@ class SlowEngine:
         self.threads: set[int] = set()
 
     def search_many(
-        self, queries: Sequence[str], k: int = 10, *, options: SearchOptions | None = None
+        self, queries: Sequence[Query], k: int = 10, *, options: SearchOptions | None = None
     ) -> list[list[Hit]]:
-        self.calls.append((list(queries), k, options))
+        texts = [query.title for query in queries]
+        self.calls.append((texts, k, options))
         self.threads.add(threading.get_ident())
         assert self.go.wait(10)
-        if "bad" in queries:
+        if "bad" in texts:
             raise ValueError("bad query")
-        return [[hit(f"{query} {rank}", rank) for rank in range(1, k + 1)] for query in queries]
+        return [[hit(f"{text} {rank}", rank) for rank in range(1, k + 1)] for text in texts]
+
+
+def make_queries(*texts: str) -> list[Query]:
+    return [Query(text) for text in texts]
 
 
 def hit(clip_id: str, rank: int) -> Hit:
@@ -40,10 +45,12 @@ def hit(clip_id: str, rank: int) -> Hit:
 
 async def started(batcher: Batcher, engine: SlowEngine, *queries: str) -> list[asyncio.Task[Any]]:
     """One query that keeps the engine busy, then the others behind it."""
-    first = asyncio.create_task(batcher.search(["first"], 2, SearchOptions()))
+    first = asyncio.create_task(batcher.search(make_queries("first"), 2, SearchOptions()))
     while not engine.calls:
         await asyncio.sleep(0.001)
-    others = [asyncio.create_task(batcher.search([q], 3, SearchOptions())) for q in queries]
+    others = [
+        asyncio.create_task(batcher.search(make_queries(q), 3, SearchOptions())) for q in queries
+    ]
     await asyncio.sleep(0.01)
     return [first, *others]
 
@@ -78,9 +85,9 @@ def test_only_queries_with_the_same_options_go_together() -> None:
         batcher = Batcher(engine, max_batch=3)
         batcher._divisor = lambda size: 1  # type: ignore[method-assign]
         first = await started(batcher, engine)
-        odd = SearchOptions(Filters(tags=("odd",)), ("dog",), True)
+        odd = SearchOptions(Filters(tags=("odd",)), True)
         tasks = [
-            asyncio.create_task(batcher.search(queries, k, options))
+            asyncio.create_task(batcher.search(make_queries(*queries), k, options))
             for queries, k, options in (
                 (["a"], 5, SearchOptions()),
                 (["b"], 5, odd),
@@ -147,7 +154,7 @@ def test_closing_answers_what_waits_and_takes_no_more() -> None:
         closing = asyncio.create_task(batcher.close())
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="shutting down"):
-            await batcher.search(["late"], 1, SearchOptions())
+            await batcher.search(make_queries("late"), 1, SearchOptions())
         engine.go.set()
         found = await asyncio.gather(*tasks)
         assert found[1].hits[0][0].clip_id == "a 1"
@@ -163,8 +170,8 @@ def test_a_long_line_cuts_the_shortlists_and_says_so() -> None:
         batcher = Batcher(engine, max_batch=4)
         batcher.seconds_a_query = {1: 0.1}
         options = SearchOptions()
-        asked = [batcher.search([f"q{number}"], 30, options) for number in range(24)]
-        found = await asyncio.gather(*asked, batcher.search(["wide"], 60, options))
+        asked = [batcher.search(make_queries(f"q{number}"), 30, options) for number in range(24)]
+        found = await asyncio.gather(*asked, batcher.search(make_queries("wide"), 60, options))
         widths = [call[2].shortlist for call in engine.calls]
         # 25 queries of 0.1 s make more than 2 s of work, 8 queries less; the last is alone in line,
         # and wider: half of its clips may be folded.
@@ -202,7 +209,7 @@ def test_workers_share_the_line_and_the_cores() -> None:
             self.cores: list[int] = []
 
         def search_many(
-            self, queries: Sequence[str], k: int = 10, *, options: SearchOptions | None = None
+            self, queries: Sequence[Query], k: int = 10, *, options: SearchOptions | None = None
         ) -> list[list[Hit]]:
             self.cores.append(torch.get_num_threads())
             self.both.wait()
@@ -213,7 +220,7 @@ def test_workers_share_the_line_and_the_cores() -> None:
         engine.go.set()
         batcher = Batcher(engine, workers=2)
         batcher._cores = 6
-        asked = [batcher.search([name], 2, SearchOptions()) for name in "abcdef"]
+        asked = [batcher.search(make_queries(name), 2, SearchOptions()) for name in "abcdef"]
         found = await asyncio.gather(*asked)
         assert sorted(call[0] for call in engine.calls) == [["a", "b", "c"], ["d", "e", "f"]]
         assert engine.cores == [3, 3]

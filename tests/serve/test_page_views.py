@@ -239,7 +239,7 @@ def test_words_that_were_found_are_shown_and_lead_to_their_moment(
     def with_words(route: object) -> None:
         answer = route.fetch()  # type: ignore[attr-defined]
         body = answer.json()
-        body["hits"][0] |= {"matched_in": ["speech", "text"], "words": LINES}
+        body["hits"][0] |= {"matched_in": ["speech", "screen-text"], "transcript": LINES}
         route.fulfill(response=answer, body=json.dumps(body))  # type: ignore[attr-defined]
 
     page.route("**/api/search?*", with_words)

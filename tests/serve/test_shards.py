@@ -1,4 +1,4 @@
-"""Several shards and a front answer as one machine does, to the bit; one may be slow or dead."""
+"""Several shards and a front give the hits of one machine; a shard may be slow, dead or lie."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from demo_store import DemoStore
 from fastapi.testclient import TestClient
 
 from eaglenet.cluster import shard_front
-from eaglenet.cluster.shard_front import RemoteShard, ShardScan
+from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
 from eaglenet.cluster.shards import ScanRequest, Shard, create_shard_app, parse_shard
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
@@ -31,18 +31,20 @@ from eaglenet.serve.problems import Problem
 from eaglenet.serve.server import run_app
 from eaglenet.serve.settings import Settings
 
-PARTS = 3
+SHARDS = 3
 QUERIES = ["a red ball", "two blue cars", "something green moves"]
 TOKEN = "a-token-of-the-shards-and-the-front"
 
 
 @dataclass
 class Gate:
-    """Stands before a shard; ``delay`` or ``broken`` make it slow or dead."""
+    """Proxy of a shard that can be slow (``delay``), dead (``broken``) or lie."""
 
     target: str
     delay: float = 0.0
     broken: bool = False
+    lie: Callable[[bytes], bytes] | None = None
+    """Replaces the answer of the shard."""
     asked: int = 0
     address: str = ""
     server: Any = field(default=None, repr=False)
@@ -65,6 +67,8 @@ class Gate:
                 connection.request("POST", self.path, body, headers)
                 answer = connection.getresponse()
                 content = answer.read()
+                if gate.lie is not None:
+                    content = gate.lie(content)
                 self.send_response(answer.status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
@@ -91,7 +95,7 @@ def gates(demo: DemoStore) -> Iterator[list[Gate]]:
     """Real services of every part, each behind a gate."""
     store, until, found = open_store(demo.folder), threading.Event(), []
     settings = Settings(token=TOKEN, search_rate=10_000.0)
-    for number in range(1, PARTS + 1):
+    for number in range(1, SHARDS + 1):
         ready: threading.Event = threading.Event()
         addresses: list[str] = []
 
@@ -100,7 +104,7 @@ def gates(demo: DemoStore) -> Iterator[list[Gate]]:
             event.set()
 
         def make(part: int = number) -> Any:
-            return create_shard_app(store, (part, PARTS), settings)
+            return create_shard_app(store, (part, SHARDS), settings)
 
         options: dict[str, Any] = {"port": 0, "on_ready": told, "until": until}
         threading.Thread(target=run_app, args=(make, settings), kwargs=options).start()
@@ -116,9 +120,9 @@ def gates(demo: DemoStore) -> Iterator[list[Gate]]:
 def scan(gates: list[Gate], demo: DemoStore) -> Iterator[ShardScan]:
     """Shortlists made by the shards, all of which answer."""
     for gate in gates:
-        gate.delay, gate.broken = 0.0, False
+        gate.delay, gate.broken, gate.lie = 0.0, False, None
     identity = open_store(demo.folder).manifest.identity
-    made = ShardScan([gate.address for gate in gates], identity, token=TOKEN, seconds=5.0)
+    made = ShardScan([gate.address for gate in gates], identity, token=TOKEN, timeout=5.0)
     yield made
     made.close()
 
@@ -130,7 +134,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     return condition()
 
 
-def test_a_front_of_shards_answers_as_one_machine_does(
+def test_front_of_shards_returns_the_hits_of_one_machine(
     scan: ShardScan, gates: list[Gate], demo: DemoStore, engine: Engine
 ) -> None:
     front = Engine(open_store(demo.folder), scan=scan)
@@ -152,7 +156,7 @@ def test_a_front_of_shards_answers_as_one_machine_does(
     assert all(gate.asked for gate in gates)
 
 
-def test_a_front_says_that_it_waits_for_shards(
+def test_front_warns_that_it_waits_for_shards(
     demo: DemoStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(demo.folder)
@@ -165,7 +169,7 @@ def test_a_front_says_that_it_waits_for_shards(
     assert len(told) == 1
 
 
-def test_shards_of_a_store_with_a_bank_take_the_same_levels_off(
+def test_shards_apply_the_same_hubness_offsets(
     demo: DemoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(demo.folder, tmp_path / "store")
@@ -178,20 +182,21 @@ def test_shards_of_a_store_with_a_bank_take_the_same_levels_off(
         # Stronger than it would be in earnest, so that the order changes.
         store = set_hubness_bank(store, tables, dataclasses.replace(bank, weight=9.0))
         store.publish(tables)
-    shards = [Shard(store, (number, PARTS)) for number in range(1, PARTS + 1)]
+    shards = [Shard(store, (number, SHARDS)) for number in range(1, SHARDS + 1)]
     asked: list[Any] = []
 
-    def ask(self: RemoteShard, path: str, body: dict[str, Any]) -> Any:
+    def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
         asked.append(body)
         request = ScanRequest(**json.loads(json.dumps(body)))
-        return shards[self.part[0] - 1].scan(request).model_dump()
+        return shards[self.shard[0] - 1].scan(request).model_dump()
 
-    monkeypatch.setattr(RemoteShard, "_ask", ask)
+    monkeypatch.setattr(RemoteShard, "_post", post)
     scan = ShardScan(["http://a", "http://b", "http://c"], store.manifest.identity)
     front = Engine(store, scan=scan)
-    for options in ({}, {"rerank": False}, {"negatives": ("blue",)}):
-        expected = engine.search_many(QUERIES, 7, **options)
-        assert front.search_many(QUERIES, 7, **options) == expected
+    no_blue = [Query(text, negatives=("blue",)) for text in QUERIES]
+    for queries, options in ((QUERIES, {}), (QUERIES, {"rerank": False}), (no_blue, {})):
+        expected = engine.search_many(queries, 7, **options)
+        assert front.search_many(queries, 7, **options) == expected
     assert [hit.clip_id for hit in front.search(QUERIES[0], 7)] != plain
     clip = plain[0]
     assert front.search(Query(clip_id=clip), 5) == engine.search(Query(clip_id=clip), 5)
@@ -201,23 +206,23 @@ def test_shards_of_a_store_with_a_bank_take_the_same_levels_off(
     scan.close()
 
 
-def test_an_answer_without_a_slow_shard_comes_in_time_and_says_so(
+def test_slow_shard_is_left_out_in_time_and_reported(
     scan: ShardScan, gates: list[Gate], demo: DemoStore, engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(shard_front, "PROBE_SECONDS", 0.1)
-    monkeypatch.setattr(shard_front, "RECENTLY", 0.3)
+    monkeypatch.setattr(shard_front, "RECENT_SECONDS", 0.3)
     front = Engine(open_store(demo.folder), scan=scan)
     whole = {hit.clip_id for hit in front.search("red", k=100)}
-    scan.seconds = 1.0
+    scan.timeout = 1.0
     for shard in scan.shards:
-        shard.seconds = 1.0
+        shard.timeout = 1.0
     gates[1].delay = 3.0
     with TestClient(create_app(front), base_url="http://localhost") as client:
         begun = time.monotonic()
         answer = client.get("/api/search", params={"q": "red", "k": 100}).json()
         assert time.monotonic() - begun < 2.5
-        assert answer["missing"] == ["part 2 of 3"]
+        assert answer["missing"] == ["shard 2 of 3"]
         assert {hit["clip_id"] for hit in answer["hits"]} < whole
         begun = time.monotonic()
         client.get("/api/search", params={"q": "blue"})
@@ -230,28 +235,53 @@ def test_an_answer_without_a_slow_shard_comes_in_time_and_says_so(
         assert {hit["clip_id"] for hit in answer["hits"]} == whole
 
 
-def test_a_dead_shard_is_left_out_and_all_dead_is_an_error(
+def test_dead_shard_is_left_out_and_no_shard_is_an_error(
     scan: ShardScan, gates: list[Gate], demo: DemoStore
 ) -> None:
     front = Engine(open_store(demo.folder), scan=scan)
     front.search("warm")
     gates[0].broken = True
     assert front.search("red", k=100)
-    assert front.missing == ("part 1 of 3",)
+    assert front.missing == ("shard 1 of 3",)
     for gate in gates:
         gate.broken = True
-    with pytest.raises(StoreError, match=r"no shard of the store answers.*part 2 of 3 at http"):
+    with pytest.raises(StoreError, match=r"no shard of the store answers.*shard 2 of 3 at http"):
         front.search("red")
 
 
-def test_wrong_parts_tokens_and_stores_are_refused(
+LIES: dict[str, Callable[[bytes], bytes]] = {
+    "nested": lambda content: b'{"lists": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "no lists": lambda content: b'{"lists": []}',
+    "too many lists": lambda content: json.dumps(
+        {"lists": json.loads(content)["lists"] * 9}
+    ).encode(),
+    "endless": lambda content: content[:-1] + b" " * 2**23 + b"}",
+    "other type": lambda content: b"[1, 2]",
+    "other rows": lambda content: content.replace(b'"rows":"', b'"rows":"////////', 1),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lying_shard_is_left_out_and_costs_only_its_own_hits(
+    lie: str, scan: ShardScan, gates: list[Gate], demo: DemoStore
+) -> None:
+    front = Engine(open_store(demo.folder), scan=scan)
+    whole = {hit.clip_id for hit in front.search("red", k=100)}
+    gates[1].lie = LIES[lie]
+    hits = front.search("red", k=100)
+    assert hits
+    assert {hit.clip_id for hit in hits} < whole
+    assert front.missing == ("shard 2 of 3",)
+
+
+def test_refuses_wrong_shards_tokens_and_stores(
     gates: list[Gate], demo: DemoStore, scan: ShardScan
 ) -> None:
     snapshot = open_store(demo.folder).snapshot()
     identity = open_store(demo.folder).manifest.identity
     addresses = [gate.address for gate in gates]
     for urls, name, token, reason in (
-        (addresses[::-1], identity, TOKEN, "was asked for, this is part"),
+        (addresses[::-1], identity, TOKEN, "this is shard"),
         (addresses, "another", TOKEN, "another store"),
         (addresses, identity, "wrong-token", "a token is needed"),
     ):
@@ -261,8 +291,8 @@ def test_wrong_parts_tokens_and_stores_are_refused(
         other.close()
 
 
-def test_a_shard_is_named_as_a_part_of_all() -> None:
+def test_parses_shard_numbers() -> None:
     assert parse_shard("4/4") == (4, 4)
     for text in ("0/4", "5/4", "1", "1/0", "a/b", ""):
-        with pytest.raises(UsageError, match="1/4 to 4/4"):
+        with pytest.raises(UsageError, match="such as 1/4"):
             parse_shard(text)

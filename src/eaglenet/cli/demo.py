@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.terminal import shown_progress
-from eaglenet.core.errors import UsageError, quoted, this_program
-from eaglenet.core.progress import Progress, tell
+from eaglenet.cli.terminal import show_progress
+from eaglenet.core.errors import UsageError, shell_quote, program_command
+from eaglenet.core.progress import Progress, report_progress
 
 if TYPE_CHECKING:
     from eaglenet.core.types import Hit
@@ -107,7 +107,7 @@ def demo(
     say: Callable[[str], None] = (lambda text: None) if as_json else print
     method = load(model)
     # The reports below count what was left out; the loader need not say it too.
-    with shown_progress(quiet=as_json) as announce, decoding.silent():
+    with show_progress(quiet=as_json) as announce, decoding.without_skip_warnings():
         progress = announce("")
         world = render_world(output / "world", "test", clips, progress=progress)
         say(f"world:  {len(world)} H.264 clips and {len(world.texts)} sentences in {output}/world")
@@ -155,13 +155,13 @@ def demo(
 
 def next_steps(sentence: str, store: Path) -> str:
     """What to try after the demo: videos of one's own first."""
-    program = this_program()
+    program = program_command()
     return f"""Your own videos, with the model `small` (demo knows shapes only):
   {program} index FOLDER
   {program} search "a dog on a beach"
 The demo world:
-  {program} search {quoted(sentence)} --store {quoted(store)}
-  {program} serve --store {quoted(store)}          a page to search in, on this machine only
+  {program} search {shell_quote(sentence)} --store {shell_quote(store)}
+  {program} serve --store {shell_quote(store)}          a page to search in, on this machine only
   {program} train demo --output runs/demo         train the model yourself, in minutes"""
 
 
@@ -206,7 +206,7 @@ def _index(
     from eaglenet.indexing.index import IndexOptions, index_videos
 
     def report(state: Any) -> None:
-        tell(progress, "indexing", state.done + state.skipped, state.total)
+        report_progress(progress, "indexing", state.done + state.skipped, state.total)
 
     paths = [video.path for video in world.videos if video.path is not None]
     # One process: the clips are three seconds long, and starting workers takes longer than they.
@@ -226,17 +226,18 @@ def _search(
 ) -> list[list[Hit]]:
     from eaglenet.search.engine import Engine
     from eaglenet.search.export import write_contact_sheet, write_page
-    from eaglenet.search.hits import Answer
+    from eaglenet.search.hits import SearchResult
+    from eaglenet.search.query import Query
 
     engine = Engine.open(output / "store", method)
-    sentences = [sentence for sentence, _ in asked]
+    queries = [Query(sentence) for sentence, _ in asked]
     # Few clips: rank them all exactly.
-    found = engine.search_many(sentences, RESULTS, shortlist=num_clips)
+    hits = engine.search_many(queries, RESULTS, shortlist=num_clips)
     right = {number: name for number, (_, name) in enumerate(asked)}
-    answers = [Answer(*pair) for pair in zip(sentences, found, strict=True)]
-    write_contact_sheet(output / "results.png", engine, answers, right)
-    write_page(output / "results.html", engine, answers)
-    return found
+    results = [SearchResult(*pair) for pair in zip(queries, hits, strict=True)]
+    write_contact_sheet(output / "results.png", engine, results, right)
+    write_page(output / "results.html", engine, results)
+    return hits
 
 
 def _answer_lines(asked: list[tuple[str, str]], answers: list[list[Hit]]) -> Iterator[str]:

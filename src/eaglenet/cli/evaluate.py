@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     run: Annotated[
-        str, typer.Argument(help="Run folder; or model folder or name, with --dataset.")
+        str, typer.Argument(help="Run folder; or model folder or name, with --data.")
     ],
     split: Annotated[
         str | None,
@@ -33,10 +33,10 @@ def evaluate(
     features: Annotated[
         Path | None, typer.Option(help="Score all videos of this features folder instead.")
     ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Score any model on this dataset (demo, msrvtt, ...).")
+    data: Annotated[
+        str | None, typer.Option(help="Score any model on this data (demo, msrvtt, ...).")
     ] = None,
-    root: Annotated[str, typer.Option(help="Folder of --dataset.")] = "",
+    root: Annotated[str, typer.Option(help="Folder of --data.")] = "",
     videos: VideoFolders = None,
     settings: DatasetSettings = None,
     noise_seeds: Annotated[
@@ -92,15 +92,15 @@ def evaluate(
     options = read_assignments(settings, EXAMPLE)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
-    if dataset is None and options:
-        raise UsageError("--videos and --set belong to --dataset; a run keeps the data it names")
-    if features is not None and (split or dataset or root or frames):
+    if data is None and options:
+        raise UsageError("--videos and --set belong to --data; a run keeps the data it names")
+    if features is not None and (split or data or root or frames):
         raise UsageError(
-            "--features scores all videos of a folder; leave out --split, --dataset, --root and "
+            "--features scores all videos of a folder; leave out --split, --data, --root and "
             "--frames"
         )
-    if dataset is None and root:
-        raise UsageError("--root belongs to --dataset; a run keeps the data it names")
+    if data is None and root:
+        raise UsageError("--root belongs to --data; a run keeps the data it names")
     how = EvaluationOptions(
         backend,
         precision,
@@ -109,7 +109,7 @@ def evaluate(
         hubness=hubness or hubness_bank is not None,
         hubness_bank=read_text_file(hubness_bank) if hubness_bank is not None else (),
     )
-    if dataset is None and features is None:
+    if data is None and features is None:
         split = evaluated_split(load_experiment(Path(run).expanduser()), split)
     if output is not None and split is not None and split != "test" and "test" in output.stem:
         raise UsageError(
@@ -123,10 +123,10 @@ def evaluate(
             "device": device,
             "progress": announce("evaluate"),
         }
-        if dataset is None:
+        if data is None:
             result = evaluate_run(run, split=split, features=features, **shared)
         else:
-            result = evaluate_model(run, dataset, root, split=split, data_options=options, **shared)
+            result = evaluate_model(run, data, root, split=split, data_options=options, **shared)
     record = result.to_dict()
     if output is not None:
         write_json(output, record)

@@ -24,7 +24,7 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the run
 Root = Annotated[
     str, typer.Option("--root", help="Folder (or file) of the dataset or of the features.")
 ]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds (0, 1, ...).")]
 DryRun = Annotated[

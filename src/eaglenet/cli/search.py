@@ -152,7 +152,7 @@ def search(
         typer.Option(rich_help_panel="Model", help="Load the model from here, if it has moved."),
     ] = None,
     device: Annotated[
-        str, typer.Option(rich_help_panel="Model", help="Run the model on auto, cpu or cuda.")
+        str, typer.Option(rich_help_panel="Model", help="Run the model on auto, cpu, cuda or mps.")
     ] = "auto",
 ) -> None:
     """Find moments with a text, an image or a video."""

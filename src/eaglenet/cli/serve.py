@@ -39,7 +39,7 @@ def serve(
     model: Annotated[
         str | None, typer.Option(help="Load the model from here, if it has moved.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Run the model on auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="Run the model on auto, cpu, cuda or mps.")] = "auto",
     rate: Annotated[
         float, typer.Option(min=0.1, help="Allow this many searches per second and client.")
     ] = 100.0,

@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from eaglenet.cli.index import EXCLUDE_HELP, print_report
+from eaglenet.cli.dataclass_options import add_command
+from eaglenet.cli.index import MODEL_HELP, print_report
 from eaglenet.cli.options import StoreName
-from eaglenet.cli.terminal import counted
+from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError
+from eaglenet.indexing.options import IndexOptions
 
 
 def register(app: typer.Typer) -> None:
-    app.command("watch", help="Index folders whenever they change, until interrupted.")(watch)
+    add_command(app, "watch", watch, help="Index folders whenever they change, until Ctrl-C.")
 
 
 def watch(
     store: StoreName,
     paths: Annotated[list[Path], typer.Argument(help="Folders.")],
-    model: Annotated[
-        str | None, typer.Option(help="As in `eaglenet index`; default: the store's own.")
-    ] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help=EXCLUDE_HELP)] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
     interval: Annotated[
-        float, typer.Option(min=1, help="Seconds between scans; needed on network mounts.")
+        float,
+        typer.Option(min=1, metavar="SECONDS", help="Scan the folders this often."),
     ] = 10.0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     rounds: Annotated[
         int | None, typer.Option(min=1, hidden=True, help="Stop after this many reports.")
     ] = None,
+    *,
+    options: IndexOptions,
 ) -> None:
-    """Changes are indexed when files have come to rest; files that are deleted are forgotten."""
-    from eaglenet.indexing.index import IndexOptions
-    from eaglenet.indexing.watch import watch as reports
-
+    """Changes are indexed once files are complete; deleted files are dropped from the store."""
     for path in paths:
         if not path.expanduser().is_dir():
             raise UsageError(f"{path}: no such folder; `eaglenet watch` takes folders")
-    print(f"watching for {store}; ctrl-c ends it", file=sys.stderr, flush=True)
-    options = IndexOptions(exclude=tuple(exclude or ()), device=device)
-    found = reports(paths, store, model, options=options, interval=interval)
-    for number, report in enumerate(found, 1):
-        print_report(report, store)
-        if number == rounds:
-            return
-        print(f"{counted(report.clips, 'clip')}; waiting for changes", file=sys.stderr, flush=True)
+    print_line(f"watching for {store}; stop with Ctrl-C", is_error=True)
+    try:
+        from eaglenet.indexing.index import check_request
+        from eaglenet.indexing.watch import watch as watch_folders
+
+        check_request(paths, store, options)
+        reports = watch_folders(paths, store, model, options=options, interval=interval)
+        for number, report in enumerate(reports, 1):
+            for name in report.new_files:
+                print_line(f"indexed {name}")
+            print_report(report, store)
+            if number == rounds:
+                return
+            print_line("waiting for changes", is_error=True)
+    except KeyboardInterrupt:
+        print_line(f"stopped watching; {store} has everything indexed so far", is_error=True)

@@ -36,9 +36,10 @@ from eaglenet.indexing.decoding import (
     flatten_outcomes,
 )
 from eaglenet.indexing.encoding import ClipEncoding
-from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, ClusterOptions, ExecutorSettings
+from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, ExecutorSettings
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect, inspection_budget, inspection_of
+from eaglenet.indexing.options import ClusterOptions
 from eaglenet.methods.base import Method
 from eaglenet.search.store.manifest import Manifest, Splitting
 from eaglenet.video.limits import Limits

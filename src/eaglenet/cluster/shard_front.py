@@ -36,7 +36,7 @@ from eaglenet.cluster.shards import (
 )
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UnreachableError, UsageError
-from eaglenet.search.filters import Filters
+from eaglenet.search.options import Filters
 from eaglenet.search.shortlist import (
     Shortlist,
     merge_shortlists,

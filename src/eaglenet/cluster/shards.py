@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from eaglenet.core.errors import UsageError
-from eaglenet.search.filters import Filters
-from eaglenet.search.options import MAX_RESULTS
+from eaglenet.search.options import MAX_RESULTS, Filters
 from eaglenet.search.shortlist import (
     CANDIDATES_PER_RESULT,
     Shortlist,

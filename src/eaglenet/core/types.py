@@ -330,6 +330,20 @@ class TextStack:
         return self.positions.shape[1]
 
 
+class HasLogitScale(Protocol):
+    """Encoder that carries the factor of its cosines. Cast to it to reach the tensors.
+
+    They are not part of ``Encoder``: from Python 3.12 on, ``isinstance`` with a protocol does not
+    see the parameters of a module.
+
+    logit_scale: logarithm of the factor on cosines in training.
+    logit_bias: term added to them, for encoders trained with a sigmoid loss.
+    """
+
+    logit_scale: Tensor
+    logit_bias: Tensor | None
+
+
 @runtime_checkable
 class Encoder(Protocol):
     """Turns texts and videos into features. Implementations are ``nn.Module``s in ``encoders``.
@@ -340,8 +354,6 @@ class Encoder(Protocol):
     vocabulary_size: number of tokens it knows; None if unknown.
     resize: how an image becomes a square, as in :class:`FrameSpec`.
     num_blocks: blocks of the vision encoder; 0 if it reads stored features.
-    logit_scale: logarithm of the factor on cosines in training.
-    logit_bias: term added to them, for encoders trained with a sigmoid loss.
     """
 
     @property
@@ -370,12 +382,6 @@ class Encoder(Protocol):
 
     @property
     def abilities(self) -> Abilities: ...
-
-    @property
-    def logit_scale(self) -> Tensor: ...
-
-    @property
-    def logit_bias(self) -> Tensor | None: ...
 
     @property
     def device(self) -> torch.device: ...

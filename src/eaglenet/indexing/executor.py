@@ -18,6 +18,7 @@ from eaglenet.core.registry import Registry
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect_ahead
+from eaglenet.indexing.options import ClusterOptions
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.tables import ClipRows
 from eaglenet.video.limits import Limits
@@ -44,16 +45,6 @@ class Executor(Protocol):
         only a little ahead of the work. It may be read in another thread, but in one at a time.
         """
         ...
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """Where a cluster is, and what one of its workers gets."""
-
-    address: str | None = None
-    """None: the address in the environment, or a cluster on this machine alone."""
-    gpus_per_worker: float = 0.0
-    """A fraction if several workers share a GPU; 0 encodes on the CPU."""
 
 
 @dataclass(frozen=True)

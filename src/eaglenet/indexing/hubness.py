@@ -16,6 +16,7 @@ import torch
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import StoreError, UsageError, cause_of, shell_quote
+from eaglenet.indexing.options import HubnessChoice
 from eaglenet.methods.base import Method
 from eaglenet.models.head import head_folder, with_head
 from eaglenet.scoring.hubness import TEMPERATURE
@@ -30,12 +31,9 @@ if TYPE_CHECKING:
 OWN, OFF = "own", "off"
 MAX_TEXTS = 16_384
 BATCH_TEXTS = 256
-BankChoice = str | Sequence[str] | None
-"""``own`` (the model's bank), ``off``, a file of texts, or texts. None: a store keeps its bank, and
-a new one takes the model's if there is one."""
 
 
-def read_hubness_texts(choice: BankChoice) -> tuple[str, ...]:
+def read_hubness_texts(choice: HubnessChoice) -> tuple[str, ...]:
     """Texts of a file or sequence; none for ``own`` and ``off``."""
     if choice is None or choice in (OWN, OFF):
         return ()
@@ -66,7 +64,7 @@ def _unique_texts(lines: Sequence[str]) -> tuple[str, ...]:
     return texts
 
 
-def choose_hubness_bank(choice: BankChoice, method: Method, model: str) -> HubBank | None:
+def choose_hubness_bank(choice: HubnessChoice, method: Method, model: str) -> HubBank | None:
     """The chosen bank, encoded with this model; None: no bank."""
     if choice is None or choice == OWN:
         bank = model_hubness_bank(method, model)

@@ -28,6 +28,7 @@ from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_
 from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
+from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.recognition import (
     OnScreenTextRecognizer,
     RecognitionRun,
@@ -35,7 +36,7 @@ from eaglenet.indexing.recognition import (
     SpeechRecognizer,
 )
 from eaglenet.indexing.report import IndexReport, OnProgress
-from eaglenet.indexing.run import IndexOptions, IndexRun, Tally
+from eaglenet.indexing.run import IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.search.store.base import kind_of, open_store
 from eaglenet.search.store.manifest import Manifest

@@ -9,7 +9,7 @@ from pathlib import Path
 from eaglenet.core.errors import StoreError, UsageError, shell_quote
 from eaglenet.core.platform import swap_folders
 from eaglenet.indexing.files import tags_of
-from eaglenet.indexing.run import IndexOptions
+from eaglenet.indexing.options import IndexOptions
 from eaglenet.search.store.base import kind_of, open_store
 
 

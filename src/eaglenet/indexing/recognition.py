@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
-from eaglenet.core.types import TranscriptKind
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.search.store.tables import FileRow
 from eaglenet.search.store.words import SourceRow, source_key
@@ -20,6 +19,9 @@ from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, disti
 from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Budget, Failure, map_ahead
+
+if TYPE_CHECKING:
+    from eaglenet.core.types import TranscriptKind
 
 PREFETCH = 2
 TEXT_SECONDS = 20.0

@@ -6,68 +6,24 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
 from eaglenet.indexing.commit import Commit, CommitResult
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
-from eaglenet.indexing.executor import ClipOutcome, ClusterOptions, Executor
+from eaglenet.indexing.executor import ClipOutcome, Executor
 from eaglenet.indexing.fetching import is_missing
 from eaglenet.indexing.files import CandidateFile, leads_out, real_folders, unused_tags
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.inspection import Inspection
 from eaglenet.indexing.ledger import FileProgress, FileResult, Ledger
+from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import DAMAGED, FileProblem, IndexProgress, IndexReport, OnProgress
 from eaglenet.indexing.transcripts import TranscriptRun
-from eaglenet.search.store.manifest import Splitting
 from eaglenet.search.store.tables import FileRow
-from eaglenet.video.limits import Limits
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
-
-
-@dataclass(frozen=True)
-class IndexOptions:
-    """Options of an index run."""
-
-    splitting: Splitting = field(default_factory=Splitting)
-    fast: bool = False
-    """Use the nearest keyframes instead of exact frames."""
-    drop_missing: bool = False
-    """Drop files from the store that were removed from disk or are excluded now."""
-    exclude: tuple[str, ...] = ()
-    """Patterns of files and folders to skip, as in ``.gitignore``."""
-    follow_links: bool = False
-    """Follow links that lead out of the indexed folders, and links to folders."""
-    retry: bool = False
-    """Try unchanged files again that failed before."""
-    prepare: bool = False
-    """For a new store: also keep what the exact scorer computes per clip. Takes six times the disk
-    for an EagleNet; re-ranking takes half the time on a CPU."""
-    workers: int | None = None
-    """Decoding processes; None: depends on the amount of work."""
-    device: str = "auto"
-    """``auto``: a GPU if there is one; a model passed as an object stays where it is."""
-    precision: str = "auto"
-    """``fp32``, ``bf16``, ``int8``, or ``auto``: the fastest good one on this machine."""
-    limits: Limits = field(default_factory=Limits)
-    """Memory and time per file."""
-    executor: str = "local"
-    """Name in ``EXECUTORS``."""
-    cluster: ClusterOptions = field(default_factory=ClusterOptions)
-    """For an executor on other machines."""
-    subtitles: bool = True
-    """Index subtitles inside and beside the files."""
-    read_text: bool = False
-    """Index on-screen text; needs ``eaglenet[ocr]``."""
-    listen: str | None = None
-    """Index speech with this faster-whisper model; needs ``eaglenet[speech]``."""
-    transcripts_from: str | None = None
-    """Another store, from which speech and on-screen text of the same files are copied."""
-    hubness: str | Sequence[str] | None = None
-    """Hubness bank: see ``indexing.hubness.BankChoice``."""
 
 
 class Tally:

@@ -19,8 +19,8 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import read_proc
 from eaglenet.indexing.files import find_videos
 from eaglenet.indexing.index import index_videos
+from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport
-from eaglenet.indexing.run import IndexOptions
 from eaglenet.methods.base import Method
 from eaglenet.search.model import load_model, model_for_store, move_to_device
 from eaglenet.video.containers import looks_like_video
@@ -49,8 +49,11 @@ def watch(
     method: Method | None = None,
     wait: Wait | None = None,
 ) -> Iterator[IndexReport]:
-    """Index now, and again whenever files have changed and settled; yields each report."""
-    options = dataclasses.replace(options or IndexOptions(), drop_missing=False)
+    """Index now, and again whenever files have changed and settled; yields each report.
+
+    The first run drops missing files only if ``options`` say so, later runs always do.
+    """
+    options = options or IndexOptions()
     roots = [path.expanduser() for path in paths]
     model = model if model is not None else model_for_store(store)
     if method is None:
@@ -67,7 +70,8 @@ def watch(
             is_settled = now == before or indexed is None
             is_late = time.monotonic() - changed_at > MAX_DELAY
             if now != indexed and guard.is_plausible(len(now)) and (is_settled or is_late):
-                run_options = dataclasses.replace(options, drop_missing=indexed is not None)
+                drop_missing = options.drop_missing or indexed is not None
+                run_options = dataclasses.replace(options, drop_missing=drop_missing)
                 yield index_videos(roots, store, model, options=run_options, method=method)
                 indexed, changed_at = now, time.monotonic()
         before = now

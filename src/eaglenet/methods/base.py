@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from eaglenet.core.types import (
     Clips,
     Encoder,
     FrameSpec,
+    HasLogitScale,
     Losses,
     RightPairs,
     TextFeatures,
@@ -276,7 +277,8 @@ def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
     A softmax loss takes any encoder's scale. A sigmoid loss has a bias that belongs to its scale,
     so it takes both, from a tower that was trained with both.
     """
-    scale, bias = encoder.logit_scale, encoder.logit_bias
+    scaled = cast(HasLogitScale, encoder)
+    scale, bias = scaled.logit_scale, scaled.logit_bias
     for value in (scale, bias):
         if value is not None:
             value.requires_grad_(False)

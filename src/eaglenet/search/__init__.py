@@ -1,1 +1,1 @@
-"""Find moments: a store of clips, an indexer that fills it, an engine that searches it."""
+"""Search: queries, the engine, and its hits."""

@@ -17,7 +17,6 @@ from eaglenet.core.hardware import AUTO
 from eaglenet.core.platform import default_store
 from eaglenet.core.types import Hit
 from eaglenet.methods.base import Method
-from eaglenet.search.filters import Filters
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -26,7 +25,7 @@ from eaglenet.search.hits import (
     rank_captions,
 )
 from eaglenet.search.model import load_for_search
-from eaglenet.search.options import SearchOptions, check_count
+from eaglenet.search.options import Filters, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText, Reranker
 from eaglenet.search.retrieval import Retriever, StoreView

@@ -16,8 +16,7 @@ from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.core.types import Hit, Moment, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.scoring import score_all
-from eaglenet.search.filters import path_matcher
-from eaglenet.search.options import SearchOptions
+from eaglenet.search.options import SearchOptions, path_matcher
 from eaglenet.search.query import Query, clean_texts
 from eaglenet.search.reranking import EncodedQuery
 from eaglenet.search.selection import Candidates, find_moment, select, select_transcripts

@@ -1,20 +1,200 @@
-"""Search options: the settings that the engine, the command line and the service share."""
+"""Search options and filters: the settings that the engine, the command line and HTTP share."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+import numpy as np
+from numpy.typing import NDArray
+
 from eaglenet.core.errors import UsageError
-from eaglenet.search.filters import Filters, parse_date
 
 if TYPE_CHECKING:
     from eaglenet.core.types import Modality
+    from eaglenet.search.store.file_table import FileTable
 
 MAX_RESULTS = 10_000
 MODALITIES: tuple[Modality, ...] = ("visual", "speech", "screen-text")
+
+
+def parse_date(text: str) -> float:
+    """Return the seconds since 1970 of an ISO date or date and time; local time without a zone.
+
+    >>> parse_date("1970-01-02T00:00:00+00:00")
+    86400.0
+    """
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{text!r} is not a date; write it like 2026-05-31 or 2026-05-31T18:30"
+        ) from None
+
+
+def expand_path(pattern: str) -> str | None:
+    """Expand ``~`` and ``.`` at the beginning of a pattern that a user typed; None if empty."""
+    if pattern.startswith("~"):
+        return os.path.expanduser(pattern)
+    is_relative = pattern in (".", "..") or pattern.startswith(("./", "../"))
+    return os.path.abspath(pattern) if is_relative else pattern or None
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Conditions on files, all of which must hold. Impossible combinations are refused.
+
+    path: shell pattern (``*``, ``?``, ``[...]``; ``*`` matches ``/`` too). With a ``/``, it is
+        compared with the end of the path, from any folder on (``sub/*``), or with the whole path if
+        it begins with ``/``; without, with the file name. Text without ``*``, ``?`` and ``[`` may
+        occur anywhere in the path. Case is ignored, and brackets may also be meant literally.
+    after, before: modification time of the file, seconds since 1970; ``after`` is inclusive.
+    min_duration, max_duration: duration of the file in seconds, inclusive.
+    tags: tags that the file must have; case is ignored.
+    """
+
+    path: str | None = field(
+        default=None,
+        metadata={
+            "parse": expand_path,
+            "metavar": "PATTERN",
+            "help": "Only paths that match: '*.mov', 'holidays/*', or part of a path.",
+        },
+    )
+    after: float | None = field(
+        default=None,
+        metadata={
+            "group": "Filters",
+            "parse": parse_date,
+            "metavar": "DATE",
+            "help": "Only files changed since a date, like 2026-05-31.",
+        },
+    )
+    before: float | None = field(
+        default=None,
+        metadata={
+            "group": "Filters",
+            "parse": parse_date,
+            "metavar": "DATE",
+            "help": "Only files changed before a date.",
+        },
+    )
+    min_duration: float | None = field(
+        default=None,
+        metadata={
+            "group": "Filters",
+            "metavar": "SECONDS",
+            "help": "Only files of at least this duration.",
+        },
+    )
+    max_duration: float | None = field(
+        default=None,
+        metadata={
+            "group": "Filters",
+            "metavar": "SECONDS",
+            "help": "Only files of at most this duration.",
+        },
+    )
+    tags: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "option": "--tag",
+            "group": "Filters",
+            "help": "Only files with this tag; repeatable.",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in (("minimum", self.min_duration), ("maximum", self.max_duration)):
+            if value is not None and not value >= 0:
+                raise UsageError(f"the {name} duration must be 0 seconds or more, not {value}")
+        shortest, longest = self.min_duration, self.max_duration
+        if shortest is not None and longest is not None and shortest > longest:
+            raise UsageError(
+                f"no file lasts at least {shortest:g} s and at most {longest:g} s; swap the two"
+            )
+        if self.after is not None and self.before is not None and self.after >= self.before:
+            raise UsageError("no file is newer than --after and older than --before; swap the two")
+
+    def __bool__(self) -> bool:
+        return self != Filters()
+
+    def allowed(self, files: FileTable) -> NDArray[np.bool_]:
+        """Mask of the files that meet all conditions."""
+        allowed = np.ones(len(files.paths), dtype=bool)
+        for _, mask in self._conditions(files):
+            allowed &= mask
+        return allowed
+
+    def why_empty(self, files: FileTable) -> str:
+        """Say which condition no file meets; empty if some file meets all."""
+        conditions = list(self._conditions(files))
+        if not conditions or bool(self.allowed(files).any()):
+            return ""
+        unmet = [title for title, mask in conditions if not mask.any()]
+        if unmet:
+            return f"none of the {len(files)} files has {' or '.join(unmet)}"
+        counts = [f"{title} ({int(mask.sum())} files)" for title, mask in conditions]
+        return f"none of the {len(files)} files has all of: {', '.join(counts)}"
+
+    def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Title of each condition, and the mask of the files that meet it."""
+        if self.after is not None:
+            yield f"a date since {_date(self.after)}", files.modified >= self.after
+        if self.before is not None:
+            yield f"a date before {_date(self.before)}", files.modified < self.before
+        if self.min_duration is not None:
+            yield f"at least {self.min_duration:g} s", files.durations >= self.min_duration
+        if self.max_duration is not None:
+            yield f"at most {self.max_duration:g} s", files.durations <= self.max_duration
+        if self.path:
+            matches = path_matcher(self.path)
+            is_match = (any(map(matches, paths)) for paths in files.paths)
+            yield f"a path like {self.path!r}", np.fromiter(is_match, bool, len(files.paths))
+        for tag in self.tags:
+            has_tag = (tag.casefold() in map(str.casefold, tags) for tags in files.tags)
+            yield f"the tag {tag!r}", np.fromiter(has_tag, bool, len(files.tags))
+
+
+def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str], bool]:
+    """Return a function that compares paths with ``Filters.path``."""
+
+    def normalise(path: str) -> str:
+        return path.lower().replace(separator, "/")
+
+    lower = normalise(pattern or "")
+    if not any(character in lower for character in "*?["):
+        return lambda path: lower in normalise(path)
+    # "sub/*" is a folder of that name anywhere, not only at the root.
+    anywhere = "*/" if "/" in lower and not lower.startswith(("/", "*")) else ""
+    # fnmatch.translate never raises; a broken bracket is taken literally.
+    expressions = [fnmatch.translate(anywhere + lower)]
+    if "[" in lower:
+        # "film [2020].mp4" is a file name more often than a choice of four digits.
+        expressions.append(fnmatch.translate(anywhere + lower.replace("[", "[[]")))
+    compiled = re.compile("|".join(expressions))
+    if "/" in lower:
+        return lambda path: compiled.match(normalise(path)) is not None
+    return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
+
+
+def _date(seconds: float) -> str:
+    """Format a time as :func:`parse_date` reads it; a number if it is in no calendar."""
+    try:
+        moment = datetime.fromtimestamp(seconds)
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g} s after 1970"
+    return moment.strftime("%Y-%m-%d" if seconds == _midnight(moment) else "%Y-%m-%dT%H:%M")
+
+
+def _midnight(moment: datetime) -> float:
+    return datetime(moment.year, moment.month, moment.day).timestamp()
 
 
 def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:

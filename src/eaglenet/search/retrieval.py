@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.errors import StoreError, UnreachableError, UsageError
 from eaglenet.core.types import Hit, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.search.hits import make_hits, make_transcript_hits
@@ -28,15 +28,38 @@ from eaglenet.search.store.layout import StoredClips
 from eaglenet.search.store.manifest import Manifest
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.words import WordIndex
-from eaglenet.search.transcripts import (
-    MIN_COVERAGE,
-    ClipTranscript,
-    TranscriptIndex,
-    rank_clips,
-)
+from eaglenet.search.transcripts import MIN_COVERAGE, ClipTranscript, rank_clips
 from eaglenet.video.inputs import clips_of_image, clips_of_video
 
 ATTEMPTS = 5
+
+
+class TranscriptIndex:
+    """The transcripts of a store, opened on first use and again after the store has changed.
+
+    A store without transcripts is not opened, because importing its database takes seconds.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._current: tuple[Hashable, WordIndex | None] | None = None
+
+    def open(self) -> WordIndex | None:
+        """Return the newest version; None if the store has no transcripts."""
+        current = self._current
+        try:
+            stamp = self.store.words_stamp()
+        except OSError as error:
+            if current is None:
+                raise UnreachableError(
+                    f"the transcripts of {self.store.location} cannot be read: {error}"
+                ) from error
+            return current[1]  # The store is gone; what is open can still be searched.
+        if stamp is None:
+            return None
+        if current is None or current[0] != stamp:
+            current = self._current = (stamp, self.store.words())
+        return current[1]
 
 
 @dataclass(frozen=True)
@@ -170,7 +193,7 @@ class Retriever:
     def _start(self, query: Query, index: WordIndex | None, options: SearchOptions) -> _Task:
         """Rank transcripts, and decide whether frames are compared."""
         snapshot, filters = self.view.snapshot, options.filters
-        if query.text is None or query.transcript is None:
+        if query.text is None:
             if "visual" not in options.modalities:
                 raise UsageError(
                     "an image, a video or a clip searches in visual only; speech and screen-text "
@@ -180,7 +203,7 @@ class Retriever:
             row = snapshot.row(snapshot.full_id(query.clip_id or "")) if has_row else None
             return _Task(query, is_visual=True, excluded_row=row)
         is_visual = "visual" in options.modalities
-        if index is None:
+        if index is None or query.transcript is None:
             return _Task(query, is_visual, query.text)
         transcripts = rank_clips(
             index,

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglenet.search.filters import Filters
+from eaglenet.search.options import Filters
 from eaglenet.search.store.base import Store
 from eaglenet.search.store.near_codes import Near
 from eaglenet.search.store.snapshot import Snapshot

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import UnreachableError
 from eaglenet.core.types import Modality, Moment, TranscriptKind, TranscriptMatch
 from eaglenet.search.query import TranscriptQuery
-from eaglenet.search.store.base import Store
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.words import WordIndex, WordQuestion, WordRow
 from eaglenet.transcripts.lines import Analysis, analyse, phrase_spans
@@ -257,31 +255,3 @@ def explain_no_match(query: TranscriptQuery, modalities: Sequence[Modality], num
         also = " and search frames too" if is_visual else ""
         return f"{reason}; remove the quotation marks to match words in any order{also}"
     return f"{reason}; frames were not searched: add visual to --in"
-
-
-class TranscriptIndex:
-    """The transcripts of a store, opened on first use and again after the store has changed.
-
-    A store without transcripts is not opened, because importing its database takes seconds.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._current: tuple[Hashable, WordIndex | None] | None = None
-
-    def open(self) -> WordIndex | None:
-        """Return the newest version; None if the store has no transcripts."""
-        current = self._current
-        try:
-            stamp = self.store.words_stamp()
-        except OSError as error:
-            if current is None:
-                raise UnreachableError(
-                    f"the transcripts of {self.store.location} cannot be read: {error}"
-                ) from error
-            return current[1]  # The store is gone; what is open can still be searched.
-        if stamp is None:
-            return None
-        if current is None or current[0] != stamp:
-            current = self._current = (stamp, self.store.words())
-        return current[1]

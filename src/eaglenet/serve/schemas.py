@@ -10,8 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 from eaglenet.core.types import Modality, TranscriptKind
-from eaglenet.search.filters import Filters
-from eaglenet.search.options import MODALITIES, SearchOptions
+from eaglenet.search.options import MODALITIES, Filters, SearchOptions
 from eaglenet.serve.settings import (
     MAX_FILTER_CHARACTERS,
     MAX_NEGATIVES,

@@ -159,7 +159,7 @@ def test_methods_are_compared_on_it_and_the_report_draws_the_table(
     folder: Path, tmp_path: Path
 ) -> None:
     """Started again, it finds everything done."""
-    words = ["compare", "clip4clip", "drl", "--dataset", "frames", "--seeds", "1"]
+    words = ["compare", "clip4clip", "drl", "--data", "frames", "--seeds", "1"]
     words += ["--root", str(folder), "--output", str(tmp_path / "out"), "--device", "cpu"]
     words += [part for setting in SMALL for part in ("--set", setting)]
     done = CliRunner().invoke(app, words)

@@ -200,11 +200,11 @@ def test_any_model_is_evaluated_on_videos_that_lie_elsewhere(
     captions = tmp_path / "captions.csv"
     names = [path.stem for path in sorted(videos.rglob("val*.mp4"))]
     captions.write_text("video,caption\n" + "".join(f"{name},a red circle\n" for name in names))
-    command = ["evaluate", "demo", "--dataset", "folder", "--root", str(captions), "--json"]
+    command = ["evaluate", "demo", "--data", "folder", "--root", str(captions), "--json"]
     command += ["--videos", str(videos), "--set", "fractions=[0,0,1]"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert json.loads(result.stdout)["videos_found"] == len(names) == 6
-    with pytest.raises(UsageError, match="belong to --dataset"):
+    with pytest.raises(UsageError, match="belong to --data"):
         CliRunner().invoke(app, ["evaluate", "x", "--videos", "y"], catch_exceptions=False)
 
 

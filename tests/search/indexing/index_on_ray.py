@@ -9,7 +9,7 @@ from synthetic_store import BagMethod
 
 from eaglenet.cluster import ray_executor
 from eaglenet.indexing import commit, index
-from eaglenet.indexing.executor import ClusterOptions
+from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.store.manifest import Splitting
 

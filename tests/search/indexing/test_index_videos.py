@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,16 @@ from synthetic_store import BagMethod
 
 from eaglenet.core.errors import ModelNotFoundError, StoreError
 from eaglenet.core.types import FrameSpec
-from eaglenet.indexing import executor
+from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.filters import Filters
 from eaglenet.search.model import DEFAULT_MODEL
+from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Splitting
+from small_model import save_small_model
 
 
 def test_an_index_finds_the_moment_and_lists_what_is_broken(videos: Path, bag: BagMethod) -> None:
@@ -144,7 +147,7 @@ def test_workers_that_would_have_nothing_to_do_are_not_started(
             super().__init__(method, manifest, 0)
 
     monkeypatch.setattr("eaglenet.indexing.encoding.ClipEncoding", Encoding)
-    monkeypatch.setattr(executor, "num_cores", lambda: 2)
+    monkeypatch.setattr("eaglenet.indexing.executor.num_cores", lambda: 2)
     run(videos, bag, workers=500)
     run(videos, bag, videos.parent / "other", workers=3)
     assert started == [4, 3]
@@ -189,3 +192,37 @@ def test_the_frame_spec_of_the_store_is_the_models(videos: Path, bag: BagMethod)
     manifest = Engine.open(videos.parent / "store").manifest
     assert manifest.frame_spec == FrameSpec(num_frames=5, size=16, fast=True)
     assert manifest.roots == (str(videos),)
+
+
+def test_run_without_new_files_loads_no_model(videos: Path, tmp_path: Path) -> None:
+    """Nothing of the model is imported, so that such a run is quick."""
+    model, store = save_small_model(tmp_path / "model"), tmp_path / "store"
+    options = IndexOptions(workers=0)
+    first = index_videos([videos], store, str(model), options=options)
+    assert first.indexed == 3
+    code = f"""
+import sys
+from eaglenet.indexing.index import index_videos
+from eaglenet.indexing.options import IndexOptions
+report = index_videos([{str(videos)!r}], {str(store)!r}, options=IndexOptions(workers=0))
+assert (report.indexed, report.unchanged, report.clips) == (0, 3, {first.clips}), report
+heavy = [name for name in ("methods", "encoders", "models", "scoring", "search.model")
+         if "eaglenet." + name in sys.modules]
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_model_that_changed_is_refused_only_when_there_is_work(
+    videos: Path, tmp_path: Path
+) -> None:
+    model, store = save_small_model(tmp_path / "model"), tmp_path / "store"
+    options = IndexOptions(workers=0)
+    index_videos([videos], store, str(model), options=options)
+    shutil.rmtree(model)
+    save_small_model(tmp_path / "model", tokenizer=ClipTokenizer.from_words(["other"]))
+    assert index_videos([videos], store, options=options).unchanged == 3
+    shutil.copy(videos / "first.mp4", videos / "new.avi")
+    (videos / "new.avi").write_bytes((videos / "first.mp4").read_bytes() + b"x")
+    with pytest.raises(StoreError, match="weights"):
+        index_videos([videos], store, options=options)

@@ -29,9 +29,10 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.encoders import int8
 from eaglenet.indexing import commit, index
-from eaglenet.indexing.executor import ClusterOptions, ExecutorSettings
+from eaglenet.indexing.executor import ExecutorSettings
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import verify
+from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress, IndexReport
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
@@ -52,7 +53,7 @@ class TwoNodes:
     """A head and a second node, which can be lost and comes back."""
 
     def __init__(self) -> None:
-        from ray.cluster_utils import ClusterOptions as RayCluster
+        from ray.cluster_utils import Cluster as RayCluster
 
         self.cluster = RayCluster(
             initialize_head=True, head_node_args={**NODE, "include_dashboard": False}

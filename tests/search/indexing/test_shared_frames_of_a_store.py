@@ -15,8 +15,8 @@ from eaglenet.core.errors import StoreError
 from eaglenet.core.types import FrameSpec
 from eaglenet.indexing import index as indexing
 from eaglenet.indexing.decoding import with_shared_frames
+from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.rebuilding import options_like
-from eaglenet.indexing.run import IndexOptions
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Manifest, Splitting

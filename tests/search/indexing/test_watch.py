@@ -1,15 +1,23 @@
-"""Folders that are watched: what comes is indexed, what goes is forgotten, a mount is not."""
+"""Watched folders: new files are indexed, deleted ones dropped, but not those of a lost mount."""
 
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_videos import colour_video
+from typer.testing import CliRunner
 
+from eaglenet.cli.main import app
 from eaglenet.indexing import watch
+from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport
-from eaglenet.indexing.run import IndexOptions
 
 
 class Script:
@@ -46,10 +54,8 @@ def watched(folder: Path, *steps: object) -> int:
     return len(list(reports))
 
 
-def test_changes_are_indexed_once_they_have_come_to_rest(
-    tmp_path: Path, runs: list[IndexOptions]
-) -> None:
-    """A file that still grows waits; one that is deleted is forgotten; nothing new, no run."""
+def test_indexes_changes_once_files_have_settled(tmp_path: Path, runs: list[IndexOptions]) -> None:
+    """A growing file waits, a deleted one is dropped, and without changes there is no run."""
     film = tmp_path / "a.mp4"
     film.write_bytes(b"1")
     grow = [lambda: film.write_bytes(b"12"), lambda: film.write_bytes(b"123")]
@@ -60,9 +66,7 @@ def test_changes_are_indexed_once_they_have_come_to_rest(
     assert [options.drop_missing for options in runs] == [False, True, True, True]
 
 
-def test_nothing_is_forgotten_when_a_mount_goes_away(
-    tmp_path: Path, runs: list[IndexOptions]
-) -> None:
+def test_drops_nothing_when_a_mount_disappears(tmp_path: Path, runs: list[IndexOptions]) -> None:
     """The folder gone, or empty at once, is not a hundred deleted films."""
     folder = tmp_path / "films"
     folder.mkdir()
@@ -78,9 +82,59 @@ def test_nothing_is_forgotten_when_a_mount_goes_away(
     assert watched(folder, (folder / "a.mp4").unlink, None, None, back, None, None) == 2
 
 
-def test_network_mounts_are_known_by_their_kind() -> None:
+def test_recognises_network_mounts() -> None:
     """The deepest mount counts, spaces in names and all."""
     mounts = "/dev/sda / ext4 rw 0 0\nnas:/v /mnt/my\\040films nfs4 rw 0 0\nx /mnt/local xfs rw 0 0"
     assert watch.is_network(Path("/mnt/my films/2026"), mounts)
     assert not watch.is_network(Path("/mnt/local/a"), mounts)
     assert not watch.is_network(Path("/mnt/my filmstrip"), mounts)
+
+
+def test_command_names_new_files_and_ends_with_code_0_on_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[IndexOptions] = []
+
+    def reports(*arguments: object, options: IndexOptions, **rest: object) -> Iterator[IndexReport]:
+        calls.append(options)
+        yield IndexReport(1, 0, 0, 0, 0, 4, 0.1, 2.0, (), (), new_files=("/films/a\x1b.mp4",))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eaglenet.indexing.index.check_request", lambda *arguments: None)
+    monkeypatch.setattr(watch, "watch", reports)
+    command = ["watch", str(tmp_path), "--store", str(tmp_path / "store")]
+    result = CliRunner().invoke(
+        app, [*command, "--read-text", "--listen", "tiny", "--follow-links"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "indexed /films/a\\x1b.mp4\n" in result.output
+    assert result.output.endswith("has everything indexed so far\n")
+    (options,) = calls
+    assert (options.read_text, options.listen, options.follow_links) == (True, "tiny", True)
+
+
+@pytest.mark.slow
+def test_interrupted_processes_end_quickly(tmp_path: Path) -> None:
+    """``watch`` with code 0, ``index`` with code 130; both within seconds."""
+    (tmp_path / "v").mkdir()
+    for number in range(6):
+        colour_video(tmp_path / "v" / f"{number}.mp4", ["red", "green", "blue"] * 60)
+    for command, text, code in (("index", "0/6 files", 130), ("watch", "waiting", 0)):
+        arguments = [command, str(tmp_path / "v"), "--store", str(tmp_path / command)]
+        if command == "watch":
+            arguments[1] = str(tmp_path / "empty")
+            (tmp_path / "empty").mkdir()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "eaglenet", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            # A parent that ignores the signal passes that on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert process.stderr is not None
+        assert any(text in line for line in process.stderr)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+        assert process.wait() == code
+        assert time.monotonic() - start < 10  # 1 s on an idle machine.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import DatasetError, UsageError, VideoDecodeError
-from eaglenet.core.progress import Progress, tell
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data.annotation_files import finder_for
 from eaglenet.research.data.records import DATASETS, Split, VideoRecord
@@ -180,7 +180,7 @@ def look_at_files(
     for done, (path, reason) in enumerate(outcomes, start=1):
         if reason is not None:
             problems[path] = reason
-        tell(progress, "decoding videos" if decode else "opening videos", done, len(records))
+        report_progress(progress, "decoding videos" if decode else "opening videos", done, len(records))
     return problems
 
 
@@ -204,11 +204,11 @@ def decode_files(
     records: Mapping[Path, VideoRecord], spec: FrameSpec, workers: int
 ) -> Iterator[tuple[Path, str | None]]:
     from eaglenet.video.decoding import decode_many
-    from eaglenet.video.pool import Failed
+    from eaglenet.video.pool import Failure
 
     items = [(str(path), path, record.window) for path, record in records.items()]
     for outcome in decode_many(items, spec, workers=workers):
-        reason = outcome.reason if isinstance(outcome, Failed) else None
+        reason = outcome.reason if isinstance(outcome, Failure) else None
         yield Path(outcome.request.video_id), reason
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
-from eaglenet.core.files import folder_written_whole, write_json
+from eaglenet.core.files import atomic_folder, write_json
 from eaglenet.core.types import FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.research.data.annotation_files import read_json
 from eaglenet.research.data.records import RetrievalProtocol, stable_order
@@ -269,7 +269,7 @@ def save_feature_folder(
         "captions_per_video": text_count.tolist(),
         "captions": [group.tolist() for group in groups],
     }
-    with folder_written_whole(folder) as temporary:
+    with atomic_folder(folder) as temporary:
         frames = videos.frames.detach().cpu().to(dtype)[mask]
         np.save(temporary / FRAMES_FILE, frames.numpy())
         np.save(temporary / SENTENCES_FILE, texts.sentence.detach().cpu().to(dtype).numpy())

@@ -24,11 +24,11 @@ from torch import Tensor
 from eaglenet.core import untrusted
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.files import hold_lock, write_json
-from eaglenet.core.progress import Progress, tell
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import Clips, FrameSpec
 from eaglenet.research.data.annotation_files import read_json
 from eaglenet.research.data.records import Split, VideoRecord
-from eaglenet.video.images import to_jpeg
+from eaglenet.video.images import pixels_to_jpeg
 
 if TYPE_CHECKING:
     from eaglenet.video.decoding import DecodedVideo
@@ -271,7 +271,7 @@ def check_header(
 
 def encode_jpeg(frame: Bytes) -> bytes:
     """[3, height, width] to JPEG, without colour subsampling."""
-    return to_jpeg(frame, quality=JPEG_QUALITY, subsampling=0)
+    return pixels_to_jpeg(frame, quality=JPEG_QUALITY, subsampling=0)
 
 
 def decode_jpeg(content: Bytes) -> Bytes:
@@ -490,7 +490,7 @@ def decode_into(
 ) -> None:
     """Decode ``due`` and append a row, or the reason of a skip, for each."""
     from eaglenet.video.decoding import decode_many
-    from eaglenet.video.pool import Done
+    from eaglenet.video.pool import Success
 
     done = 0
     by_id = {}
@@ -504,12 +504,12 @@ def decode_into(
             items.append((video.video_id, video.path, video.window))
     for outcome in decode_many(items, spec, workers=workers):
         video = by_id[outcome.request.video_id]
-        if isinstance(outcome, Done):
+        if isinstance(outcome, Success):
             journal.add(video, outcome.result)
         else:
             journal.skip(video.video_id, outcome.reason)
         done += 1
-        tell(progress, title, done, len(due))
+        report_progress(progress, title, done, len(due))
 
 
 def check_space(

@@ -40,7 +40,7 @@ from eaglenet.research.data.records import (
     make_split,
 )
 from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
-from eaglenet.video.images import jpeg_of
+from eaglenet.video.images import encode_jpeg
 
 INDEX_FILE = "index.jsonl"
 SHARD_BYTES = 50_000_000
@@ -231,8 +231,8 @@ def decode_jpeg(data: bytes, size: int) -> Any:
         return np.asarray(picture)
 
 
-def encode_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
-    """A picture file stretched to ``size`` x ``size``; ``half`` 0 or 1 takes its left or right."""
+def shrink_to_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
+    """Stretch an image file to ``size`` x ``size``; ``half`` 0 or 1 takes its left or right."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP")) as image:
@@ -242,7 +242,7 @@ def encode_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
     if half is not None:
         box = (0, 0, middle, picture.height) if half == 0 else (middle, 0, *picture.size)
     picture = picture.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
-    return jpeg_of(picture, quality=JPEG_QUALITY)
+    return encode_jpeg(picture, quality=JPEG_QUALITY)
 
 
 # A folder of frames (`data.frame_folder`) as a dataset of videos to train and evaluate on.

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.core.progress import Progress, Work
-from eaglenet.research.data.frame_folder import FrameFolderWriter, FrameItem, encode_jpeg
+from eaglenet.core.progress import Progress, ProgressUpdate
+from eaglenet.research.data.frame_folder import FrameFolderWriter, FrameItem, shrink_to_jpeg
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp"}
 MAX_PICTURE = 64 * 2**20
@@ -96,7 +96,7 @@ def prepare_frames(
             counts["items"] += 1
             counts["frames"] += len(frames)
         if progress is not None:
-            progress(Work("preparing frames", number + 1, len(order)))
+            progress(ProgressUpdate("preparing frames", number + 1, len(order)))
     writer.close()
     return counts
 
@@ -170,7 +170,7 @@ def _frames(
         try:
             data = untrusted.read_bytes(path, MAX_PICTURE)
             parts = (0, 1) if plan.halves else (None,)
-            yield from [encode_jpeg(data, plan.size, half=part) for part in parts]
+            yield from [shrink_to_jpeg(data, plan.size, half=part) for part in parts]
         except (OSError, ValueError):
             counts["unreadable"] += 1
 

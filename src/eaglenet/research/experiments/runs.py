@@ -333,7 +333,7 @@ def load_experiment(folder: Path) -> Experiment:
         CheckpointError: not a run folder.
         UnknownNameError: it needs a module that is not imported; the message names it.
     """
-    advice = "to evaluate a model by its name or folder, name the data with --dataset"
+    advice = "to evaluate a model by its name or folder, name the data with --data"
     if not folder.exists():
         raise CheckpointError(f"{folder}: no such run folder; {advice}")
     if not (folder / EXPERIMENT).exists():

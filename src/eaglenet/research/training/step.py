@@ -6,13 +6,20 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from eaglenet.core.errors import NonFiniteError
-from eaglenet.core.types import Losses, PairBatch, TensorRecord, TextFeatures, VideoFeatures
+from eaglenet.core.types import (
+    HasLogitScale,
+    Losses,
+    PairBatch,
+    TensorRecord,
+    TextFeatures,
+    VideoFeatures,
+)
 from eaglenet.losses.softmax import cross_entropy
 from eaglenet.methods.base import Method
 from eaglenet.research.training.augmentation import Augmentation, augment
@@ -269,7 +276,7 @@ def coarse_losses(
     It brings towers that never met into one space before a head learns on top of them: the part
     that CLIP's training plays in the paper.
     """
-    scale = method.encoder.logit_scale.detach().exp()
+    scale = cast(HasLogitScale, method.encoder).logit_scale.detach().exp()
     logits = scale * method.coarse_vectors(text) @ method.coarse_vectors(video).T
     loss = (cross_entropy(logits, positives) + cross_entropy(logits.T, positives.T)) / 2
     return Losses({"coarse": loss}, {"coarse": 1.0})

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from eaglenet.core.errors import StoreError, quoted
-from eaglenet.core.types import WordKind
+from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.types import TranscriptKind
 from eaglenet.search.store.words import SourceRow, WordQuestion, WordRow
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class LanceWordIndex:
         except ImportError as error:
             raise StoreError(
                 f"searching words needs lancedb ({error}); install it with: "
-                "pip install 'eaglenet[search]', or search pictures alone: --in pictures"
+                "pip install 'eaglenet[search]', or search pictures alone: --in visual"
             ) from error
         self.folder = folder
         with self._errors():
@@ -148,7 +148,7 @@ class LanceWordIndex:
             table = query.select([*LINE_COLUMNS, "check", "_score"]).limit(most).to_arrow()
         return [self._checked(row) for row in table.select([*LINE_COLUMNS, "check"]).to_pylist()]
 
-    def lines_of(self, kinds: Sequence[WordKind]) -> list[tuple[SourceRow, list[WordRow]]]:
+    def lines_of(self, kinds: Sequence[TranscriptKind]) -> list[tuple[SourceRow, list[WordRow]]]:
         condition = any_of("kind", kinds)
         with self._errors():
             query = self._table.search().where(condition)
@@ -193,10 +193,10 @@ class LanceWordIndex:
 
     def _damaged(self, what: str) -> StoreError:
         return StoreError(
-            f"the words of {self.folder} are damaged ({what}); pictures can be searched with --in "
-            "pictures. Forget the words with: eaglenet store repair --store "
-            f"{quoted(self.folder)}; read them again with: eaglenet index FOLDER --store "
-            f"{quoted(self.folder)}"
+            f"the words of {self.folder} are damaged ({what}); frames can be searched with --in "
+            "visual. Forget the words with: eaglenet store repair --store "
+            f"{shell_quote(self.folder)}; read them again with: eaglenet index FOLDER --store "
+            f"{shell_quote(self.folder)}"
         )
 
 

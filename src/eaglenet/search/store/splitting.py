@@ -1,18 +1,28 @@
-"""How videos are cut; a module of its own for processes that do without the rest of a store."""
+"""Splitting of videos into clips. Quick to import, for decoders and the command line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """How long videos are cut into clips."""
+    """Length and overlap of clips, in seconds.
 
-    clip_seconds: float = 10.0
-    overlap: float = 2.0
-    shots: bool = False
+    frame_step: seconds between the frames of a whole clip, chosen for a new store so that
+        overlapping clips share frames; 0 spreads the frames over each clip.
+    """
+
+    clip_seconds: float = field(
+        default=10.0,
+        metadata={"group": "Clips", "metavar": "SECONDS", "help": "Set the length of clips."},
+    )
+    overlap: float = field(
+        default=2.0,
+        metadata={"group": "Clips", "metavar": "SECONDS", "help": "Set the overlap of clips."},
+    )
+    shots: bool = field(
+        default=False,
+        metadata={"group": "Clips", "help": "Start a clip at every shot change."},
+    )
     frame_step: float = 0.0
-    """Seconds from one frame of a whole clip to the next, such that clips which overlap look at the
-    same frames there; 0: the frames of each clip are spread over all of it. Chosen by the indexer
-    for a new store, and kept by it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import ConfigError, DatasetError
-from eaglenet.core.files import read_json, write_json, write_text, atomic_write
+from eaglenet.core.files import atomic_write, read_json, write_json, write_text
 from eaglenet.core.platform import num_cores
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import Clips, FrameSpec
