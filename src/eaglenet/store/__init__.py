@@ -1,0 +1,1 @@
+"""The local store: SQLite for what is known, memory-mapped segments for vectors and features."""

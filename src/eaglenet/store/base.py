@@ -1,0 +1,108 @@
+"""Interface of a store, wherever it is: what searching, indexing and upkeep need."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol, Self
+
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import (
+    Changes,
+    IndexedFile,
+    Repaired,
+    Source,
+    SourceKey,
+    Verified,
+)
+from eaglenet.store.snapshot import Snapshot
+
+
+class Writer(Protocol):
+    """Changes one store. There is one writer at a time; each commit is one transaction."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def files(self) -> list[IndexedFile]:
+        """Every path that was dealt with."""
+        ...
+
+    def incomplete_contents(self) -> Mapping[str, frozenset[int]]:
+        """Stored clip numbers of contents that lack clips or have no finished file."""
+        ...
+
+    def clip_numbers(self, content: str) -> frozenset[int]:
+        """Stored clip numbers of a content."""
+        ...
+
+    def sources(self) -> Mapping[SourceKey, Source]:
+        """Every source of transcript lines."""
+        ...
+
+    def commit(self, changes: Changes) -> None:
+        """Store changes; durable and visible to readers when this returns."""
+        ...
+
+    def set_hubness(self, bank: HubnessBank | None) -> None:
+        """Correct the hubness of all clips, stored and new, with this bank; None: of none."""
+        ...
+
+    def finish(self) -> int:
+        """Remove what no file needs, reclaim space; returns the number of clips to be found."""
+        ...
+
+
+class Store(Protocol):
+    """A store that exists."""
+
+    @property
+    def location(self) -> str:
+        """As a user writes it after ``--store``."""
+        ...
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @classmethod
+    def exists(cls, location: str) -> bool:
+        """Report whether there is a store; an error if there is none and none can be made."""
+        ...
+
+    @classmethod
+    def open(cls, location: str) -> Self:
+        """Open a store for reading; the error says how to make one."""
+        ...
+
+    @classmethod
+    def write(
+        cls, location: str, manifest: Manifest | None = None
+    ) -> AbstractContextManager[Writer]:
+        """Open a store for writing, and lock out other writers.
+
+        A store that does not exist is made from ``manifest``; one that was made with other settings
+        is refused before anything is written. Its roots are added.
+        """
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The newest version, for searching."""
+        ...
+
+    def stamp(self) -> Hashable:
+        """A value that changes with every commit; cheap. ``OSError`` if the store is gone."""
+        ...
+
+    def usage(self) -> dict[str, int]:
+        """Bytes on disk by part."""
+        ...
+
+    def verify(self) -> Verified:
+        """Compare everything with its checksums; an error names the damaged part."""
+        ...
+
+    @classmethod
+    def repair(cls, location: str) -> Repaired:
+        """Restore a complete store from everything that is intact."""
+        ...

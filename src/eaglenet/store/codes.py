@@ -1,0 +1,271 @@
+"""One-bit codes of coarse vectors, scanned where the vectors themselves are too many.
+
+A code has one bit per coordinate of the rotated vector: whether it is positive. The share of bits
+in which the codes of two unit vectors differ estimates their angle / pi (Charikar 2002, eq. 3), so
+the nearest codes hold the nearest vectors but for some noise, and the exact similarities of a few
+thousand candidates decide. Codes need no training and depend only on their vector; 64 bytes stand
+for a vector of 512 numbers (2,048 bytes).
+
+A store can be searched in parts, each on another machine: every part reports the rows that may be
+among the nearest (:meth:`Codes.nearest_in_part`), and :func:`merge_nearest` decides among all. One
+machine does it with one part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD_BITS = 64
+SCAN_BLOCK = 32_768
+"""Codes scanned at a time: one word of each fits the second-level cache of a core."""
+SAMPLE_STEP = 64
+"""One in so many distances is sampled to estimate how far the nearest reach."""
+FAR = np.iinfo(np.uint16).max
+"""Distance of rows that must not be found; no two codes are so far apart."""
+HALVED_ROWS = 2**20
+"""Rows from which on the second half of a code is compared only where the first half is near."""
+HALVED_FRACTION, HALVED_FACTOR = 64, 16
+"""Codes compared in full: one in 64 of all, at least 16 per row wanted."""
+
+Block = NDArray[np.uint64]
+"""``[words, codes]``: the first words of all codes, then the second words, and so on."""
+
+
+def num_bits(dim: int) -> int:
+    """Bits of a code: the next power of two, at least 64.
+
+    >>> num_bits(512), num_bits(768), num_bits(24)
+    (512, 1024, 64)
+    """
+    return max(WORD_BITS, 1 << (dim - 1).bit_length())
+
+
+def code_bytes(dim: int) -> int:
+    return num_bits(dim) // 8
+
+
+@cache
+def rotation(dim: int) -> NDArray[np.float32]:
+    """``[bits, dim]`` with orthonormal columns: H D1 H D2, the signs D from SHA-256.
+
+    Never changes: codes made with another rotation would be noise.
+    """
+    bits = num_bits(dim)
+    hadamard = np.ones((1, 1), np.float32)
+    while len(hadamard) < bits:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    hadamard /= np.float32(bits**0.5)
+    rotated: NDArray[np.float32] = (hadamard * _signs(bits, "first")) @ (
+        hadamard * _signs(bits, "second")
+    )
+    return np.ascontiguousarray(rotated[:, :dim])
+
+
+def _signs(count: int, name: str) -> NDArray[np.float32]:
+    blocks = [hashlib.sha256(f"{name} {n}".encode()).digest() for n in range(-(-count // 256))]
+    bits = np.unpackbits(np.frombuffer(b"".join(blocks), np.uint8))[:count]
+    return 2 * bits.astype(np.float32) - 1
+
+
+def codes_of(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """``[vectors, bytes]``."""
+    return np.packbits(vectors @ rotation(vectors.shape[1]).T > 0, axis=1)
+
+
+def scan_blocks(codes: NDArray[np.uint8]) -> list[Block]:
+    """Copy codes ``[rows, bytes]`` into the order they are scanned in."""
+    words = codes.view(np.uint64)
+    starts = range(0, len(words), SCAN_BLOCK)
+    return [np.ascontiguousarray(words[start : start + SCAN_BLOCK].T) for start in starts]
+
+
+@dataclass(frozen=True)
+class Near:
+    """Rows, ascending, and the distances of their codes from that of a query.
+
+    ``half_distances``: those of the first halves, where codes are compared in two steps; then all
+    rows of the part up to some half distance are here.
+    """
+
+    rows: NDArray[np.int64]
+    distances: NDArray[np.uint16]
+    half_distances: NDArray[np.uint16] | None = None
+    half_counts: NDArray[np.int64] | None = None
+    """Number of first halves at distance 0, 1, ..., where rows were left out since."""
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        if self.half_counts is not None:
+            return self.half_counts
+        assert self.half_distances is not None
+        return np.bincount(self.half_distances).astype(np.int64)
+
+    def thinned(self, count: int) -> Near:
+        """Leave out rows that cannot be among the ``count`` nearest, whatever other parts hold."""
+        if self.half_distances is None:
+            return self
+        keys = _keys(self.rows, self.distances)
+        best, is_candidate = keys[:0], np.zeros(len(keys), bool)
+        order = np.argsort(self.half_distances, kind="stable")
+        for indices in np.split(order, np.cumsum(self.counts)[:-1]):
+            if not len(indices):
+                continue
+            best = np.concatenate([best, keys[indices]])
+            if len(best) > count:
+                best = np.partition(best, count - 1)[:count]
+            is_candidate[indices] = keys[indices] <= best.max()
+        return Near(
+            self.rows[is_candidate],
+            self.distances[is_candidate],
+            self.half_distances[is_candidate],
+            self.counts,
+        )
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Codes of the rows from ``first_row`` on.
+
+    ``num_rows``: of the whole store. It decides how codes are compared, so that parts are compared
+    as the whole would be.
+    """
+
+    blocks: Sequence[Block]
+    num_rows: int
+    first_row: int = 0
+
+    @cached_property
+    def edges(self) -> NDArray[np.int64]:
+        """First row of each block and the end of the last, counted from ``first_row``."""
+        return np.concatenate([[0], np.cumsum([block.shape[1] for block in self.blocks])])
+
+    def nearest(
+        self, query: NDArray[np.float32], count: int, allowed: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Rows (ascending) with the ``count`` nearest codes; of equal ones the first rows."""
+        part = self.nearest_in_part(codes_of(query[None])[0], count, allowed)
+        return merge_nearest([part], count, self.num_rows)
+
+    def nearest_in_part(
+        self, code: NDArray[np.uint8], count: int, allowed: NDArray[np.bool_] | None = None
+    ) -> Near:
+        """Rows of this part that may be among the ``count`` nearest of the whole store.
+
+        ``allowed`` is a mask over the rows of this part.
+        """
+        words = code.view(np.uint64)
+        half = len(words) // 2 if is_halved(self.num_rows, len(words)) else len(words)
+        distances = self._scan(words[:half])
+        if allowed is not None:
+            distances[~allowed] = FAR
+        if half == len(words):
+            indices = _smallest(distances, count)
+            values = distances[indices]
+            best = np.sort(np.argsort(values, kind="stable")[:count])
+            return Near(indices[best] + self.first_row, values[best])
+        indices = _smallest(distances, num_compared(count, self.num_rows))
+        halves = distances[indices]
+        return Near(indices + self.first_row, halves + self._rest(words, half, indices), halves)
+
+    def _scan(self, words: NDArray[np.uint64]) -> NDArray[np.uint16]:
+        """Number of differing bits in the first words of every code."""
+        distances = np.empty(self.edges[-1], np.uint16)
+
+        def scan(numbers: Iterable[int]) -> None:
+            differing, counts = np.empty(SCAN_BLOCK, np.uint64), np.empty(SCAN_BLOCK, np.uint8)
+            for number in numbers:
+                block, size = self.blocks[number], self.blocks[number].shape[1]
+                total = distances[self.edges[number] : self.edges[number + 1]]
+                total[:] = 0
+                for mine, theirs in zip(words, block, strict=False):
+                    np.bitwise_xor(theirs, mine, out=differing[:size])
+                    np.bitwise_count(differing[:size], out=counts[:size])
+                    np.add(total, counts[:size], out=total)
+
+        self._in_threads(scan)
+        return distances
+
+    def _rest(
+        self, words: NDArray[np.uint64], first: int, indices: NDArray[np.int64]
+    ) -> NDArray[np.uint16]:
+        """Number of differing bits in the words from ``first`` on, of some rows (ascending)."""
+        distances = np.empty(len(indices), np.uint16)
+        bounds = np.searchsorted(indices, self.edges)
+
+        def compare(numbers: Iterable[int]) -> None:
+            for number in numbers:
+                low, high = bounds[number], bounds[number + 1]
+                if low < high:
+                    theirs = self.blocks[number][first:, indices[low:high] - self.edges[number]]
+                    differing = np.bitwise_count(theirs ^ words[first:, None])
+                    distances[low:high] = differing.sum(axis=0, dtype=np.uint16)
+
+        self._in_threads(compare)
+        return distances
+
+    def _in_threads(self, work: Callable[[Iterable[int]], None]) -> None:
+        count = len(self.blocks)
+        threads = max(1, min(os.cpu_count() or 1, count))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, (range(first, count, threads) for first in range(threads))))
+
+
+def is_halved(num_rows: int, num_words: int) -> bool:
+    """Report whether the first half of a code decides which codes are compared in full."""
+    return num_rows >= HALVED_ROWS and num_words > 1
+
+
+def num_compared(count: int, num_rows: int) -> int:
+    """Number of codes compared in full to find the ``count`` nearest, where codes are halved."""
+    return max(HALVED_FACTOR * count, num_rows // HALVED_FRACTION)
+
+
+def merge_nearest(parts: Sequence[Near], count: int, num_rows: int) -> NDArray[np.int64]:
+    """Rows (ascending) of the ``count`` nearest of all parts; of equal ones the first rows."""
+    rows = np.concatenate([part.rows for part in parts])
+    distances = np.concatenate([part.distances for part in parts])
+    halves = [part.half_distances for part in parts if part.half_distances is not None]
+    if halves:
+        is_inside = np.concatenate(halves) <= _half_reach(parts, num_compared(count, num_rows))
+        rows, distances = rows[is_inside], distances[is_inside]
+    if len(rows) > count:
+        keys = _keys(rows, distances)
+        rows = rows[keys <= np.partition(keys, count - 1)[count - 1]]
+    return np.sort(rows)
+
+
+def _half_reach(parts: Sequence[Near], wanted: int) -> int:
+    """Smallest distance of first halves within which ``wanted`` rows are, or all of them."""
+    total = np.zeros(max(len(part.counts) for part in parts), np.int64)
+    for part in parts:
+        total[: len(part.counts)] += part.counts
+    return int(np.searchsorted(np.cumsum(total), wanted))
+
+
+def _keys(rows: NDArray[np.int64], distances: NDArray[np.uint16]) -> NDArray[np.int64]:
+    """Order by distance, then by row."""
+    return (distances.astype(np.int64) << 40) | rows
+
+
+def _smallest(distances: NDArray[np.uint16], count: int) -> NDArray[np.int64]:
+    """Indices (ascending) of the ``count`` smallest and all that equal the last; none is FAR."""
+    limit = int(FAR) - 1
+    if count < len(distances):
+        sample = np.sort(distances[::SAMPLE_STEP])
+        limit = min(limit, int(sample[min(len(sample) - 1, 2 * count // SAMPLE_STEP)]))
+    near = np.flatnonzero(distances <= limit)
+    while len(near) < count and limit < FAR - 1:  # The estimate was too low.
+        limit = min(limit + 1 + limit // 4, int(FAR) - 1)
+        near = np.flatnonzero(distances <= limit)
+    if len(near) > count:
+        values = distances[near]
+        near = near[values <= np.partition(values, count - 1)[count - 1]]
+    return near

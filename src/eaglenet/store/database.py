@@ -1,0 +1,182 @@
+"""Connections to ``store.db``: how they are opened, read from, and written to."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from eaglenet.store.disk import damage, is_network_disk, store_errors
+from eaglenet.store.schema import (
+    COUNTED,
+    DATABASE,
+    is_intact,
+    quoted_names,
+    require_total,
+    require_version,
+)
+
+BUSY_SECONDS = 30.0
+PARAMETERS = 900
+"""Values in one statement; old versions of SQLite take 999."""
+
+
+class Database:
+    """One connection, shared by the threads of a process; reads are short and take turns."""
+
+    def __init__(self, folder: Path, location: str, *, is_writer: bool = False) -> None:
+        self.folder = folder
+        self.location = location
+        self.is_writer = is_writer
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self.checked_text: int | None = None
+        """Checksum of the full-text indexes that this process has compared."""
+        with store_errors(location):
+            before = self.file_id()
+            self._connection = connect(folder, is_writer=is_writer)
+            try:
+                require_version(self._connection, location)
+            except BaseException:
+                self._connection.close()
+                raise
+            self.opened_file = before if before == self.file_id() else None
+
+    def file_id(self) -> tuple[int, int]:
+        """Device and inode of the file that the path leads to now."""
+        status = os.stat(self.folder / DATABASE)
+        return status.st_dev, status.st_ino
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """A process that was forked opens its own: SQLite connections must not be shared."""
+        if self._pid != os.getpid():
+            self._connection, self._pid = connect(self.folder), os.getpid()
+            self._lock = threading.RLock()
+        return self._connection
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Several reads of one version."""
+        with self._lock, store_errors(self.location):
+            if self.connection.in_transaction:
+                yield
+                return
+            self.connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                with suppress(sqlite3.Error):
+                    self.connection.execute("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: committed at the end of the block, or undone."""
+        with self._lock, store_errors(self.location):
+            connection = self.connection
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def checkpoint(self) -> None:
+        """Copy what the WAL holds into ``store.db``; readers are not waited for.
+
+        After each commit: the WAL is small, and ``store.db`` complete, when a process is killed.
+        """
+        with self._lock, store_errors(self.location):
+            self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def check_integrity(self) -> None:
+        """Have SQLite check its pages and indexes, about a second per million clips."""
+        problems = self.rows("PRAGMA integrity_check(1)")
+        if problems != [("ok",)]:
+            raise damage(f"{DATABASE} ({problems[0][0]})", self.location)
+
+    def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._lock, store_errors(self.location):
+            return self.connection.execute(statement, parameters).fetchall()
+
+    def value(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        """First column of the first row; None if there is no row."""
+        rows = self.rows(statement, parameters)
+        return rows[0][0] if rows else None
+
+    def checked(
+        self, table: str, where: str = "", parameters: Sequence[Any] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Rows of a table as ``(id, *values)``, each compared with its checksum.
+
+        Without ``where``, their number and the sum of their checksums are compared as well.
+        """
+        with self.reading():
+            rows = self.rows(f"SELECT {quoted_names(table)} FROM {table} {where}", parameters)
+            if not all(is_intact(table, row) for row in rows):
+                raise damage(f"table {table} in {DATABASE}", self.location)
+            if not where and table in COUNTED:
+                total = sum(row[-1] for row in rows)
+                require_total(self.connection, self.location, table, len(rows), total)
+        return [row[:-1] for row in rows]
+
+    def checked_by_id(
+        self, table: str, column: str, ids: Sequence[int]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Rows whose ``column`` is one of ``ids``, compared with their checksums."""
+        for start in range(0, len(ids), PARAMETERS):
+            part = ids[start : start + PARAMETERS]
+            marks = ", ".join("?" * len(part))
+            yield from self.checked(table, f'WHERE "{column}" IN ({marks})', part)
+
+
+def connect(folder: Path, *, is_writer: bool = False) -> sqlite3.Connection:
+    """Open ``store.db``. Transactions are begun explicitly.
+
+    Readers open it for writing too where they may, because SQLite must finish or roll back what a
+    killed writer left; ``query_only`` keeps them from changing anything.
+    """
+    address = f"file:{quote(str(folder.absolute() / DATABASE))}"
+    is_writable = os.access(folder / DATABASE, os.W_OK) and os.access(folder, os.W_OK)
+    mode = "mode=rw" if is_writable else "mode=ro"
+    wal = folder / f"{DATABASE}-wal"
+    if not is_writable and not (wal.exists() and wal.stat().st_size):
+        mode = "mode=ro&immutable=1"  # A read-only disk: nobody else writes.
+    connection = sqlite3.connect(
+        f"{address}?{mode}",
+        uri=True,
+        isolation_level=None,
+        timeout=BUSY_SECONDS,
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA cell_size_check = ON")
+        if is_writer:
+            _prepare_writer(connection, folder)
+        else:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare_writer(connection: sqlite3.Connection, folder: Path) -> None:
+    journal = "DELETE" if is_network_disk(folder) else "WAL"
+    connection.execute(f"PRAGMA journal_mode = {journal}")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")  # A repair reads every page, free ones too.
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # The writer does so after each commit.
+    connection.execute("PRAGMA cache_size = -32000")

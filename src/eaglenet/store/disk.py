@@ -1,0 +1,196 @@
+"""Disks: error messages by error code, private file modes, network file systems."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from eaglenet.core.errors import StoreError
+from eaglenet.core.files import LockHeldError, hold_lock
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_BYTES = 65_536
+"""Free bytes below which an I/O error of SQLite means a full disk."""
+FAILED = (
+    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+)  # fmt: skip
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+NETWORK_TYPES = (
+    "nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "gpfs", "beegfs", "ocfs2",
+    "gfs2", "fuse.", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "davfs", "ncpfs", "webdav",
+)  # fmt: skip
+"""Beginnings of file system types on which several machines, or a virtual machine and its host, may
+see one file: shared memory for SQLite's WAL does not work there."""
+DRIVE_REMOTE = 4
+"""``GetDriveTypeW`` on Windows."""
+LOCK = "writer.lock"
+
+
+class DamageError(StoreError):
+    """Part of a store is not as it was written. The message names it and the repair command."""
+
+
+def damage(part: str, location: object) -> DamageError:
+    return DamageError(
+        f"{_one_line(part)} of {location} is damaged: it is not as it was written. Repair the "
+        f"store with: eaglenet store repair --store {shlex.quote(str(location))}"
+    )
+
+
+@contextmanager
+def store_errors(location: object) -> Iterator[None]:
+    """Turn errors of the operating system and of SQLite into one-line errors about the store."""
+    try:
+        yield
+    except OSError as error:
+        raise _disk_error(location, error.errno, error.strerror or str(error)) from error
+    except sqlite3.DatabaseError as error:
+        raise _sqlite_error(location, error) from error
+    except UnicodeDecodeError as error:
+        raise damage("text in store.db", location) from error
+
+
+def _disk_error(location: object, number: int | None, text: str) -> StoreError:
+    if number in FULL:
+        return StoreError(
+            f"the disk of {location} is full. Everything reported as done is safe and can be "
+            "searched. Free some space and run the same command to continue"
+        )
+    if number in FORBIDDEN:
+        return StoreError(
+            f"{location} cannot be written to ({text}). Make it writable or use another --store"
+        )
+    return StoreError(f"{location}: {_one_line(text)}")
+
+
+def _sqlite_error(location: object, error: sqlite3.DatabaseError) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    text = _one_line(str(error))
+    if code == sqlite3.SQLITE_FULL:
+        return _disk_error(location, errno.ENOSPC, text)
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) and not _is_writable(location):
+        return _disk_error(location, errno.EACCES, text)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return damage(f"store.db ({text})", location)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreError(f"{location} is locked by another program; try again when it is done")
+    if code in FAILED:
+        if _free_bytes(location) < FULL_BYTES:  # SQLite does not say why it could not write.
+            return _disk_error(location, errno.ENOSPC, text)
+        return StoreError(f"{location}: the disk failed ({text}); run the same command again")
+    # What damaged bytes make of a valid schema or row: no such table, malformed values.
+    return damage(f"store.db ({text})", location)
+
+
+def _is_writable(location: object) -> bool:
+    paths = (Path(str(location)), Path(str(location)) / "store.db")
+    return all(os.access(path, os.W_OK) for path in paths if path.exists())
+
+
+def _free_bytes(location: object) -> int:
+    try:
+        return shutil.disk_usage(str(location)).free
+    except OSError:
+        return FULL_BYTES
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def make_folder(folder: Path) -> None:
+    """Make a private folder, and bring its name to the disk."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        sync_folder(path.parent)
+
+
+def create_file(path: Path, mode: int = FILE_MODE) -> None:
+    """Create an empty private file; SQLite gives its own files the same mode."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk; Windows does so by itself."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_network_disk(path: Path) -> bool:
+    """Report whether a path is on a file system that other machines may use at the same time."""
+    if os.name == "nt":
+        import ctypes
+
+        drive = Path(os.path.abspath(path)).anchor
+        kernel = ctypes.windll.kernel32  # type: ignore[attr-defined]
+        return drive.startswith("\\\\") or kernel.GetDriveTypeW(drive) == DRIVE_REMOTE
+    kind = file_system_type(path)
+    # fuseblk is a local disk (NTFS, exFAT).
+    return kind.startswith(NETWORK_TYPES)
+
+
+def file_system_type(path: Path) -> str:
+    """Type of the file system a path is on, like ``ext4`` or ``nfs4``; empty if unknown."""
+    resolved = os.path.realpath(path)
+    best, found = "", ""
+    for mount, kind in _mounts():
+        is_inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
+        if is_inside and len(mount) >= len(best):
+            best, found = mount, kind
+    return found
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    """Mount points and their file system types."""
+    if sys.platform == "darwin":
+        import subprocess
+
+        shown = subprocess.run(["/sbin/mount"], capture_output=True, text=True).stdout
+        for line in shown.splitlines():
+            match = re.fullmatch(r".* on (/.*) \((\w+)[,)].*", line)
+            if match:
+                yield match[1], match[2]
+        return
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4])
+        yield mount, after.split(" ")[0]
+
+
+@contextmanager
+def writer_lock(folder: Path) -> Iterator[None]:
+    """Lock out other writers, or say who writes."""
+    with ExitStack() as locks:
+        try:
+            with store_errors(folder):
+                make_folder(folder)
+                if not (folder / LOCK).exists():
+                    with suppress(FileExistsError):
+                        create_file(folder / LOCK)
+                locks.enter_context(hold_lock(folder / LOCK, with_folder=True))
+        except LockHeldError as holder:
+            raise StoreError(
+                f"{folder} is being written to by {holder}; wait for it to finish. Searching works "
+                "meanwhile"
+            ) from None
+        yield

@@ -1,0 +1,73 @@
+"""Hubness bank: texts whose average similarity is subtracted from the scores of every clip.
+
+A clip that is similar to every text would be a hit for every query. Its hubness offset measures
+that against a fixed bank of texts, when the clip is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOLERANCE = 1e-5
+"""Offsets of one clip and bank, computed on two machines, differ by less."""
+CHUNK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class HubnessBank:
+    """Unit vectors of the texts; the texts too, where they are known.
+
+    source: origin of the texts, in words. weight, scale: w and a of :meth:`offsets`.
+    """
+
+    source: str
+    vectors: NDArray[np.float32]
+    weight: float
+    scale: float
+    texts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = (self.weight, self.scale)
+        if self.scale <= 0 or self.weight < 0 or not all(map(math.isfinite, numbers)):
+            raise ValueError(f"a hubness bank of weight {self.weight} and scale {self.scale}")
+
+    def __str__(self) -> str:
+        count = f"{len(self.vectors)} text{'' if len(self.vectors) == 1 else 's'}"
+        return f"{count} {self.source}, weight {self.weight:g}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HubnessBank) and self.to_row() == other.to_row()
+
+    def offsets(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        r"""Hubness offset of each of the unit vectors ``[clips, dim]``.
+
+        .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, b_k \cdot v)
+
+        In double precision and a fixed order per clip: the batch a clip is in does not matter.
+        """
+        bank = self.vectors.astype(np.float64)
+        parts = [np.zeros(0, np.float32)]
+        for start in range(0, len(vectors), CHUNK):
+            chunk = vectors[start : start + CHUNK].astype(np.float64)
+            scaled = self.scale * np.einsum("vd,kd->vk", chunk, bank)
+            largest = scaled.max(axis=1)
+            total = np.exp(scaled - largest[:, None]).sum(axis=1)
+            offsets = self.weight * (largest + np.log(total) - math.log(len(bank))) / self.scale
+            parts.append(offsets.astype(np.float32))
+        return np.concatenate(parts)
+
+    def to_row(self) -> tuple[Any, ...]:
+        """Values of the table ``hubness``."""
+        vectors = np.ascontiguousarray(self.vectors, np.float32).tobytes()
+        return self.source, float(self.weight), float(self.scale), vectors, "\n".join(self.texts)
+
+    @classmethod
+    def from_row(cls, values: tuple[Any, ...], dim: int) -> HubnessBank:
+        source, weight, scale, vectors, texts = values
+        array = np.frombuffer(vectors, np.float32).reshape(-1, dim)
+        return cls(source, array, weight, scale, tuple(texts.split("\n")) if texts else ())

@@ -1,0 +1,241 @@
+"""Objects that cross the border of a store: clips, files, transcripts, and changes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Status = Literal["done", "failed"]
+TranscriptKind = Literal["subtitle", "speech", "text"]
+"""Subtitles, recognised speech, on-screen text."""
+ClipKey = tuple[str, int]
+"""Content hash of the file, and number of the clip in it."""
+Features = NDArray[np.void]
+"""Structured array ``[clips]`` with the fields of a :class:`~eaglenet.store.manifest.Layout`."""
+
+ID_CHARACTERS = 16
+"""Characters of the content hash in a clip id."""
+
+
+def clip_id(key: ClipKey) -> str:
+    """Public name of a clip; stays the same when the file is renamed or indexed again.
+
+    >>> clip_id(("0123456789abcdef0123", 7))
+    '0123456789abcdef-7'
+    """
+    return f"{key[0][:ID_CHARACTERS]}-{key[1]}"
+
+
+@dataclass(frozen=True)
+class ClipBatch:
+    """Encoded clips that are ready to be stored, column by column."""
+
+    keys: list[ClipKey]
+    starts: NDArray[np.float64]
+    ends: NDArray[np.float64]
+    vectors: NDArray[np.float32]
+    """``[clips, dim]``, unit length."""
+    features: Features
+    thumbnails: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, indices: Sequence[int]) -> ClipBatch:
+        selected = np.asarray(indices, np.int64)
+        return ClipBatch(
+            keys=[self.keys[index] for index in indices],
+            starts=self.starts[selected],
+            ends=self.ends[selected],
+            vectors=self.vectors[selected],
+            features=self.features[selected],
+            thumbnails=[self.thumbnails[index] for index in indices],
+        )
+
+    @classmethod
+    def concatenate(cls, batches: Sequence[ClipBatch]) -> ClipBatch:
+        return cls(
+            keys=[key for batch in batches for key in batch.keys],
+            starts=np.concatenate([batch.starts for batch in batches]),
+            ends=np.concatenate([batch.ends for batch in batches]),
+            vectors=np.concatenate([batch.vectors for batch in batches]),
+            features=np.concatenate([batch.features for batch in batches]),
+            thumbnails=[image for batch in batches for image in batch.thumbnails],
+        )
+
+
+@dataclass(frozen=True)
+class IndexedFile:
+    """A path that an index run has dealt with.
+
+    content: hash of all bytes; empty if the file could not be read.
+    num_clips: clips that the content must have to be complete.
+    """
+
+    path: str
+    size: int
+    modified_ns: int
+    content: str
+    status: Status
+    reason: str = ""
+    duration: float = 0.0
+    width: int = 0
+    height: int = 0
+    num_clips: int = 0
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One clip of a snapshot. ``row`` is its row there, ``content_id`` its file's id in SQLite."""
+
+    row: int
+    content_id: int
+    content: str
+    number: int
+    start: float
+    end: float
+
+    @property
+    def id(self) -> str:
+        return clip_id((self.content, self.number))
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """Indexed contents as columns, for filters and hits. One content may have several paths.
+
+    ``modified`` is in seconds since 1970, ``sizes`` in bytes; of several paths, the first in
+    alphabetical order gives times and sizes.
+    """
+
+    ids: NDArray[np.int64]
+    contents: list[str]
+    paths: list[list[str]]
+    modified: NDArray[np.float64]
+    durations: NDArray[np.float64]
+    widths: list[int]
+    heights: list[int]
+    tags: list[list[str]]
+    sizes: list[int]
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Origin of transcript lines: a subtitle file, or a track, the sound or the frames of a video.
+
+    path: of the subtitle file; empty for what is inside the video. reader: program and version
+    that read it; another reader reads it again. until: second up to which lines are stored;
+    infinity if the source is complete.
+    """
+
+    content: str
+    kind: TranscriptKind
+    path: str
+    size: int
+    modified_ns: int
+    reader: str
+    status: Status
+    reason: str = ""
+    language: str = ""
+    until: float = float("inf")
+    lines: int = 0
+
+    @property
+    def key(self) -> SourceKey:
+        return self.content, self.kind, self.path
+
+
+SourceKey = tuple[str, TranscriptKind, str]
+"""Content hash, kind and path of a source."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A transcript line. ``terms``: the normalised words that full-text search finds it by."""
+
+    start: float
+    end: float
+    language: str
+    text: str
+    terms: str
+
+
+@dataclass(frozen=True)
+class LineHit:
+    """A line that matches a query."""
+
+    content: str
+    content_id: int
+    kind: TranscriptKind
+    line: Line
+
+
+@dataclass(frozen=True)
+class LineQuery:
+    """Lines to look for: all ``phrases`` and ``near`` groups, and otherwise any of ``terms``.
+
+    A term that ends in ``*`` matches every word that begins with it. The terms of a ``near`` group
+    stand within ten words of each other.
+    """
+
+    terms: tuple[str, ...] = ()
+    phrases: tuple[tuple[str, ...], ...] = ()
+    near: tuple[tuple[str, ...], ...] = ()
+    kinds: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
+
+
+@dataclass(frozen=True)
+class SourceLines:
+    """A source with new lines. They follow those stored before ``keep_until``; later ones go."""
+
+    source: Source
+    lines: Sequence[Line]
+    keep_until: float = 0.0
+
+
+@dataclass
+class Changes:
+    """Everything that one commit stores; it becomes durable and visible as a whole, or not at all.
+
+    A content is visible while a file with status ``done`` has it. Its clips may be stored earlier.
+    """
+
+    clips: Sequence[ClipBatch] = ()
+    files: Sequence[IndexedFile] = ()
+    """Replace what is stored for the same path."""
+    removed_files: Sequence[str] = ()
+    transcripts: Sequence[SourceLines] = ()
+    removed_sources: Sequence[SourceKey] = ()
+
+    def __bool__(self) -> bool:
+        return any(len(part) for part in vars(self).values())
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Numbers of what was compared with its checksums and is intact."""
+
+    clips: int
+    files: int
+    stored_clips: int
+    """Clips of unfinished files included."""
+    lines: int
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """Result of a repair. ``incomplete_files`` must be indexed again."""
+
+    clips: int
+    files: int
+    lines: int
+    incomplete_files: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()

@@ -1,0 +1,370 @@
+"""Compare a store with its checksums, and restore a complete one from what is intact.
+
+Verification reads every byte that a search or a writer trusts. A repair reads the rows of
+``store.db`` page by page and the clips of every segment one by one, and writes a new ``store.db``
+from all that are intact. Files that lost a clip are no longer marked as done: the next index run
+encodes what is missing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import StoreError
+from eaglenet.store import transcripts
+from eaglenet.store.database import Database, connect
+from eaglenet.store.disk import DamageError, damage, store_errors, writer_lock
+from eaglenet.store.hubness import TOLERANCE, HubnessBank
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import Repaired, Verified
+from eaglenet.store.salvage import read_rows
+from eaglenet.store.schema import (
+    COLUMNS,
+    DATABASE,
+    HIDDEN,
+    insert_statement,
+    is_intact,
+    quoted_names,
+    require_total,
+    row_of,
+)
+from eaglenet.store.segments import (
+    FOLDER,
+    KINDS,
+    LABEL,
+    NewRows,
+    Segment,
+    SegmentInfo,
+    append_rows,
+    checksums_of,
+)
+from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.tables import State, create, put_state, read_bank, read_state
+from eaglenet.store.writer import DONE, LocalWriter
+
+CHUNK = 4096
+Rows = dict[int, tuple[Any, ...]]
+
+
+def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verified:
+    """Compare everything; raises a :class:`DamageError` that names the damaged part."""
+    database.check_integrity()
+    with database.reading():
+        counts = {table: _verify_table(database, table) for table in COLUMNS}
+        if database.checked("manifest") != database.checked("manifest_copy"):
+            raise damage("table manifest_copy in store.db", database.location)
+        _verify_visibility(snapshot)
+        _verify_text(database)
+    for segment in snapshot.segments:
+        _verify_segment(segment, read_bank(database, manifest))
+    done = database.value("SELECT count(*) FROM files WHERE status = 'done'")
+    return Verified(len(snapshot), int(done), counts["clips"], counts["lines"])
+
+
+def _verify_table(database: Database, table: str) -> int:
+    """Compare all rows of a table, some at a time; returns their number."""
+    last, count, total = -1, 0, 0
+    while True:
+        rows = database.rows(
+            f"SELECT {quoted_names(table)} FROM {table} WHERE id > ? ORDER BY id LIMIT {CHUNK}",
+            (last,),
+        )
+        if not rows:
+            break
+        if not all(is_intact(table, row) for row in rows):
+            raise damage(f"table {table} in store.db", database.location)
+        last, count, total = rows[-1][0], count + len(rows), total + sum(row[-1] for row in rows)
+    if database.value("SELECT 1 FROM totals WHERE name = ?", (table,)):
+        require_total(database.connection, database.location, table, count, total)
+    return count
+
+
+def _verify_visibility(snapshot: Snapshot) -> None:
+    """Every clip is in a segment, every finished file has its clips, and they can be found."""
+    database = snapshot.database
+    stored = _int_array(database.rows("SELECT id FROM clips"))
+    parts = [np.asarray(segment.labels["clip_id"]) for segment in snapshot.segments]
+    in_segments = np.concatenate([np.zeros(0, np.int64), *parts])
+    shown = in_segments if snapshot.visible is None else in_segments[snapshot.visible]
+    finished = _int_array(database.rows(f"SELECT id FROM clips WHERE content_id IN ({DONE})"))
+    if len(np.setdiff1d(stored, in_segments)):
+        raise damage("table clips in store.db", snapshot.location)
+    if not np.array_equal(np.sort(shown), np.sort(finished)):
+        raise damage(f"table {HIDDEN} in store.db", snapshot.location)
+    incomplete = database.value(
+        "SELECT path FROM files WHERE status = 'done' AND num_clips > "
+        "(SELECT count(*) FROM clips WHERE clips.content_id = files.content_id)"
+    )
+    if incomplete is not None:
+        raise damage(f"{incomplete} (some of its clips are missing), a file", snapshot.location)
+
+
+def _verify_text(database: Database) -> None:
+    expected = read_state(database).text_checksum
+    if expected is not None and transcripts.text_checksum(database.connection) != expected:
+        raise damage("the full-text index", database.location)
+
+
+def _verify_segment(segment: Segment, bank: HubnessBank | None) -> None:
+    segment.codes_between(0, len(segment))
+    for start in range(0, len(segment), CHUNK):
+        rows = np.arange(start, min(start + CHUNK, len(segment)))
+        vectors = segment.copy_of(rows).vectors
+        segment.vectors_between(start, start + len(rows))
+        offsets = segment.labels["hubness_offset"][rows]
+        if bank is not None and not np.allclose(
+            offsets, bank.offsets(vectors), rtol=0, atol=TOLERANCE
+        ):
+            raise segment.damaged("labels")
+
+
+def _int_array(rows: list[tuple[Any, ...]]) -> NDArray[np.int64]:
+    return np.array([row[0] for row in rows], np.int64)
+
+
+@dataclass
+class Salvage:
+    """What is intact of a store, and what a repair found missing."""
+
+    folder: Path
+    manifest: Manifest
+    rows: dict[str, Rows]
+    bank: HubnessBank | None = None
+    segments: list[SegmentInfo] = field(default_factory=list)
+    clip_ids: set[int] = field(default_factory=set)
+    """Clips that are in a segment."""
+    obsolete: list[str] = field(default_factory=list)
+    incomplete: set[str] = field(default_factory=set)
+    details: list[str] = field(default_factory=list)
+
+
+def repair(folder: Path) -> Repaired:
+    """Write a new ``store.db`` from everything that is intact; see the module."""
+    if not (folder / DATABASE).exists():
+        raise StoreError(f"no store at {folder}; there is nothing to repair")
+    with writer_lock(folder), store_errors(folder):
+        _merge_wal(folder)
+        salvage = _read(folder)
+        for info in _segment_infos(salvage):
+            _salvage_segment(salvage, info)
+        _drop_incomplete(salvage)
+        return _write(salvage)
+
+
+def _merge_wal(folder: Path) -> None:
+    """Bring what a killed writer left in the WAL into ``store.db``, if SQLite can."""
+    with suppress(sqlite3.Error, OSError, UnicodeDecodeError):
+        connection = connect(folder, is_writer=True)
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            connection.close()
+
+
+def _read(folder: Path) -> Salvage:
+    rows = read_rows(folder / DATABASE)
+    for table in ("manifest", "manifest_copy"):
+        for _, text in rows[table].values():
+            with suppress(ValueError, KeyError, TypeError):
+                manifest = Manifest.from_json(text)
+                salvage = Salvage(folder, manifest, rows)
+                for row in rows["hubness"].values():
+                    salvage.bank = HubnessBank.from_row(row[1:], manifest.dim)
+                return salvage
+    name = shlex.quote(str(folder))
+    raise StoreError(
+        f"both copies of the manifest of {folder} are damaged, so its model is unknown. Index "
+        f"again with: mv {name} {name}.old && eaglenet index FOLDER --store {name}"
+    )
+
+
+def _segment_infos(salvage: Salvage) -> Iterator[SegmentInfo]:
+    """Segments that SQLite names, and those that only their files tell of."""
+    known = {number: SegmentInfo.from_row(row) for number, row in salvage.rows["segments"].items()}
+    folder = salvage.folder / FOLDER
+    sizes: dict[int, SegmentInfo] = {}
+    for path in sorted(folder.glob("*.labels")):
+        match = re.fullmatch(r"(\d{6})-(\d+)\.labels", path.name)
+        if match and int(match[1]) not in known:
+            num_rows = path.stat().st_size // LABEL.itemsize
+            sizes[int(match[1])] = SegmentInfo(int(match[1]), int(match[2]), num_rows)
+    yield from known.values()
+    yield from sizes.values()
+
+
+def _salvage_segment(salvage: Salvage, info: SegmentInfo) -> None:
+    """Keep a segment that is intact; copy the intact clips of one that is not."""
+    paths = [info.path(salvage.folder, kind) for kind in KINDS]
+    try:
+        segment = Segment(salvage.folder, info, salvage.manifest)
+        is_named = info.id in salvage.rows["segments"]
+        if is_named and _is_intact(segment, salvage):
+            salvage.segments.append(info)
+            salvage.clip_ids.update(segment.labels["clip_id"].tolist())
+            return
+    except DamageError:
+        is_named = info.id in salvage.rows["segments"]
+    target = SegmentInfo(_free_segment_id(salvage))
+    for rows in _intact_rows(salvage, info):
+        target = append_rows(salvage.folder, target, rows)
+        salvage.clip_ids.update(rows.labels["clip_id"].tolist())
+    lost = info.num_rows - target.num_rows
+    if is_named and lost:
+        salvage.details.append(f"{lost} of {info.num_rows} clips of segment {info.id} are damaged")
+    if target.num_rows:
+        salvage.segments.append(target)
+    salvage.obsolete += [path.name for path in paths]
+
+
+def _is_intact(segment: Segment, salvage: Salvage) -> bool:
+    try:
+        _verify_segment(segment, salvage.bank)
+    except DamageError:
+        return False
+    return True
+
+
+def _free_segment_id(salvage: Salvage) -> int:
+    on_disk = (salvage.folder / FOLDER).glob("*.*")
+    numbers = [int(path.name[:6]) for path in on_disk if path.name[:6].isdigit()]
+    return max([0, *numbers, *(info.id for info in salvage.segments)]) + 1
+
+
+def _intact_rows(salvage: Salvage, info: SegmentInfo) -> Iterator[NewRows]:
+    """Rows of a damaged segment that fit a clip in SQLite and all of their checksums."""
+    sizes = {
+        "vectors": 4 * salvage.manifest.dim,
+        "labels": LABEL.itemsize,
+        "features": salvage.manifest.layout.dtype.itemsize,
+    }
+    content = {kind: _content(info.path(salvage.folder, kind)) for kind in (*sizes, "thumbnails")}
+    count = min(len(content[kind]) // size for kind, size in sizes.items())
+    labels = np.frombuffer(content["labels"], LABEL, count)
+    for start in range(0, count, CHUNK):
+        end = min(start + CHUNK, count)
+        vectors = np.frombuffer(content["vectors"], np.float32, count * salvage.manifest.dim)
+        vectors = vectors.reshape(count, -1)[start:end]
+        features = np.frombuffer(content["features"], salvage.manifest.layout.dtype, count)
+        features = features[start:end]
+        part = labels[start:end].copy()
+        thumbnails = [
+            content["thumbnails"][first : first + size] if first >= 0 else b""
+            for first, size in zip(
+                part["thumbnail_start"].tolist(), part["thumbnail_size"].tolist(), strict=True
+            )
+        ]
+        is_whole = _is_known(salvage, part)
+        for name, values in (
+            ("vector_checksum", vectors),
+            ("features_checksum", [row.tobytes() for row in features]),
+            ("thumbnail_checksum", thumbnails),
+        ):
+            is_whole &= checksums_of(values) == part[name]
+        indices = np.flatnonzero(is_whole)
+        if len(indices):
+            rows = part[indices]
+            if salvage.bank is not None:
+                rows["hubness_offset"] = salvage.bank.offsets(vectors[indices])
+            images = [thumbnails[index] for index in indices.tolist()]
+            yield NewRows(rows, vectors[indices], features[indices], images)
+
+
+def _is_known(salvage: Salvage, labels: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Labels whose clip SQLite has, for the same content, and no other segment has."""
+    clips, taken = salvage.rows["clips"], salvage.clip_ids
+    pairs = zip(labels["clip_id"].tolist(), labels["content_id"].tolist(), strict=True)
+    return np.array(
+        [
+            clip in clips and clips[clip][1] == content and clip not in taken
+            for clip, content in pairs
+        ],
+        bool,
+    )
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _drop_incomplete(salvage: Salvage) -> None:
+    """Forget clips that are in no segment, and files that lost a clip or their content."""
+    rows = salvage.rows
+    contents = rows["contents"]
+    rows["clips"] = {
+        number: row
+        for number, row in rows["clips"].items()
+        if number in salvage.clip_ids and row[1] in contents
+    }
+    held = Counter(row[1] for row in rows["clips"].values())
+    for number, row in list(rows["files"].items()):
+        path, content_id, status, num_clips = row[1], row[4], row[5], row[10]
+        is_lost = content_id is not None and content_id not in contents
+        if is_lost or (status == "done" and held[content_id] < num_clips):
+            salvage.incomplete.add(path)
+            del rows["files"][number]
+    sources = {number: row for number, row in rows["sources"].items() if row[1] in contents}
+    lines = Counter(row[1] for row in rows["lines"].values() if row[1] in sources)
+    # A source that lost a line is read again; the others keep theirs.
+    rows["sources"] = {number: row for number, row in sources.items() if lines[number] == row[11]}
+    rows["lines"] = {
+        number: row for number, row in rows["lines"].items() if row[1] in rows["sources"]
+    }
+    lost = len(sources) - len(rows["sources"])
+    if lost:
+        salvage.details.append(f"{lost} transcripts lost lines and are read again")
+
+
+def _write(salvage: Salvage) -> Repaired:
+    """Write the new ``store.db`` beside the old one, and put it in its place."""
+    folder = salvage.folder
+    create(folder, salvage.manifest, lambda connection: _fill(connection, salvage))
+    with LocalWriter.opened(folder) as writer:
+        visible = writer.num_visible()
+    rows = salvage.rows
+    return Repaired(
+        clips=visible,
+        files=sum(row[5] == "done" for row in rows["files"].values()),
+        lines=len(rows["lines"]),
+        incomplete_files=tuple(sorted(salvage.incomplete)),
+        details=tuple(salvage.details),
+    )
+
+
+def _fill(connection: sqlite3.Connection, salvage: Salvage) -> None:
+    """Insert all intact rows; the full-text indexes are made from the lines again."""
+    rows = salvage.rows
+    rows["segments"] = {info.id: (info.id, *info.to_values()) for info in salvage.segments}
+    for table in ("contents", "files", "clips", "segments", "sources", "lines", "hubness"):
+        values = [row_of(table, row[0], row[1:]) for _, row in sorted(rows[table].items())]
+        connection.executemany(insert_statement(table), values)
+    transcripts.add_terms(connection, (row[6] for row in rows["lines"].values()))
+    finished = {row[4] for row in rows["files"].values() if row[5] == "done"}
+    clips = rows["clips"]
+    hidden = sorted(
+        clip for clip in salvage.clip_ids if clip not in clips or clips[clip][1] not in finished
+    )
+    connection.executemany(
+        f"INSERT INTO {HIDDEN} (clip_id) VALUES (?)", [(clip,) for clip in hidden]
+    )
+    names = [(name,) for name in salvage.obsolete]
+    connection.executemany("INSERT OR IGNORE INTO obsolete VALUES (?)", names)
+    before = [State(*row[1:]) for row in rows["state"].values()]
+    state = State(
+        version=max([0, *(each.version for each in before)]) + 1,
+        next_clip_id=max([0, *salvage.clip_ids, *(each.next_clip_id for each in before)]) + 1,
+        next_content_id=max([0, *rows["contents"], *(each.next_content_id for each in before)]) + 1,
+        next_segment_id=_free_segment_id(salvage),
+        text_checksum=transcripts.text_checksum(connection),
+    )
+    put_state(connection, state)

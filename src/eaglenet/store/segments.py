@@ -1,0 +1,376 @@
+"""Segments: append-only files of vectors, codes, labels, features and thumbnails.
+
+A segment holds up to ``CAPACITY`` clips, one row each, in five files that only grow::
+
+    segments/000001.vectors       coarse vectors, float32 [rows, dim]
+    segments/000001.codes         one-bit codes of the vectors, uint8 [rows, bytes]
+    segments/000001-1.labels      per row: clip id, content id, hubness offset, checksums
+    segments/000001.features      features of all frames, one fixed-size record per row
+    segments/000001.thumbnails    JPEG files end to end
+
+SQLite knows how many rows are committed; bytes beyond them are left from a writer that was killed
+and are overwritten. Vectors, codes and labels are mapped and compared with a checksum per block of
+``BLOCK`` rows on first use; features and thumbnails are read row by row and compared with the
+checksums in the labels.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.store.codes import Block, code_bytes, codes_of, scan_blocks
+from eaglenet.store.disk import FILE_MODE, damage, sync_folder
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import Features
+
+FOLDER = "segments"
+CAPACITY = 65_536
+BLOCK = 4096
+BINARY = getattr(os, "O_BINARY", 0)
+READ_AHEAD = 64
+"""Rows from which on the disk is told about all reads before the first one."""
+MAPPED = ("vectors", "codes", "labels")
+KINDS = (*MAPPED, "features", "thumbnails")
+
+LABEL = np.dtype(
+    [
+        ("clip_id", "<i8"),
+        ("thumbnail_start", "<i8"),
+        ("thumbnail_size", "<u4"),
+        ("content_id", "<u4"),
+        ("hubness_offset", "<f4"),
+        ("vector_checksum", "<u4"),
+        ("features_checksum", "<u4"),
+        ("thumbnail_checksum", "<u4"),
+    ]
+)
+Labels = NDArray[np.void]
+
+
+def checksums_of(rows: Sequence[Any] | NDArray[Any]) -> NDArray[np.uint32]:
+    """One checksum for the bytes of each row."""
+    return np.fromiter((zlib.crc32(row) for row in rows), np.uint32, len(rows))
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    """Row of the table ``segments``; ``block_checksums``: ``[blocks, 3]``, columns as MAPPED."""
+
+    id: int
+    labels_version: int = 1
+    num_rows: int = 0
+    thumbnail_bytes: int = 0
+    block_checksums: NDArray[np.uint32] = field(
+        default_factory=lambda: np.zeros((0, len(MAPPED)), np.uint32)
+    )
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> SegmentInfo:
+        number, version, num_rows, thumbnail_bytes, checksums = row
+        array = np.frombuffer(checksums, np.uint32).reshape(-1, len(MAPPED))
+        return cls(number, version, num_rows, thumbnail_bytes, array)
+
+    def to_values(self) -> tuple[int, int, int, bytes]:
+        checksums = self.block_checksums.tobytes()
+        return self.labels_version, self.num_rows, self.thumbnail_bytes, checksums
+
+    @property
+    def room(self) -> int:
+        return CAPACITY - self.num_rows
+
+    def path(self, folder: Path, kind: str) -> Path:
+        version = f"-{self.labels_version}" if kind == "labels" else ""
+        return folder / FOLDER / f"{self.id:06d}{version}.{kind}"
+
+
+class Segment:
+    """One segment, open for reading."""
+
+    def __init__(self, folder: Path, info: SegmentInfo, manifest: Manifest) -> None:
+        self.folder = folder
+        self.info = info
+        self.manifest = manifest
+        dim = manifest.dim
+        shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
+            "vectors": (np.float32, (dim,)),
+            "codes": (np.uint8, (code_bytes(dim),)),
+            "labels": (LABEL, ()),
+        }
+        self._arrays = {kind: self._map(kind, *shapes[kind]) for kind in MAPPED}
+        self._is_checked = np.zeros(info.block_checksums.shape, bool)
+        self._lock = threading.Lock()
+        self._files: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return self.info.num_rows
+
+    def __del__(self) -> None:
+        for descriptor in getattr(self, "_files", {}).values():
+            os.close(descriptor)
+
+    def vectors_between(self, first: int, end: int) -> NDArray[np.float32]:
+        """``[rows, dim]``, mapped and compared with their checksums."""
+        return self._checked("vectors", first, end)
+
+    def codes_between(self, first: int, end: int) -> NDArray[np.uint8]:
+        """``[rows, bytes]``."""
+        return self._checked("codes", first, end)
+
+    @cached_property
+    def code_blocks(self) -> list[Block]:
+        """All codes in the order they are scanned in, in memory."""
+        return scan_blocks(self.codes_between(0, len(self)))
+
+    @property
+    def labels(self) -> Labels:
+        return self._checked("labels", 0, len(self))
+
+    @cached_property
+    def clip_ids(self) -> NDArray[np.int64]:
+        """Ascending."""
+        return np.ascontiguousarray(self.labels["clip_id"])
+
+    @property
+    def first_clip_id(self) -> int:
+        return int(self._checked("labels", 0, 1)["clip_id"][0])
+
+    @property
+    def last_clip_id(self) -> int:
+        return int(self._checked("labels", len(self) - 1, len(self))["clip_id"][-1])
+
+    def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of clips; -1 for those that are not in this segment."""
+        first, last = self.first_clip_id, self.last_clip_id
+        if last - first + 1 == len(self):  # Nothing was ever removed.
+            inside = (clip_ids >= first) & (clip_ids <= last)
+            return np.where(inside, clip_ids - first, -1)
+        rows = np.searchsorted(self.clip_ids, clip_ids)
+        rows[rows == len(self)] = 0
+        return np.where(self.clip_ids[rows] == clip_ids, rows, -1)
+
+    def vectors_at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """``[rows, dim]`` of a few rows, compared one by one; the rest of the file stays unread."""
+        vectors = np.ascontiguousarray(self._arrays["vectors"][rows])
+        if not np.array_equal(checksums_of(vectors), self.labels["vector_checksum"][rows]):
+            raise self.damaged("vectors")
+        return vectors
+
+    def features_at(self, rows: NDArray[np.int64]) -> Features:
+        """Features of a few rows. Read, not mapped: mapped pages would count as memory in use."""
+        size = self.manifest.layout.dtype.itemsize
+        spans = [(int(row) * size, size) for row in rows]
+        parts = self._read("features", spans, self.labels["features_checksum"][rows])
+        return np.frombuffer(bytearray(b"".join(parts)), self.manifest.layout.dtype)
+
+    def thumbnails_at(self, rows: NDArray[np.int64]) -> list[bytes]:
+        labels = self.labels[rows]
+        spans = list(
+            zip(labels["thumbnail_start"].tolist(), labels["thumbnail_size"].tolist(), strict=True)
+        )
+        return self._read("thumbnails", spans, labels["thumbnail_checksum"])
+
+    def copy_of(self, rows: NDArray[np.int64]) -> NewRows:
+        """Rows to append to another segment, everything compared with its checksum."""
+        return NewRows(
+            self.labels[rows],
+            self.vectors_at(rows),
+            self.features_at(rows),
+            self.thumbnails_at(rows),
+        )
+
+    def adopt(self, before: Segment) -> None:
+        """Skip the comparison of blocks that an earlier version of this segment has compared."""
+        known = before.info.block_checksums
+        same = self.info.block_checksums[: len(known)] == known[: len(self._is_checked)]
+        self._is_checked[: len(same)] = same & before._is_checked[: len(same)]
+        if before.info.labels_version != self.info.labels_version:
+            self._is_checked[:, MAPPED.index("labels")] = False
+
+    def damaged(self, kind: str) -> Exception:
+        name = self.info.path(self.folder, kind).name
+        return damage(f"{FOLDER}/{name}", self.folder)
+
+    def _map(self, kind: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        path = self.info.path(self.folder, kind)
+        size = self.info.num_rows * np.dtype(dtype).itemsize * int(np.prod(shape))
+        if not self.info.num_rows:
+            return np.zeros((0, *shape), dtype)
+        if not path.is_file() or path.stat().st_size < size:
+            raise self.damaged(kind)
+        # Copy-on-write, because torch refuses read-only memory; nothing writes to it.
+        return np.memmap(path, dtype, "c", shape=(self.info.num_rows, *shape)).view(np.ndarray)
+
+    def _checked(self, kind: str, first: int, end: int) -> NDArray[Any]:
+        """Rows of a mapped file, their blocks compared with the checksums."""
+        array, column = self._arrays[kind], MAPPED.index(kind)
+        blocks = slice(first // BLOCK, -(-end // BLOCK))
+        if not self._is_checked[blocks, column].all():
+            with self._lock:
+                for block in range(blocks.start, blocks.stop):
+                    if not self._is_checked[block, column]:
+                        self._check_block(kind, block)
+        return array[first:end]
+
+    def _check_block(self, kind: str, block: int) -> None:
+        column = MAPPED.index(kind)
+        rows = self._arrays[kind][block * BLOCK : (block + 1) * BLOCK]
+        if zlib.crc32(_bytes(rows)) != self.info.block_checksums[block, column]:
+            raise self.damaged(kind)
+        self._is_checked[block, column] = True
+
+    def _read(
+        self, kind: str, spans: Sequence[tuple[int, int]], checksums: NDArray[np.uint32]
+    ) -> list[bytes]:
+        descriptor = self._descriptor(kind)
+        if len(spans) >= READ_AHEAD and hasattr(os, "posix_fadvise"):
+            for start, size in spans:
+                os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
+        parts = [self._read_at(descriptor, start, size) for start, size in spans]
+        lengths = [size for _, size in spans]
+        if list(map(len, parts)) != lengths or [*map(zlib.crc32, parts)] != checksums.tolist():
+            raise self.damaged(kind)
+        return parts
+
+    def _descriptor(self, kind: str) -> int:
+        with self._lock:
+            if kind not in self._files:
+                path = self.info.path(self.folder, kind)
+                try:
+                    self._files[kind] = os.open(path, os.O_RDONLY | BINARY)
+                except FileNotFoundError:
+                    raise self.damaged(kind) from None
+            return self._files[kind]
+
+    def _read_at(self, descriptor: int, start: int, size: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(descriptor, size, start)
+        with self._lock:  # Windows
+            os.lseek(descriptor, start, os.SEEK_SET)
+            return os.read(descriptor, size)
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows to append to a segment; ``labels`` hold everything but what depends on the position."""
+
+    labels: Labels
+    vectors: NDArray[np.float32]
+    features: Features
+    thumbnails: Sequence[bytes]
+
+    def __getitem__(self, part: slice) -> NewRows:
+        return NewRows(
+            self.labels[part], self.vectors[part], self.features[part], self.thumbnails[part]
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def new_labels(
+    clip_ids: NDArray[np.int64],
+    content_ids: NDArray[np.uint32],
+    vectors: NDArray[np.float32],
+    features: Features,
+    thumbnails: Sequence[bytes],
+    hubness_offsets: NDArray[np.float32] | None,
+) -> Labels:
+    """Labels of new clips; the position of their thumbnails is set when they are appended."""
+    labels = np.zeros(len(clip_ids), LABEL)
+    labels["clip_id"], labels["content_id"] = clip_ids, content_ids
+    labels["thumbnail_size"] = [len(image) for image in thumbnails]
+    labels["vector_checksum"] = checksums_of(vectors)
+    labels["features_checksum"] = checksums_of([row.tobytes() for row in features])
+    labels["thumbnail_checksum"] = checksums_of(thumbnails)
+    if hubness_offsets is not None:
+        labels["hubness_offset"] = hubness_offsets
+    return labels
+
+
+def append_rows(
+    folder: Path, segment: SegmentInfo, rows: NewRows, mode: int = FILE_MODE
+) -> SegmentInfo:
+    """Write rows after the committed ones and sync them; returns what SQLite has to commit."""
+    labels = rows.labels.copy()
+    sizes = labels["thumbnail_size"].astype(np.int64)
+    labels["thumbnail_start"] = segment.thumbnail_bytes + np.cumsum(sizes) - sizes
+    vectors = np.ascontiguousarray(rows.vectors, np.float32)
+    mapped: list[NDArray[Any]] = [vectors, codes_of(vectors), labels]
+    content = [*map(_bytes, mapped), _bytes(rows.features), memoryview(b"".join(rows.thumbnails))]
+    starts = [segment.num_rows * (len(part) // len(rows)) for part in content[:-1]]
+    paths = [segment.path(folder, kind) for kind in KINDS]
+    _append(paths, [*starts, segment.thumbnail_bytes], content, mode)
+    return replace(
+        segment,
+        num_rows=segment.num_rows + len(rows),
+        thumbnail_bytes=segment.thumbnail_bytes + int(sizes.sum()),
+        block_checksums=_extended_checksums(segment, mapped),
+    )
+
+
+def _append(
+    paths: Sequence[Path], starts: Sequence[int], content: Sequence[memoryview], mode: int
+) -> None:
+    """Write to several files from an offset on, and sync all of them."""
+    is_new = not all(path.exists() for path in paths)
+    descriptors: list[int] = []
+    try:
+        for path, start, part in zip(paths, starts, content, strict=True):
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | BINARY, mode)
+            descriptors.append(descriptor)
+            os.ftruncate(descriptor, start)  # Drops rows of a writer that was killed.
+            os.lseek(descriptor, start, os.SEEK_SET)
+            _write_all(descriptor, part)
+            if hasattr(os, "posix_fadvise"):  # Starts writing; all files are waited for below.
+                os.posix_fadvise(descriptor, start, len(part), os.POSIX_FADV_DONTNEED)
+        for descriptor in descriptors:
+            os.fsync(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    if is_new:
+        sync_folder(paths[0].parent)
+
+
+def write_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
+    """Write a new file and bring it to the disk."""
+    path.unlink(missing_ok=True)
+    _append([path], [0], [memoryview(content)], mode)
+
+
+def _write_all(descriptor: int, content: memoryview) -> None:
+    """Write everything; a disk may take less at once."""
+    while len(content):
+        content = content[os.write(descriptor, content) :]
+
+
+def block_checksums(rows: NDArray[Any]) -> list[int]:
+    """Checksum of each block of ``BLOCK`` rows."""
+    return [zlib.crc32(_bytes(rows[first : first + BLOCK])) for first in range(0, len(rows), BLOCK)]
+
+
+def _extended_checksums(segment: SegmentInfo, arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint32]:
+    """Block checksums of a segment after these rows, in the order of MAPPED, were appended."""
+    first, total = segment.num_rows, segment.num_rows + len(arrays[0])
+    checksums = np.zeros((-(-total // BLOCK), len(MAPPED)), np.uint32)
+    checksums[: len(segment.block_checksums)] = segment.block_checksums
+    for block in range(first // BLOCK, len(checksums)):
+        part = slice(max(block * BLOCK - first, 0), (block + 1) * BLOCK - first)
+        for column, array in enumerate(arrays):
+            before = int(checksums[block, column])
+            checksums[block, column] = zlib.crc32(_bytes(array[part]), before)
+    return checksums
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    return memoryview(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)

@@ -1,0 +1,392 @@
+"""A snapshot: the clips of a store as of one commit, for searching.
+
+Opening one reads the list of segments and maps their files; nothing is read per clip. Everything
+else comes from SQLite when it is asked for. Clip ids are never used again and rows of a segment
+never change, so a search goes on while a writer commits. Where a clip was removed meanwhile,
+:class:`OutdatedError` asks for a new snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.store import transcripts
+from eaglenet.store.codes import Codes, scan_blocks
+from eaglenet.store.database import Database
+from eaglenet.store.disk import DamageError, damage
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import (
+    ID_CHARACTERS,
+    Clip,
+    Features,
+    FileTable,
+    Line,
+    LineHit,
+    LineQuery,
+    Source,
+    TranscriptKind,
+    clip_id,
+)
+from eaglenet.store.segments import Segment
+from eaglenet.store.tables import read_bank, read_state
+
+SHORTEST_ID = 4
+"""Characters of a content hash that a shortened clip id needs at least."""
+
+
+class OutdatedError(StoreError):
+    """A writer removed what this snapshot still shows; take a new snapshot and search again."""
+
+
+class Snapshot:
+    """Clips of one version. A row is an index into all clips stored, hidden ones included."""
+
+    def __init__(
+        self,
+        database: Database,
+        manifest: Manifest,
+        version: int,
+        segments: Sequence[Segment],
+        hidden: NDArray[np.int64],
+    ) -> None:
+        self.database = database
+        self.manifest = manifest
+        self.version = version
+        self.segments = segments
+        sizes = [len(segment) for segment in segments]
+        self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.num_rows = int(self._edges[-1])
+        self.visible = self._visible(hidden)
+
+    @property
+    def location(self) -> str:
+        return self.database.location
+
+    def __len__(self) -> int:
+        """Number of clips that can be found."""
+        return self.num_rows if self.visible is None else int(self.visible.sum())
+
+    def _visible(self, hidden: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Mask over rows; None if all clips can be found."""
+        rows = self._rows_of_clips(hidden)
+        if (rows < 0).any():
+            raise damage("table hidden in store.db", self.location)
+        if not len(rows):
+            return None
+        visible = np.ones(self.num_rows, bool)
+        visible[rows] = False
+        return visible
+
+    def _rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows by clip id; -1 where this snapshot has no such clip."""
+        rows = np.full(len(clip_ids), -1, np.int64)
+        if len(clip_ids):
+            for segment, base in zip(self.segments, self._edges.tolist(), strict=False):
+                inside = segment.rows_of_clips(clip_ids)
+                rows = np.where(inside >= 0, inside + base, rows)
+        return rows
+
+    # Vectors and codes
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """Tell damage from what a writer removed since this snapshot was taken."""
+        try:
+            yield
+        except DamageError as error:
+            if self.database.value("SELECT version FROM state") != self.version:
+                raise OutdatedError(
+                    f"{self.location} changed during the search; search again"
+                ) from error
+            raise
+
+    def vector_parts(
+        self, first: int = 0, end: int | None = None
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Vectors ``[rows, dim]`` between two rows, segment by segment, each with its first row."""
+        end = self.num_rows if end is None else end
+        for segment, low, high in self._segments_between(first, end):
+            yield self._base(segment) + low, segment.vectors_between(low, high)
+
+    def codes(self, first: int = 0, end: int | None = None) -> Codes:
+        """Codes of the clips between two rows, copied into memory for scanning."""
+        end = self.num_rows if end is None else end
+        blocks = [
+            block
+            for segment, low, high in self._segments_between(first, end)
+            for block in (
+                segment.code_blocks
+                if (low, high) == (0, len(segment))
+                else scan_blocks(segment.codes_between(low, high))
+            )
+        ]
+        return Codes(blocks, self.num_rows, first)
+
+    def vectors_at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """``[rows, dim]`` of a few clips, compared with their checksums; reads no others."""
+        vectors = np.empty((len(rows), self.manifest.dim), np.float32)
+        with self._current():
+            for segment, indices, inside in self._by_segment(rows):
+                vectors[indices] = segment.vectors_at(inside)
+        return vectors
+
+    @cached_property
+    def hubness_bank(self) -> HubnessBank | None:
+        """The bank that hubness offsets come from; None if the store corrects no hubness."""
+        return read_bank(self.database, self.manifest)
+
+    @cached_property
+    def hubness_offsets(self) -> NDArray[np.float32] | None:
+        """``[rows]``; None if the store corrects no hubness."""
+        if not self.database.rows("SELECT 1 FROM hubness"):
+            return None
+        return self._label("hubness_offset", np.float32)
+
+    @cached_property
+    def content_ids(self) -> NDArray[np.uint32]:
+        """Content id of each row."""
+        return self._label("content_id", np.uint32)
+
+    def rows_of_contents(self, content_ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mask over rows: clips of these contents."""
+        is_wanted = np.zeros(int(self.content_ids.max(initial=0)) + 1, bool)
+        wanted = np.asarray(content_ids, np.int64)
+        is_wanted[wanted[wanted < len(is_wanted)]] = True
+        return is_wanted[self.content_ids]
+
+    # Clips
+
+    def features_at(self, rows: NDArray[np.int64]) -> Features:
+        """Features of a few clips, compared with their checksums."""
+        features = np.empty(len(rows), self.manifest.layout.dtype)
+        with self._current():
+            for segment, indices, inside in self._by_segment(rows):
+                features[indices] = segment.features_at(inside)
+        return features
+
+    def thumbnail(self, row: int) -> bytes:
+        """JPEG of a clip."""
+        with self._current():
+            ((segment, _, inside),) = self._by_segment(np.array([row]))
+            return segment.thumbnails_at(inside)[0]
+
+    def clips(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Clip]:
+        """Times and files of clips."""
+        indices = np.asarray(rows, np.int64)
+        ids = np.zeros(len(indices), np.int64)
+        owners = np.zeros(len(indices), np.int64)
+        with self._current(), self.database.reading():
+            for segment, places, inside in self._by_segment(indices):
+                labels = segment.labels[inside]
+                ids[places], owners[places] = labels["clip_id"], labels["content_id"]
+            wanted = sorted(set(ids.tolist()))
+            values = {row[0]: row[1:] for row in self.database.checked_by_id("clips", "id", wanted)}
+            pairs = list(zip(indices.tolist(), ids.tolist(), owners.tolist(), strict=True))
+            if any(clip not in values or values[clip][0] != owner for _, clip, owner in pairs):
+                raise damage("table clips in store.db", self.location)
+            contents = transcripts.content_hashes(self.database, set(owners.tolist()))
+        return [Clip(row, owner, contents[owner], *values[clip][1:]) for row, clip, owner in pairs]
+
+    def clips_of_content(self, content: str) -> list[Clip]:
+        """Clips of a file that can be found, in order of time."""
+        with self.database.reading():
+            content_id = self._content_id(content)
+            if content_id is None:
+                return []
+            values = self.database.checked("clips", "WHERE content_id = ?", (content_id,))
+            files = self.database.checked("files", "WHERE content_id = ?", (content_id,))
+            if len(values) < max((row[10] for row in files if row[5] == "done"), default=0):
+                raise damage("table clips in store.db", self.location)
+        rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
+        clips = [
+            Clip(row, content_id, content, *value[2:])
+            for row, value in zip(rows, values, strict=True)
+            if row >= 0 and (self.visible is None or self.visible[row])
+        ]
+        return sorted(clips, key=lambda clip: (clip.start, clip.number))
+
+    def _content_id(self, content: str) -> int | None:
+        rows = self.database.checked("contents", "WHERE hash = ?", (content,))
+        return rows[0][0] if rows else None
+
+    # Clip ids
+
+    def row(self, name: str) -> int:
+        """Row of the clip with an id as :func:`clip_id` makes it."""
+        row = self._row(name)
+        if row is None:
+            raise UsageError(
+                f"no clip {name[:60]!r} in this store; clip ids come from hits, like 3f9c-0"
+            )
+        return row
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._row(name) is not None
+
+    def full_id(self, text: str) -> str:
+        """The clip id that ``text`` is, or is the beginning of; unknown text is returned as is."""
+        match = re.fullmatch(r"([0-9a-z]+)-(0|[1-9][0-9]{0,8})", text, re.ASCII)
+        if text in self or match is None or len(match[1]) < SHORTEST_ID:
+            return text
+        names = {clip_id((content, int(match[2]))) for content in self._beginning_with(match[1])}
+        found = sorted(name for name in names if name in self)
+        if len(found) > 1:
+            raise UsageError(
+                f"{text!r:.60} is ambiguous ({len(found)} clips); type more characters"
+            )
+        return found[0] if found else text
+
+    def short_id(self, name: str) -> str:
+        """The shortest beginning of a clip id that no clip of another file has."""
+        beginning, _, number = name.partition("-")
+        neighbours = [
+            self.database.value(
+                f"SELECT {function}(hash) FROM contents WHERE hash {sign} ?", (end,)
+            )
+            for function, sign, end in (("max", "<", beginning), ("min", ">", beginning + "g"))
+        ]
+        length = SHORTEST_ID
+        for other in neighbours:
+            while other and length < ID_CHARACTERS and other[:length] == beginning[:length]:
+                length += 1
+        return f"{beginning[:length]}-{number}"
+
+    def _row(self, name: str) -> int | None:
+        match = re.fullmatch(r"([0-9a-z]+)-(0|[1-9][0-9]{0,8})", name, re.ASCII)
+        if match is None or not self.num_rows:
+            return None
+        rows = [
+            clip.row
+            for content in self._beginning_with(match[1])
+            if content[:ID_CHARACTERS] == match[1]
+            for clip in self.clips_of_content(content)
+            if clip.number == int(match[2])
+        ]
+        return rows[0] if rows else None
+
+    def _beginning_with(self, beginning: str) -> list[str]:
+        """Content hashes that begin so."""
+        bounds = (beginning, beginning + "\uffff")
+        # An index may be damaged: before a clip is said not to exist, the table is read.
+        for source in ("", "NOT INDEXED "):
+            where = f"{source}WHERE hash >= ? AND hash < ?"
+            rows = self.database.checked("contents", where, bounds)
+            if rows:
+                break
+        return [row[1] for row in rows]
+
+    # Files
+
+    def files(self, content_ids: Sequence[int] | None = None) -> FileTable:
+        """Files that can be found: those of some contents, or all."""
+        with self.database.reading():
+            if content_ids is None:
+                rows = [row[1:] for row in self.database.checked("files")]
+                wanted = {row[3] for row in rows if row[4] == "done"}
+                hashes = dict(self.database.checked("contents"))
+                hashes = {number: hashes[number] for number in wanted if number in hashes}
+            else:
+                wanted = set(map(int, content_ids))
+                found = self.database.checked_by_id("files", "content_id", sorted(wanted))
+                rows = [row[1:] for row in found]
+                hashes = transcripts.content_hashes(self.database, wanted)
+                if wanted != {row[3] for row in rows}:
+                    raise damage("table files in store.db", self.location)
+        return _file_table(sorted(row for row in rows if row[4] == "done"), hashes)
+
+    @property
+    def num_files(self) -> int:
+        return int(self.database.value("SELECT count(*) FROM files WHERE status = 'done'"))
+
+    # Transcripts
+
+    @property
+    def num_lines(self) -> int:
+        return int(self.database.value("SELECT num_rows FROM totals WHERE name = 'lines'") or 0)
+
+    def find_lines(
+        self, query: LineQuery, limit: int, content_ids: Sequence[int] | None = None
+    ) -> list[LineHit]:
+        """Find the best transcript lines; see :func:`eaglenet.store.transcripts.find_lines`."""
+        self._check_text()
+        return transcripts.find_lines(self.database, query, limit, content_ids)
+
+    def similar_terms(self, term: str, limit: int = 3) -> list[str]:
+        """Words in the transcripts that are spelled like ``term``."""
+        self._check_text()
+        return transcripts.similar_terms(self.database, term, limit)
+
+    def transcripts(self, kinds: Sequence[TranscriptKind]) -> Iterator[tuple[Source, list[Line]]]:
+        """All sources of some kinds with their lines."""
+        for source_id, source in transcripts.stored_sources(self.database, kinds):
+            yield source, transcripts.lines_of_source(self.database, source_id)
+
+    def _check_text(self) -> None:
+        """Compare the full-text indexes with their checksum, once for each state of them."""
+        with self.database.reading():
+            expected = read_state(self.database).text_checksum
+            if expected is None or expected == self.database.checked_text:
+                return  # A writer is at work, or left without a checksum.
+            if transcripts.text_checksum(self.database.connection) != expected:
+                raise damage("the full-text index", self.location)
+            self.database.checked_text = expected
+
+    # Segments
+
+    def _label(self, name: str, dtype: Any) -> NDArray[Any]:
+        with self._current():
+            parts = [np.asarray(segment.labels[name], dtype) for segment in self.segments]
+        return np.concatenate([np.zeros(0, dtype), *parts])
+
+    def _base(self, segment: Segment) -> int:
+        return int(self._edges[list(self.segments).index(segment)])
+
+    def _segments_between(self, first: int, end: int) -> Iterator[tuple[Segment, int, int]]:
+        """Segments with rows between two rows, and which of their own rows these are."""
+        for number, segment in enumerate(self.segments):
+            base = int(self._edges[number])
+            low, high = max(first - base, 0), min(end - base, len(segment))
+            if low < high:
+                yield segment, low, high
+
+    def _by_segment(
+        self, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[Segment, NDArray[np.int64], NDArray[np.int64]]]:
+        """Segments of rows: indices into ``rows``, and the rows inside the segment."""
+        numbers = np.searchsorted(self._edges, rows, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            indices = np.flatnonzero(numbers == number)
+            yield self.segments[number], indices, rows[indices] - self._edges[number]
+
+
+def _file_table(rows: Sequence[tuple[Any, ...]], hashes: dict[int, str]) -> FileTable:
+    """Group rows of ``files``, sorted by path, by their content."""
+    groups: dict[int, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        if row[3] in hashes:
+            groups.setdefault(row[3], []).append(row)
+    first = [group[0] for group in groups.values()]
+    return FileTable(
+        ids=np.array(list(groups), np.int64),
+        contents=[hashes[number] for number in groups],
+        paths=[[row[0] for row in group] for group in groups.values()],
+        modified=np.array([row[2] / 1e9 for row in first], np.float64),
+        durations=np.array([row[6] for row in first], np.float64),
+        widths=[row[7] for row in first],
+        heights=[row[8] for row in first],
+        tags=[
+            sorted({tag for row in group if row[10] != "[]" for tag in json.loads(row[10])})
+            for group in groups.values()
+        ],
+        sizes=[row[1] for row in first],
+    )

@@ -1,0 +1,192 @@
+"""The store in a folder of this machine.
+
+::
+
+    store.db       files, clips, transcripts, manifest (SQLite; see ``schema``)
+    segments/      vectors, codes, labels, features and thumbnails (see ``segments``)
+    writer.lock    held by the one writer
+
+A commit appends to segments, syncs them, and then names them in one SQLite transaction: there is
+one truth and one moment in which it changes.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from eaglenet.core.errors import StoreError
+from eaglenet.store import repair
+from eaglenet.store.database import Database
+from eaglenet.store.disk import (
+    LOCK,
+    DamageError,
+    writer_lock,
+)
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import Repaired, Verified
+from eaglenet.store.schema import DATABASE
+from eaglenet.store.segments import FOLDER, KINDS, Segment, SegmentInfo
+from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.tables import (
+    create,
+    read_hidden,
+    read_manifest,
+    read_segments,
+    read_state,
+)
+from eaglenet.store.writer import LocalWriter
+
+OLD_FORMAT = ("clips.lance", "snapshot")
+"""Parts of stores that eaglenet made before it used SQLite."""
+ATTEMPTS = 5
+
+
+class LocalStore:
+    """See :class:`eaglenet.store.base.Store`."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.folder = folder
+        self.database = database
+        self.manifest = read_manifest(database)
+        self._segments: dict[int, Segment] = {}
+
+    @property
+    def location(self) -> str:
+        return str(self.folder)
+
+    @classmethod
+    def exists(cls, location: str | Path) -> bool:
+        folder = path_of(location)
+        if (folder / DATABASE).exists():
+            return True
+        for part in (folder, *folder.parents):
+            if part.exists() and not part.is_dir():
+                raise StoreError(f"{part} is a file; give a folder for --store")
+        if not folder.exists():
+            return False
+        refuse_old_format(folder)
+        others = [path.name for path in folder.iterdir() if not _is_ours(path.name)]
+        if others:
+            raise StoreError(
+                f"{folder} has other files in it ({others[0]!r:.60}) and is no store; use another "
+                "--store"
+            )
+        return False
+
+    @classmethod
+    def open(cls, location: str | Path) -> Self:
+        folder = path_of(location)
+        if not cls.exists(folder):
+            raise StoreError(
+                f"no store at {folder}; make one with: eaglenet index PATH --store "
+                f"{shlex.quote(str(folder))}"
+            )
+        return cls(folder, Database(folder, str(folder)))
+
+    @classmethod
+    @contextmanager
+    def write(cls, location: str | Path, manifest: Manifest | None = None) -> Iterator[LocalWriter]:
+        folder = path_of(location)
+        is_new = not cls.exists(folder)
+        if is_new and manifest is None:
+            cls.open(folder)
+        if not is_new and manifest is not None:
+            # Before the lock: other settings are refused even while another writer works.
+            cls.open(folder).manifest.require_same(manifest, str(folder))
+        with writer_lock(folder):
+            if not (folder / DATABASE).exists() and manifest is not None:
+                create(folder, manifest)
+            with LocalWriter.opened(folder) as writer:
+                if manifest is not None:
+                    writer.manifest.require_same(manifest, str(folder))
+                    writer.add_roots(manifest.roots)
+                yield writer
+
+    def snapshot(self) -> Snapshot:
+        for attempt in range(ATTEMPTS):
+            with self.database.reading():
+                version = read_state(self.database).version
+                infos = read_segments(self.database)
+                hidden = read_hidden(self.database)
+                self.manifest = read_manifest(self.database)
+            try:
+                segments = self._open_segments(infos)
+                return Snapshot(self.database, self.manifest, version, segments, hidden)
+            except DamageError:
+                # A writer may have replaced a segment after its name was read.
+                is_last = attempt + 1 == ATTEMPTS
+                if is_last or read_state(self.database).version == version:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _open_segments(self, infos: Sequence[SegmentInfo]) -> list[Segment]:
+        """Map segments; those that did not change stay open."""
+        before, self._segments = self._segments, {}
+        for info in infos:
+            known = before.get(info.id)
+            if known is not None and known.info.to_values() == info.to_values():
+                self._segments[info.id] = known
+                continue
+            segment = Segment(self.folder, info, self.manifest)
+            if known is not None:
+                segment.adopt(known)
+            self._segments[info.id] = segment
+        return [segment for segment in self._segments.values() if len(segment)]
+
+    def stamp(self) -> Hashable:
+        file_id = self.database.file_id()
+        if file_id != self.database.opened_file:
+            return file_id, None
+        return file_id, self.database.value("SELECT version FROM state")
+
+    def usage(self) -> dict[str, int]:
+        parts: dict[str, int] = defaultdict(int)
+        for path in (self.folder / FOLDER).glob("*.*"):
+            kind = path.suffix.removeprefix(".")
+            parts[kind if kind in KINDS else "other"] += path.stat().st_size
+        for path in self.folder.glob(f"{DATABASE}*"):
+            parts["database"] += path.stat().st_size
+        return dict(parts)
+
+    def verify(self) -> Verified:
+        return repair.verify(self.database, self.snapshot(), self.manifest)
+
+    @classmethod
+    def repair(cls, location: str | Path) -> Repaired:
+        return repair.repair(path_of(location))
+
+
+def path_of(location: str | Path) -> Path:
+    """Folder of a location."""
+    path = Path(str(location).removeprefix("file://"))
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise StoreError(f"--store {location}: {error}") from None
+
+
+def _is_ours(name: str) -> bool:
+    return name in (LOCK, FOLDER) or name.startswith((DATABASE, "."))
+
+
+def refuse_old_format(folder: Path) -> None:
+    """Say how to index again, if a folder holds a store of an earlier eaglenet."""
+    if not any((folder / name).exists() for name in OLD_FORMAT):
+        return
+    roots, model = ["FOLDER"], ""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        values = json.loads((folder / "manifest.json").read_bytes())
+        roots = [shlex.quote(str(root)) for root in values["roots"]] or roots
+        model = f" --model {shlex.quote(str(values['model']))}"
+    name = shlex.quote(str(folder))
+    raise StoreError(
+        f"{folder} was made by an earlier eaglenet, in a format that is no longer read. Index "
+        f"again with: mv {name} {name}.old && eaglenet index {' '.join(roots)} --store {name}"
+        f"{model}"
+    )

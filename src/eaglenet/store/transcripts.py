@@ -1,0 +1,249 @@
+"""Transcripts in SQLite: storing lines, and finding them with FTS5.
+
+Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes,
+phrases and words that are near each other. ``term_trigrams`` holds every distinct word and finds
+those that are spelled similarly. The normalised ``terms`` of a line are made by the caller: words
+without case and accents; pairs of characters for scripts without spaces.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from eaglenet.store.database import Database
+from eaglenet.store.disk import damage
+from eaglenet.store.records import Line, LineHit, LineQuery, Source, SourceLines, TranscriptKind
+from eaglenet.store.schema import insert_statement, row_of
+
+NEAR_WORDS = 10
+SHORTEST_TERM = 4
+"""Characters of a term whose spelling may be corrected."""
+SIMILAR_CANDIDATES = 200
+INFINITY = float("inf")
+
+
+def source_values(source: Source, content_id: int) -> tuple[Any, ...]:
+    """Values of the table ``sources``; NULL stands for infinity."""
+    return (
+        content_id,
+        source.kind,
+        source.path,
+        source.size,
+        source.modified_ns,
+        source.reader,
+        source.status,
+        source.reason,
+        source.language,
+        None if source.until == INFINITY else float(source.until),
+        source.lines,
+    )
+
+
+def source_of(values: Sequence[Any], content: str) -> Source:
+    """Inverse of :func:`source_values`."""
+    until = INFINITY if values[9] is None else values[9]
+    kind, path, size, modified_ns, reader, status, reason, language = values[1:9]
+    first = (content, kind, path, size, modified_ns, reader, status, reason, language)
+    return Source(*first, until, values[10])
+
+
+def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: int) -> None:
+    """Store a source with its lines, inside a transaction."""
+    source = change.source
+    key = (content_id, source.kind, source.path)
+    found = connection.execute(
+        "SELECT id FROM sources WHERE content_id = ? AND kind = ? AND path = ?", key
+    ).fetchone()
+    largest = "SELECT coalesce(max(id), 0) + 1 FROM"
+    source_id = found[0] if found else connection.execute(f"{largest} sources").fetchone()[0]
+    values = source_values(source, content_id)
+    statement = insert_statement("sources", replace_on="id")
+    connection.execute(statement, row_of("sources", source_id, values))
+    connection.execute(
+        "DELETE FROM lines WHERE source_id = ? AND start >= ?",
+        (source_id, float(change.keep_until) if change.keep_until else -INFINITY),
+    )
+    first = connection.execute(f"{largest} lines").fetchone()[0]
+    origin = f"{source.kind} {_content_term(content_id)}"
+    rows = [
+        row_of("lines", line_id, _line_values(line, source_id, origin))
+        for line_id, line in enumerate(change.lines, first)
+    ]
+    connection.executemany(insert_statement("lines"), rows)
+    add_terms(connection, (line.terms for line in change.lines))
+
+
+def _line_values(line: Line, source_id: int, origin: str) -> tuple[Any, ...]:
+    """Values of the table ``lines``; ``origin`` is indexed, so that searches can be restricted."""
+    times = float(line.start), float(line.end)
+    return source_id, *times, line.language, line.text, line.terms, origin
+
+
+def _content_term(content_id: int) -> str:
+    return f"content{int(content_id)}"
+
+
+def add_terms(connection: sqlite3.Connection, texts: Iterable[str]) -> None:
+    """Add the words of lines to the list of distinct words."""
+    words = {word for text in texts for word in text.split() if len(word) >= SHORTEST_TERM}
+    connection.executemany(
+        "INSERT OR IGNORE INTO terms (term) VALUES (?)", [(word,) for word in sorted(words)]
+    )
+
+
+def remove_source(connection: sqlite3.Connection, source_id: int) -> None:
+    """Remove a source with its lines, inside a transaction."""
+    connection.execute("DELETE FROM lines WHERE source_id = ?", (source_id,))
+    connection.execute("DELETE FROM sources WHERE id = ?", (source_id,))
+
+
+def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None) -> str:
+    """The query in the language of FTS5; every term is quoted, so no term is an operator.
+
+    >>> match_expression(LineQuery(("car", "vid*"), (("no", "entry"),), kinds=("text",)))
+    'terms : ("no entry" AND ("no entry" OR "car" OR "vid" *)) AND origin : ("text")'
+    """
+    required = [f'"{_escaped(" ".join(phrase))}"' for phrase in query.phrases]
+    for group in query.near:
+        required.append(f"NEAR({' '.join(map(_term, group))}, {NEAR_WORDS})")
+    terms = " OR ".join(map(_term, query.terms))
+    if required and terms:
+        # Terms beside a phrase rank lines higher; they exclude none.
+        required.append(f"({required[0]} OR {terms})")
+    expression = f"terms : ({' AND '.join(required) or terms})"
+    for names in (query.kinds, map(_content_term, content_ids) if content_ids is not None else ()):
+        origin = " OR ".join(f'"{name}"' for name in names)
+        expression += f" AND origin : ({origin})" if origin else ""
+    return expression
+
+
+def _term(term: str) -> str:
+    if term.endswith("*") and len(term) > 1:
+        return f'"{_escaped(term[:-1])}" *'
+    return f'"{_escaped(term)}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace('"', '""').replace("\0", " ")
+
+
+def find_lines(
+    database: Database, query: LineQuery, limit: int, content_ids: Sequence[int] | None = None
+) -> list[LineHit]:
+    """Find the best lines by BM25; ``content_ids`` restricts them to some files."""
+    has_words = query.terms or query.phrases or query.near
+    if not has_words or not query.kinds or (content_ids is not None and not len(content_ids)):
+        return []
+    statement = (
+        "SELECT rowid FROM words WHERE words MATCH ? ORDER BY bm25(words, 1.0, 0.0), rowid LIMIT ?"
+    )
+    with database.reading():
+        rows = database.rows(statement, (match_expression(query, content_ids), limit))
+        return _line_hits(database, [row[0] for row in rows])
+
+
+def _line_hits(database: Database, ids: Sequence[int]) -> list[LineHit]:
+    lines = {row[0]: row[1:] for row in database.checked_by_id("lines", "id", ids)}
+    source_ids = sorted({values[0] for values in lines.values()})
+    sources = {row[0]: row[1:] for row in database.checked_by_id("sources", "id", source_ids)}
+    if len(lines) != len(ids) or len(sources) != len(source_ids):
+        raise damage("the full-text index", database.location)
+    contents = content_hashes(database, {values[0] for values in sources.values()})
+    hits = []
+    for source_id, *values, _ in map(lines.__getitem__, ids):
+        content_id, kind = sources[source_id][:2]
+        hits.append(LineHit(contents[content_id], content_id, kind, Line(*values)))
+    return hits
+
+
+def content_hashes(database: Database, ids: Iterable[int]) -> dict[int, str]:
+    """Content hashes by content id."""
+    wanted = sorted(ids)
+    hashes = dict(database.checked_by_id("contents", "id", wanted))
+    if len(hashes) != len(wanted):
+        raise damage("table contents in store.db", database.location)
+    return hashes
+
+
+def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
+    """Words in the transcripts that are spelled like ``term``, the most similar first."""
+    trigrams = {term[start : start + 3] for start in range(len(term) - 2)}
+    if len(term) < SHORTEST_TERM or not trigrams:
+        return []
+    expression = " OR ".join(f'"{_escaped(trigram)}"' for trigram in sorted(trigrams))
+    rows = database.rows(
+        "SELECT terms.term FROM term_trigrams JOIN terms ON terms.id = term_trigrams.rowid "
+        "WHERE term_trigrams MATCH ? ORDER BY term_trigrams.rank LIMIT ?",
+        (expression, SIMILAR_CANDIDATES),
+    )
+    largest = 1 if len(term) < 6 else 2
+    distances = {word: edit_distance(term, word, largest) for (word,) in rows}
+    similar = [word for word, distance in distances.items() if 0 < distance <= largest]
+    return sorted(similar, key=lambda word: (distances[word], word))[:limit]
+
+
+def edit_distance(one: str, other: str, largest: int) -> int:
+    """Insertions, deletions, replacements and swaps of neighbours; ``largest + 1`` if more.
+
+    >>> edit_distance("elefant", "elephant", 2), edit_distance("form", "from", 1)
+    (2, 1)
+    """
+    if abs(len(one) - len(other)) > largest:
+        return largest + 1
+    before: list[int] = []
+    previous = list(range(len(other) + 1))
+    for row, character in enumerate(one, 1):
+        current = [row]
+        for column, candidate in enumerate(other, 1):
+            is_same = character == candidate
+            cost = min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (not is_same))
+            is_swap = row > 1 and column > 1 and one[row - 2] == candidate
+            if is_swap and character == other[column - 2]:
+                cost = min(cost, before[column - 2] + 1)
+            current.append(cost)
+        if min(current) > largest:
+            return largest + 1
+        before, previous = previous, current
+    return min(previous[-1], largest + 1)
+
+
+def stored_sources(
+    database: Database, kinds: Sequence[TranscriptKind] | None = None
+) -> list[tuple[int, Source]]:
+    """All sources with their ids, or those of some kinds."""
+    marks = ", ".join("?" * len(kinds or ()))
+    where = f"WHERE kind IN ({marks})" if kinds is not None else ""
+    with database.reading():
+        rows = database.checked("sources", where, tuple(kinds or ()))
+        contents = content_hashes(database, {row[1] for row in rows})
+    return [(row[0], source_of(row[1:], contents[row[1]])) for row in rows]
+
+
+def lines_of_source(database: Database, source_id: int) -> list[Line]:
+    rows = database.checked("lines", "WHERE source_id = ? ORDER BY start, id", (source_id,))
+    return [Line(*row[2:-1]) for row in rows]
+
+
+def text_checksum(connection: sqlite3.Connection) -> int:
+    """Checksum of both full-text indexes: every byte that FTS5 reads."""
+    total = 0
+    for index in ("words", "term_trigrams"):
+        for row in connection.execute(f"SELECT CAST(block AS BLOB) FROM {index}_data ORDER BY id"):
+            total = zlib.crc32(row[0] or b"", total)
+        terms = "segid || ' ' || hex(term) || ' ' || pgno"
+        total = _add_table(connection, total, terms, "pgno", f"{index}_idx")
+        total = _add_table(connection, total, "sz", "id", f"{index}_docsize")
+    return _add_table(connection, total, "term", "id", "terms")
+
+
+def _add_table(
+    connection: sqlite3.Connection, total: int, column: str, number: str, table: str
+) -> int:
+    """Continue a checksum with a table; SQLite joins the values, in the order it stores them."""
+    values = connection.execute(
+        f"SELECT CAST(group_concat({column}, '') AS BLOB), count(*), sum({number}) FROM {table}"
+    ).fetchone()
+    return zlib.crc32(f" {values[1]} {values[2]}".encode(), zlib.crc32(values[0] or b"", total))

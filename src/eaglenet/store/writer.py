@@ -1,0 +1,425 @@
+"""The writer of a local store: commits, hubness correction, and upkeep."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglenet.core.errors import StoreError
+from eaglenet.store import transcripts
+from eaglenet.store.database import Database, connect
+from eaglenet.store.disk import store_errors
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceKey
+from eaglenet.store.schema import DATABASE, HIDDEN, insert_statement, migrate, row_of
+from eaglenet.store.segments import (
+    FOLDER,
+    KINDS,
+    MAPPED,
+    NewRows,
+    Segment,
+    SegmentInfo,
+    append_rows,
+    block_checksums,
+    new_labels,
+    write_file,
+)
+from eaglenet.store.tables import (
+    State,
+    put_manifest,
+    put_state,
+    read_bank,
+    read_manifest,
+    read_segments,
+    read_state,
+)
+
+REMOVED_SHARE = 0.2
+"""Share of removed rows from which on a segment is written again without them."""
+COPY_ROWS = 4096
+DONE = "SELECT content_id FROM files WHERE status = 'done' AND content_id IS NOT NULL"
+
+
+@dataclass
+class Transaction:
+    """An open transaction: the connection, the state it will store, ids of contents by hash."""
+
+    connection: sqlite3.Connection
+    database: Database
+    state: State
+    content_ids: dict[str, int] = field(default_factory=dict)
+
+    def content_id(self, content: str) -> int:
+        """Id of a content; one that is not known gets a new id."""
+        if content not in self.content_ids:
+            rows = self.database.checked("contents", "WHERE hash = ?", (content,))
+            self.content_ids[content] = rows[0][0] if rows else self._add(content)
+        return self.content_ids[content]
+
+    def _add(self, content: str) -> int:
+        number = self.state.next_content_id
+        self.state.next_content_id += 1
+        self.put("contents", number, (content,))
+        return number
+
+    def put(self, table: str, row_id: int, values: Sequence[Any]) -> None:
+        """Insert a row, or replace the one with this id."""
+        row = row_of(table, row_id, values)
+        self.connection.execute(insert_statement(table, replace_on="id"), row)
+
+    def ids(self, statement: str, *parameters: Any) -> list[int]:
+        return [row[0] for row in self.connection.execute(statement, parameters)]
+
+    def next_id(self, table: str) -> int:
+        return self.ids(f"SELECT coalesce(max(id), 0) + 1 FROM {table}")[0]
+
+
+class LocalWriter:
+    """See :class:`eaglenet.store.base.Writer`. The caller holds the writer lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.location = str(folder)
+        with store_errors(folder):
+            connection = connect(folder, is_writer=True)
+            try:
+                migrate(connection)
+            finally:
+                connection.close()
+            self.mode = stat.S_IMODE(os.stat(folder / DATABASE).st_mode) & 0o666
+        self.database = Database(folder, self.location, is_writer=True)
+        self.database.check_integrity()  # Changes to a damaged database would spread the damage.
+        self.manifest = read_manifest(self.database)
+        self._remove_obsolete()
+
+    @classmethod
+    @contextmanager
+    def opened(cls, folder: Path) -> Iterator[LocalWriter]:
+        """A writer that is closed at the end of the block."""
+        writer = cls(folder)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+    def close(self) -> None:
+        with suppress(StoreError, sqlite3.Error):
+            self.database.checkpoint()
+        self.database.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        """Everything in the block becomes durable and visible at its end, or nothing does."""
+        with self.database.writing() as connection:
+            change = Transaction(connection, self.database, read_state(self.database))
+            yield change
+            put_state(connection, replace(change.state, version=change.state.version + 1))
+
+    def add_roots(self, roots: Sequence[str]) -> None:
+        manifest = self.manifest.with_roots(roots)
+        if manifest != self.manifest:
+            with self._transaction() as change:
+                put_manifest(change.connection, manifest)
+            self.manifest = manifest
+
+    def files(self) -> list[IndexedFile]:
+        with self.database.reading():
+            rows = self.database.checked("files")
+            hashes = dict(self.database.checked("contents"))
+        return [_file_of(row[1:], hashes) for row in rows]
+
+    def incomplete_contents(self) -> dict[str, frozenset[int]]:
+        rows = self.database.rows(
+            "WITH held AS "
+            "  (SELECT content_id, count(*) AS num_clips FROM clips GROUP BY content_id),"
+            "needed AS (SELECT content_id, max(num_clips) AS num_clips FROM files "
+            "  WHERE status = 'done' AND content_id IS NOT NULL GROUP BY content_id),"
+            "incomplete AS ("
+            "  SELECT held.content_id FROM held LEFT JOIN needed USING (content_id) "
+            "  WHERE held.num_clips < coalesce(needed.num_clips, 9e9) "
+            "  UNION SELECT needed.content_id FROM needed LEFT JOIN held USING (content_id) "
+            "  WHERE needed.num_clips > coalesce(held.num_clips, 0)) "
+            "SELECT contents.hash, clips.number FROM incomplete "
+            "JOIN contents ON contents.id = incomplete.content_id "
+            "LEFT JOIN clips ON clips.content_id = incomplete.content_id"
+        )
+        numbers: dict[str, set[int]] = {content: set() for content, _ in rows}
+        for content, number in rows:
+            numbers[content].update([] if number is None else [number])
+        return {content: frozenset(each) for content, each in numbers.items()}
+
+    def clip_numbers(self, content: str) -> frozenset[int]:
+        rows = self.database.rows(
+            "SELECT number FROM clips JOIN contents ON contents.id = clips.content_id "
+            "WHERE contents.hash = ?",
+            (content,),
+        )
+        return frozenset(number for (number,) in rows)
+
+    def sources(self) -> Mapping[SourceKey, Source]:
+        return {source.key: source for _, source in transcripts.stored_sources(self.database)}
+
+    def commit(self, changes: Changes) -> None:
+        if not changes:
+            return
+        with self._transaction() as change:
+            affected: set[int] = set()
+            if changes.clips:
+                affected |= self._add_clips(change, ClipBatch.concatenate(changes.clips))
+            affected |= _remove_files(change, changes.removed_files)
+            affected |= _put_files(change, changes.files)
+            for content_id in sorted(affected):
+                _set_visibility(change, content_id)
+            _change_transcripts(change, changes)
+        self.database.checkpoint()
+
+    def set_hubness(self, bank: HubnessBank | None) -> None:
+        if read_bank(self.database, self.manifest) == bank:
+            return
+        with self._transaction() as change:
+            change.connection.execute("DELETE FROM hubness")
+            if bank is not None:
+                change.put("hubness", 1, bank.to_row())
+                for segment in self._segments():
+                    self._relabel(change, segment, bank)
+        self._remove_obsolete()
+
+    def finish(self) -> int:
+        with self._transaction() as change:
+            _remove_orphans(change)
+        for segment in self._segments():
+            self._compact(segment)
+        self._remove_obsolete()
+        if read_state(self.database).text_checksum is None:
+            with self._transaction() as change:
+                change.state.text_checksum = transcripts.text_checksum(change.connection)
+        self.database.checkpoint()
+        return self.num_visible()
+
+    def num_visible(self) -> int:
+        """Number of clips that can be found."""
+        total = self.database.value("SELECT num_rows FROM totals WHERE name = 'clips'")
+        hidden = "SELECT count(*) FROM hidden JOIN clips ON clips.id = hidden.clip_id"
+        return int(total) - int(self.database.value(hidden))
+
+    def _add_clips(self, change: Transaction, batch: ClipBatch) -> set[int]:
+        """Append clips that are not stored yet; returns the contents they belong to."""
+        owners = [change.content_id(content) for content, _ in batch.keys]
+        seen = {
+            (owner, number)
+            for owner in set(owners)
+            for number in change.ids("SELECT number FROM clips WHERE content_id = ?", owner)
+        }
+        indices = []
+        for index, (owner, (_, number)) in enumerate(zip(owners, batch.keys, strict=True)):
+            if (owner, number) not in seen:
+                seen.add((owner, number))
+                indices.append(index)
+        if indices:
+            self._append_clips(change, batch[indices], [owners[index] for index in indices])
+        return set(owners)
+
+    def _append_clips(self, change: Transaction, batch: ClipBatch, owners: Sequence[int]) -> None:
+        first = change.state.next_clip_id
+        change.state.next_clip_id += len(batch)
+        ids = range(first, first + len(batch))
+        segments = read_segments(self.database)
+        rows = self._new_rows(np.arange(first, first + len(batch)), batch, owners)
+        self._append_rows(change, rows, segments[-1] if segments else None)
+        spans = zip(batch.starts.tolist(), batch.ends.tolist(), strict=True)
+        values = [
+            row_of("clips", clip, (owner, number, *span))
+            for clip, owner, (_, number), span in zip(ids, owners, batch.keys, spans, strict=True)
+        ]
+        change.connection.executemany(insert_statement("clips"), values)
+
+    def _new_rows(self, ids: NDArray[np.int64], batch: ClipBatch, owners: Sequence[int]) -> NewRows:
+        vectors = np.ascontiguousarray(batch.vectors, np.float32)
+        is_same = vectors.shape == (len(batch), self.manifest.dim)
+        if not is_same or batch.features.dtype != self.manifest.layout.dtype:
+            raise StoreError(
+                f"the model gave features of another size than {self.location} has; index into a "
+                "new store"
+            )
+        bank = read_bank(self.database, self.manifest)
+        offsets = bank.offsets(vectors) if bank is not None else None
+        labels = new_labels(
+            ids, np.array(owners, np.uint32), vectors, batch.features, batch.thumbnails, offsets
+        )
+        return NewRows(labels, vectors, batch.features, batch.thumbnails)
+
+    def _append_rows(self, change: Transaction, rows: NewRows, segment: SegmentInfo | None) -> None:
+        """Append rows to ``segment`` as far as it has room, and to new segments."""
+        start = 0
+        while start < len(rows):
+            if segment is None or not segment.room:
+                segment = SegmentInfo(change.state.next_segment_id)
+                change.state.next_segment_id += 1
+            part = rows[start : start + segment.room]
+            segment = append_rows(self.folder, segment, part, self.mode)
+            change.put("segments", segment.id, segment.to_values())
+            start += len(part)
+
+    def _segments(self) -> list[Segment]:
+        infos = read_segments(self.database)
+        return [Segment(self.folder, info, self.manifest) for info in infos]
+
+    def _relabel(self, change: Transaction, segment: Segment, bank: HubnessBank) -> None:
+        """Write the labels of a segment again, with the offsets of another bank."""
+        info, labels = segment.info, segment.labels.copy()
+        for start in range(0, len(labels), COPY_ROWS):
+            end = min(start + COPY_ROWS, len(labels))
+            vectors = segment.vectors_between(start, end)
+            labels["hubness_offset"][start:end] = bank.offsets(vectors)
+        checksums = info.block_checksums.copy()
+        checksums[:, MAPPED.index("labels")] = block_checksums(labels)
+        version = info.labels_version + 1
+        changed = replace(info, labels_version=version, block_checksums=checksums)
+        write_file(changed.path(self.folder, "labels"), labels.tobytes(), self.mode)
+        change.put("segments", info.id, changed.to_values())
+        _make_obsolete(change, [info.path(self.folder, "labels")])
+
+    def _compact(self, segment: Segment) -> None:
+        """Write a segment again if many of its clips were removed."""
+        removed = np.array(
+            [
+                row[0]
+                for row in self.database.rows(
+                    f"SELECT clip_id FROM {HIDDEN} WHERE clip_id BETWEEN ? AND ? "
+                    "AND clip_id NOT IN (SELECT id FROM clips)",
+                    (segment.first_clip_id, segment.last_clip_id),
+                )
+            ],
+            np.int64,
+        )
+        rows = segment.rows_of_clips(removed)
+        removed = removed[rows >= 0]
+        if not len(removed) or len(removed) < REMOVED_SHARE * len(segment):
+            return
+        live = np.setdiff1d(np.arange(len(segment)), rows)
+        with self._transaction() as change:
+            target: SegmentInfo | None = None
+            for start in range(0, len(live), COPY_ROWS):
+                part = segment.copy_of(live[start : start + COPY_ROWS])
+                self._append_rows(change, part, target)
+                target = read_segments(self.database)[-1]
+            change.connection.execute("DELETE FROM segments WHERE id = ?", (segment.info.id,))
+            change.connection.executemany(
+                f"DELETE FROM {HIDDEN} WHERE clip_id = ?", [(clip,) for clip in removed.tolist()]
+            )
+            _make_obsolete(change, [segment.info.path(self.folder, kind) for kind in KINDS])
+
+    def _remove_obsolete(self) -> None:
+        """Remove files that a committed transaction has replaced."""
+        names = [name for (name,) in self.database.rows("SELECT name FROM obsolete")]
+        if not names:
+            return
+        in_use = {
+            info.path(self.folder, kind).name
+            for info in read_segments(self.database)
+            for kind in KINDS
+        }
+        with store_errors(self.location):
+            for name in names:
+                if name not in in_use and Path(name).name == name:
+                    (self.folder / FOLDER / name).unlink(missing_ok=True)
+        with self.database.writing() as connection:
+            connection.execute("DELETE FROM obsolete")
+
+
+def _make_obsolete(change: Transaction, paths: Iterable[Path]) -> None:
+    """Name files to be removed after the transaction."""
+    names = [(path.name,) for path in paths]
+    change.connection.executemany("INSERT OR IGNORE INTO obsolete VALUES (?)", names)
+
+
+def _file_of(values: Sequence[Any], hashes: Mapping[int, str]) -> IndexedFile:
+    path, size, modified_ns, content_id, status, *rest = values
+    content = "" if content_id is None else hashes[content_id]
+    rest[-1] = tuple(json.loads(rest[-1]))
+    return IndexedFile(path, size, modified_ns, content, status, *rest)
+
+
+def _file_values(file: IndexedFile, content_id: int | None) -> tuple[Any, ...]:
+    tags = json.dumps(list(file.tags))
+    changes = {"content": content_id, "duration": float(file.duration), "tags": tags}
+    return tuple({**vars(file), **changes}.values())
+
+
+def _put_files(change: Transaction, files: Sequence[IndexedFile]) -> set[int]:
+    """Store files; returns the contents they have now and had before."""
+    affected: set[int] = set()
+    for file in files:
+        before = change.connection.execute(
+            "SELECT id, content_id FROM files WHERE path = ?", (file.path,)
+        ).fetchone()
+        content_id = change.content_id(file.content) if file.content else None
+        number = before[0] if before else change.next_id("files")
+        change.put("files", number, _file_values(file, content_id))
+        ids = (content_id, before[1] if before else None)
+        affected.update(each for each in ids if each is not None)
+    return affected
+
+
+def _remove_files(change: Transaction, paths: Sequence[str]) -> set[int]:
+    affected: set[int] = set()
+    for path in paths:
+        affected.update(change.ids("SELECT content_id FROM files WHERE path = ?", path))
+        change.connection.execute("DELETE FROM files WHERE path = ?", (path,))
+    return affected - {None}
+
+
+def _set_visibility(change: Transaction, content_id: int) -> None:
+    """Show the clips of a content that a finished file has; hide those of any other."""
+    is_visible = change.ids(
+        "SELECT 1 FROM files WHERE content_id = ? AND status = 'done'", content_id
+    )
+    clips = "SELECT id FROM clips WHERE content_id = ?"
+    statement = (
+        f"DELETE FROM {HIDDEN} WHERE clip_id IN ({clips})"
+        if is_visible
+        else f"INSERT OR IGNORE INTO {HIDDEN} (clip_id) {clips}"
+    )
+    change.connection.execute(statement, (content_id,))
+
+
+def _change_transcripts(change: Transaction, changes: Changes) -> None:
+    if not changes.transcripts and not changes.removed_sources:
+        return
+    change.state.text_checksum = None
+    for content, kind, path in changes.removed_sources:
+        for source_id in change.ids(
+            "SELECT id FROM sources WHERE content_id = ? AND kind = ? AND path = ?",
+            change.content_id(content),
+            kind,
+            path,
+        ):
+            transcripts.remove_source(change.connection, source_id)
+    for each in changes.transcripts:
+        content_id = change.content_id(each.source.content)
+        transcripts.put_source(change.connection, each, content_id)
+
+
+def _remove_orphans(change: Transaction) -> None:
+    """Remove clips and transcripts of contents that no finished file has.
+
+    Their rows stay in the segments: they are hidden until the segment is compacted.
+    """
+    for content_id in change.ids(f"SELECT id FROM contents WHERE id NOT IN ({DONE})"):
+        _set_visibility(change, content_id)
+        change.connection.execute("DELETE FROM clips WHERE content_id = ?", (content_id,))
+        for source_id in change.ids("SELECT id FROM sources WHERE content_id = ?", content_id):
+            transcripts.remove_source(change.connection, source_id)
+            change.state.text_checksum = None
+        if not change.ids("SELECT 1 FROM files WHERE content_id = ?", content_id):
+            change.connection.execute("DELETE FROM contents WHERE id = ?", (content_id,))

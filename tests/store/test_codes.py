@@ -1,0 +1,75 @@
+"""One-bit codes: the nearest, in one part or several."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from eaglenet.store import codes as module
+from eaglenet.store.codes import Codes, codes_of, merge_nearest, num_bits, rotation, scan_blocks
+
+DIM = 40
+
+
+def made(count: int, seed: int = 0) -> NDArray[np.float32]:
+    vectors = np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def brute(vectors: NDArray[np.float32], query: NDArray[np.float32], count: int) -> list[int]:
+    differing = np.unpackbits(codes_of(vectors) ^ codes_of(query[None]), axis=1).sum(axis=1)
+    return sorted(np.argsort(differing, kind="stable")[:count].tolist())
+
+
+def test_the_rotation_is_orthonormal_and_never_changes() -> None:
+    turned = rotation(DIM)
+    assert turned.shape == (num_bits(DIM), DIM) == (64, DIM)
+    assert np.allclose(turned.T @ turned, np.eye(DIM), atol=1e-5)
+    assert codes_of(made(1))[0].tobytes().hex() == codes_of(made(1))[0].tobytes().hex()
+
+
+@pytest.mark.parametrize("halved", [False, True])
+def test_the_nearest_are_those_of_a_full_comparison(
+    halved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SCAN_BLOCK", 100)
+    if halved:
+        monkeypatch.setattr(module, "HALVED_ROWS", 1)
+        monkeypatch.setattr(module, "num_compared", lambda count, num_rows: num_rows)
+    vectors = made(777)
+    parts = [codes_of(vectors[:350]), codes_of(vectors[350:])]
+    codes = Codes([block for part in parts for block in scan_blocks(part)], len(vectors))
+    for seed in range(5):
+        query = made(1, seed + 1)[0]
+        assert codes.nearest(query, 20).tolist() == brute(vectors, query, 20)
+
+
+@pytest.mark.parametrize("halved", [False, True])
+def test_parts_together_find_what_the_whole_finds(
+    halved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if halved:
+        monkeypatch.setattr(module, "HALVED_ROWS", 1)
+        monkeypatch.setattr(module, "HALVED_FACTOR", 2)
+        monkeypatch.setattr(module, "WORD_BITS", 128)
+    vectors = made(900)
+    whole = Codes(scan_blocks(codes_of(vectors)), len(vectors))
+    parts = [
+        Codes(scan_blocks(codes_of(vectors[first : first + 300])), len(vectors), first)
+        for first in (0, 300, 600)
+    ]
+    for seed in range(5):
+        query = made(1, seed + 1)[0]
+        code = codes_of(query[None])[0]
+        near = [part.nearest_in_part(code, 15).thinned(15) for part in parts]
+        expected = whole.nearest(query, 15)
+        assert merge_nearest(near, 15, len(vectors)).tolist() == expected.tolist()
+
+
+def test_only_allowed_rows_are_found() -> None:
+    vectors = made(200)
+    codes = Codes(scan_blocks(codes_of(vectors)), len(vectors))
+    allowed = np.zeros(200, bool)
+    allowed[[3, 50, 120]] = True
+    assert codes.nearest(vectors[7], 10, allowed).tolist() == [3, 50, 120]

@@ -1,0 +1,164 @@
+"""Several processes: kills, one writer at a time, readers during a writer."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from index_run import found, index
+from made_store import CLIPS, changes_of, fill, make_manifest, path_of
+
+from eaglenet.core.errors import StoreError
+from eaglenet.store.records import Changes
+from eaglenet.store.store import LocalStore
+
+HERE = Path(__file__).parent
+READER = """
+import sys, time
+from pathlib import Path
+from index_run import found
+end = time.monotonic() + float(sys.argv[2])
+seen, slowest = 0, 0.0
+while time.monotonic() < end:
+    began = time.monotonic()
+    paths = found(Path(sys.argv[1]))
+    slowest = max(slowest, time.monotonic() - began)
+    assert len(paths) >= seen, (len(paths), seen)
+    seen = len(paths)
+print(seen, slowest)
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def kill_trial(folder: Path, seed: int) -> None:
+    """Kill an index run at a random moment; everything it reported must be there."""
+    folder.mkdir()
+    store, report = folder / "store", folder / "reported"
+    run = start(str(HERE / "index_run.py"), str(store), "60", str(report))
+    chance = random.Random(seed)
+    while not report.exists() and run.poll() is None:
+        time.sleep(0.005)
+    time.sleep(chance.random() * 0.6)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    reported = report.read_text().split()
+    if reported:
+        assert found(store) >= set(reported)
+    index(store, 8)
+    assert found(store) == {path_of(number) for number in range(8)}
+    LocalStore.open(store).verify()
+
+
+def test_a_kill_loses_nothing_that_was_reported(tmp_path: Path) -> None:
+    for seed in range(4):
+        kill_trial(tmp_path / str(seed), seed)
+
+
+@pytest.mark.slow
+def test_fifty_kills_lose_nothing(tmp_path: Path) -> None:
+    for seed in range(50):
+        kill_trial(tmp_path / str(seed), seed)
+
+
+def test_several_readers_see_whole_versions_while_a_writer_commits(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    fill(store, 1)
+    readers = [start("-c", READER, str(store), "3") for _ in range(3)]
+    with LocalStore.write(store, make_manifest()) as writer:
+        number = 1
+        while any(reader.poll() is None for reader in readers):
+            writer.commit(changes_of(number))
+            number += 1
+            time.sleep(0.02)
+    for reader in readers:
+        assert reader.wait() == 0
+        assert reader.stdout is not None
+        assert int(reader.stdout.read().split()[0]) > 2
+
+
+def test_a_reader_does_not_wait_for_an_open_transaction(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    fill(store, 2)
+    with LocalStore.write(store) as writer, writer.database.writing() as connection:
+        connection.execute("DELETE FROM files")
+        began = time.monotonic()
+        assert len(found(store)) == 2
+        assert time.monotonic() - began < 1.0
+        connection.execute("ROLLBACK")
+        connection.execute("BEGIN")
+
+
+def test_there_is_one_writer_at_a_time(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    fill(store, 1)
+    with LocalStore.write(store):
+        with pytest.raises(StoreError, match=r"is being written to by another eaglenet"):
+            LocalStore.write(store).__enter__()
+        (store / "writer.lock").unlink()
+        with pytest.raises(StoreError, match=r"is being written to by another eaglenet"):
+            LocalStore.write(store).__enter__()
+    with LocalStore.write(store) as writer:
+        assert len(writer.files()) == 1
+
+
+def test_a_reader_that_was_open_sees_new_commits_and_a_replaced_store(tmp_path: Path) -> None:
+    store = fill(tmp_path / "store", 2)
+    before, stamp = store.snapshot(), store.stamp()
+    with LocalStore.write(tmp_path / "store") as writer:
+        writer.commit(changes_of(2))
+    assert store.stamp() != stamp
+    assert len(store.snapshot()) == 3 * CLIPS
+    assert len(before) == 2 * CLIPS
+    fill(tmp_path / "other", 1)
+    (tmp_path / "store").rename(tmp_path / "aside")
+    stamp = store.snapshot().version
+    with pytest.raises(OSError, match=r"store\.db"):
+        store.stamp()
+    (tmp_path / "other").rename(tmp_path / "store")
+    assert store.stamp()[1] is None  # type: ignore[index]
+    assert len(LocalStore.open(tmp_path / "store").snapshot()) == CLIPS
+
+
+def test_threads_share_a_store(tmp_path: Path) -> None:
+    store = fill(tmp_path / "store", 3)
+    snapshot, problems = store.snapshot(), list[BaseException]()
+
+    def read() -> None:
+        try:
+            for row in range(snapshot.num_rows):
+                assert snapshot.row(snapshot.clips([row])[0].id) == row
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    with LocalStore.write(tmp_path / "store") as writer:
+        for number in range(3, 9):
+            writer.commit(changes_of(number))
+        writer.commit(Changes(removed_files=[path_of(8)]))
+    for thread in threads:
+        thread.join()
+    assert not problems
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_opens_its_own_connection(tmp_path: Path) -> None:
+    store = fill(tmp_path / "store", 1)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if len(store.snapshot().clips([0])) == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(store.snapshot()) == CLIPS

@@ -1,0 +1,137 @@
+"""Full-text search in transcripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_store import changes_of, content_of, fill, make_lines, make_manifest
+
+from eaglenet.store.records import Changes, Line, LineQuery, Source, SourceLines
+from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.store import LocalStore
+from eaglenet.store.transcripts import edit_distance
+
+
+def texts_of(snapshot: Snapshot, query: LineQuery, limit: int = 10) -> list[str]:
+    return [hit.line.text for hit in snapshot.find_lines(query, limit)]
+
+
+def store_of(folder: Path, *texts: str, kind: str = "subtitle") -> Snapshot:
+    lines = [Line(float(n), n + 1.0, "", text, text.lower()) for n, text in enumerate(texts)]
+    source = Source(content_of(0), kind, "", 0, 0, "test", "done")  # type: ignore[arg-type]
+    with LocalStore.write(folder, make_manifest()) as writer:
+        writer.commit(changes_of(0))
+        writer.commit(Changes(transcripts=[SourceLines(source, lines)]))
+        writer.finish()
+    return LocalStore.open(folder).snapshot()
+
+
+def test_english_words_are_stemmed(tmp_path: Path) -> None:
+    snapshot = store_of(tmp_path / "store", "He was running home", "She walks", "A horse")
+    assert texts_of(snapshot, LineQuery(("run",))) == ["He was running home"]
+    assert texts_of(snapshot, LineQuery(("walking",))) == ["She walks"]
+    assert texts_of(snapshot, LineQuery(("horses",))) == ["A horse"]
+
+
+def test_prefixes_phrases_and_words_near_each_other(tmp_path: Path) -> None:
+    snapshot = store_of(
+        tmp_path / "store",
+        "no entry for vehicles",
+        "entry is allowed, no doubt",
+        "no " + "word " * 20 + "entry",
+    )
+    assert texts_of(snapshot, LineQuery(("vehic*",))) == ["no entry for vehicles"]
+    assert texts_of(snapshot, LineQuery(phrases=(("no", "entry"),))) == ["no entry for vehicles"]
+    near = texts_of(snapshot, LineQuery(near=(("no", "entry"),)))
+    assert sorted(near) == ["entry is allowed, no doubt", "no entry for vehicles"]
+
+
+def test_terms_beside_a_phrase_rank_and_do_not_exclude(tmp_path: Path) -> None:
+    snapshot = store_of(tmp_path / "store", "no entry here", "no entry for cars", "cars")
+    query = LineQuery(("cars",), (("no", "entry"),))
+    assert texts_of(snapshot, query) == ["no entry for cars", "no entry here"]
+
+
+def test_operators_of_the_query_language_are_words(tmp_path: Path) -> None:
+    snapshot = store_of(tmp_path / "store", "this and that", 'a "quoted" word', "near the sea")
+    for term in ("and", '"quoted"', "near", "a)(", "terms:x", "*", "^", 'x" OR "sea', "\0"):
+        snapshot.find_lines(LineQuery((term,)), 5)
+    assert texts_of(snapshot, LineQuery(("and",))) == ["this and that"]
+    assert texts_of(snapshot, LineQuery(("content1",))) == []
+    assert texts_of(snapshot, LineQuery(("subtitle",))) == []
+
+
+def test_scripts_without_spaces_are_found_by_pairs(tmp_path: Path) -> None:
+    lines = [Line(0.0, 1.0, "zh", "红色汽车", "红色 色汽 汽车 红 色 汽 车")]
+    source = Source(content_of(0), "speech", "", 0, 0, "test", "done", lines=1)
+    with LocalStore.write(tmp_path / "store", make_manifest()) as writer:
+        writer.commit(changes_of(0))
+        writer.commit(Changes(transcripts=[SourceLines(source, lines)]))
+    snapshot = LocalStore.open(tmp_path / "store").snapshot()
+    assert texts_of(snapshot, LineQuery(("汽车",))) == ["红色汽车"]
+    assert texts_of(snapshot, LineQuery(phrases=(("红色", "色汽"),))) == ["红色汽车"]
+    assert texts_of(snapshot, LineQuery(("飞机",))) == []
+
+
+def test_marks_belong_to_words(tmp_path: Path) -> None:
+    snapshot = store_of(tmp_path / "store", "हिन्दी में", "été")
+    assert texts_of(snapshot, LineQuery(("हिन्दी",))) == ["हिन्दी में"]
+    assert texts_of(snapshot, LineQuery(("ह",))) == []
+
+
+def test_spelling_mistakes(tmp_path: Path) -> None:
+    snapshot = store_of(tmp_path / "store", "The elephant and the giraffe", "a red car")
+    assert snapshot.similar_terms("elefant") == ["elephant"]
+    assert snapshot.similar_terms("giraf") == []
+    assert snapshot.similar_terms("girafe") == ["giraffe"]
+    assert snapshot.similar_terms("car") == []
+    assert snapshot.similar_terms("zzzzzz") == []
+
+
+def test_lines_of_some_kinds_and_files(tmp_path: Path) -> None:
+    snapshot = fill(tmp_path / "store", 4).snapshot()
+    ids = {hit.content: hit.content_id for hit in snapshot.find_lines(LineQuery(("car",)), 9)}
+    assert len(ids) == 4
+    wanted = [ids[content_of(1)], ids[content_of(3)]]
+    hits = snapshot.find_lines(LineQuery(("car",)), 9, wanted)
+    assert sorted(hit.content for hit in hits) == sorted([content_of(1), content_of(3)])
+    assert snapshot.find_lines(LineQuery(("car",), kinds=("speech", "text")), 9) == []
+    assert snapshot.find_lines(LineQuery(("car",), kinds=("speech", "subtitle")), 9, []) == []
+    assert len(snapshot.find_lines(LineQuery(("car",)), 2)) == 2
+
+
+def test_a_source_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    source = Source(content_of(0), "speech", "", 0, 0, "listener", "done", until=20.0, lines=2)
+    lines = [Line(5.0 * n, 5.0 * n + 4, "en", f"line {n}", f"line {n}") for n in range(6)]
+    with LocalStore.write(folder, make_manifest()) as writer:
+        writer.commit(changes_of(0))
+        writer.commit(Changes(transcripts=[SourceLines(source, lines[:4])]))
+        more = SourceLines(source, lines[2:], keep_until=10.0)
+        writer.commit(Changes(transcripts=[more]))
+        assert writer.sources()[source.key] == source
+    snapshot = LocalStore.open(folder).snapshot()
+    ((stored, kept),) = snapshot.transcripts(["speech"])
+    assert stored == source
+    assert kept == lines
+
+
+def test_removed_sources_are_not_found(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    store = fill(folder, 2)
+    with LocalStore.write(folder) as writer:
+        writer.commit(Changes(removed_sources=[make_lines(0).source.key]))
+        writer.finish()
+    snapshot = store.snapshot()
+    assert {hit.content for hit in snapshot.find_lines(LineQuery(("car",)), 9)} == {content_of(1)}
+    assert snapshot.num_lines == 3
+    store.verify()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [("", "", 0), ("abc", "abc", 0), ("abc", "acb", 1), ("abc", "abd", 1), ("abcd", "xyzw", 3)],
+)
+def test_edit_distance(one: str, other: str, distance: int) -> None:
+    assert edit_distance(one, other, 2) == distance
