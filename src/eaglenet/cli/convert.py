@@ -1,4 +1,4 @@
-"""`eaglenet convert`: an authors' checkpoint into a model folder."""
+"""`eaglenet convert`: turn a checkpoint of the authors into a model folder."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="The released .bin file (a state_dict).")],
-    out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
+    checkpoint: Annotated[Path, typer.Argument(help="Released .bin file (a state_dict).")],
+    out: Annotated[Path, typer.Argument(help="Model folder to write.")],
     dataset: Annotated[
         str | None,
         typer.Option(
             help="Script it was trained with: msrvtt-b32, msrvtt-b16, didemo, msvd or vatex. "
-            "Sets what leaves no trace in the weights: the weight of the support energy."
+            "Sets the weight of the support energy, which the weights do not determine."
         ),
     ] = None,
     energy_pooling: Annotated[
-        str, typer.Option(help="How energies were pooled over frames: mean, max or min.")
+        str, typer.Option(help="Pooling of energies over frames: mean, max or min; default mean.")
     ] = "mean",
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="Folder or BPE table with CLIP's vocabulary; copied into the model."),
+        typer.Option(help="Copy CLIP's vocabulary from this folder or BPE table."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Turn a checkpoint of the authors' released code into a model folder.
 
-    Weights without any effect are left out and listed; names that are not understood are an error.
+    Weights without effect are left out and listed; unknown names are an error.
     """
     from eaglenet.core.errors import UsageError
     from eaglenet.encoders.tokenizers import ClipTokenizer
@@ -65,14 +65,14 @@ def convert(
     print(f"Wrote {out}")
     habits, frames = conversion.method.habits, conversion.method.frame_spec
     print(
-        f"Evaluated as its authors did: {frames.num_frames} frames ({frames.sampling}, short "
-        f"videos {frames.short}, square pixels), {habits.max_words} words, towers in "
-        f"{habits.precision}; `eaglenet evaluate --frames NAME=VALUE` takes others."
+        f"`eaglenet evaluate` runs it as its authors did: {frames.num_frames} frames "
+        f"({frames.sampling}, short videos {frames.short}, square pixels), {habits.max_words} "
+        f"words, towers in {habits.precision}; change the frames with --frames NAME=VALUE."
     )
     if conversion.unused:
-        print(f"Left out {len(conversion.unused)} weights that have no effect:")
+        print(f"Left out {len(conversion.unused)} weights without effect:")
     for name, why in conversion.unused.items():
         print(f"  {name}: {why}")
     if tokenizer is None:
-        print("No vocabulary was given: the model scores features and token ids, not sentences.")
+        print("Without a vocabulary the model scores features and token ids, not texts.")
         print("Add one with --tokenizer FOLDER (a CLIP folder with tokenizer.json).")

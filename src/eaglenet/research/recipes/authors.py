@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from eaglenet.research.recipes.setup import Settings
 
@@ -34,7 +35,7 @@ CLIPBERT: Settings = {
     "epochs": 20, "schedule": "linear",
 }  # fmt: skip
 CLIP_TOWERS = ("clip-b32", "clip-b16")
-LONG = {"num_frames": 64, "max_words": 64}
+LONG: dict[str, Any] = {"num_frames": 64, "max_words": 64}
 """Most methods read DiDeMo's paragraphs whole."""
 
 
