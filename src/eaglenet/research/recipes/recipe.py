@@ -137,12 +137,12 @@ class Recipe:
         self,
         axis: str,
         value: str,
-        known: tuple[str, ...],
+        names: tuple[str, ...],
         possible: tuple[str, ...],
         tower: str = "",
     ) -> None:
         listed = ", ".join(possible)
-        if value not in known:
+        if value not in names:
             raise UnknownNameError(f"unknown {axis} {value!r}; choose one of {listed}")
         beside = f"--data {self.data}" + (f" --tower {tower}" if tower else "")
         raise ConfigError(
