@@ -45,7 +45,7 @@ class TempMe(CosineMethod):
     A video is one set of tokens at the end: class tokens never merge, patches do, first inside a
     frame, then between neighbouring ones (`encoders.token_merging`). ``VideoFeatures.video`` is
     that vector. Paper: a video with fewer frames shows some twice, whatever its padding. The
-    authors' RandAugment is ``training.augment=rand_augment``, which the ``-original`` recipes have.
+    authors' RandAugment is ``training.augment=rand_augment``, set by ``--protocol original``.
     """
 
     name = "tempme"
