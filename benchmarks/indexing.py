@@ -34,7 +34,7 @@ import torch
 
 from common import save_result
 from decoding import FPS, Film, make_file
-from eaglenet.core.hardware import choose_precision, autocast_for
+from eaglenet.core.hardware import autocast_for, choose_precision
 from eaglenet.core.platform import num_cores
 from eaglenet.core.types import Clips
 from eaglenet.encoders import ENCODERS

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hardware import choose_precision, autocast_for, has_fast_bf16
+from eaglenet.core.hardware import autocast_for, choose_precision, has_fast_bf16
 from eaglenet.encoders import int8 as int8_products
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES

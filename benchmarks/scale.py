@@ -47,7 +47,12 @@ from eaglenet.core.files import write_json
 from eaglenet.core.platform import num_cores
 from eaglenet.core.types import FrameSpec, VideoFeatures
 from eaglenet.indexing.commit import COMMIT_CLIPS, Commit
-from eaglenet.search.shortlist import approximate_shortlists, exact_shortlists, uses_exact_scan, scan_name
+from eaglenet.search.shortlist import (
+    approximate_shortlists,
+    exact_shortlists,
+    scan_name,
+    uses_exact_scan,
+)
 from eaglenet.search.store import publishing
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.local import SNAPSHOT, StoreFolder

@@ -11,14 +11,14 @@ import torch
 from common import percentiles
 from eaglenet.search.shortlist import (
     Shortlist,
-    rank_candidates,
     approximate_shortlists,
     exact_shortlists,
-    uses_exact_scan,
     merge_shortlists,
     nearest_in_shard,
     num_candidates,
+    rank_candidates,
     scan_name,
+    uses_exact_scan,
 )
 from eaglenet.search.store.codes import codes_of
 from eaglenet.search.store.near_codes import Near, nearest_of

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from eaglenet.core.types import Clips
-from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.options import ClusterOptions
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from indexing import CLIP_SECONDS, OVERLAP, make_film, ours

@@ -45,9 +45,7 @@ def test_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
-def test_syncs_file_then_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_syncs_file_then_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The content before the rename, the rename before the return: a power cut between any two
     leaves a whole file."""
     happened: list[str] = []

@@ -15,6 +15,7 @@ from eaglenet.core.types import Clips, FrameSpec, Hit, TextFeatures, VideoFeatur
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
+from eaglenet.search.query import Query
 from eaglenet.video.inputs import clips_of
 
 SENTENCES = ["a red circle moves", "a blue square grows", "a green triangle"]
@@ -153,11 +154,11 @@ def test_a_folder_is_indexed_and_searched_and_hits_are_plain(
     plain = json.loads(json.dumps(hits[0].to_dict()))
     assert plain["moment"].keys() == {"start", "end", "best"}
     picture = Image.new("RGB", (90, 50), "red")
-    assert len(engine.search_image(picture, k=3)) == 3
+    assert len(engine.search(Query(image=picture), k=3)) == 3
     picture.save(tmp_path / "red.png")
-    by_file = engine.search_image(str(tmp_path / "red.png"), k=3)
+    by_file = engine.search(Query(image=str(tmp_path / "red.png")), k=3)
     assert [hit.clip_id for hit in by_file] == [
-        hit.clip_id for hit in engine.search_image(picture, k=3)
+        hit.clip_id for hit in engine.search(Query(image=picture), k=3)
     ]
 
 

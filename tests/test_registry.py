@@ -97,9 +97,7 @@ def test_name_of_an_unloaded_module_is_a_duplicate(shapes: Registry[int]) -> Non
     assert shapes["square"] == 6
 
 
-def test_failed_module_adds_nothing(
-    shapes: Registry[int], tmp_path: Path
-) -> None:
+def test_failed_module_adds_nothing(shapes: Registry[int], tmp_path: Path) -> None:
     with (tmp_path / "square.py").open("a") as module:
         module.write("; import of_nobody")
     for _ in range(2):

@@ -12,7 +12,7 @@ import eaglenet
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.weights import _MappedFile
 from eaglenet.models.folder import load_for_texts
-from eaglenet.search.model import keep_text_tower, model_identity
+from eaglenet.search.model import model_identity, release_image_tower
 
 SENTENCES = ["a red car", "red ball"]
 IMAGE_TOWER = "vis"
@@ -44,7 +44,7 @@ def check_texts_alone(location: Path) -> None:
         is_unknown = not weight.is_meta and not weight.any()  # a bias of zeros that no file has
         assert is_unknown or weight.is_meta == (id(weight) in image_tower), name
     assert model_identity(method) == model_identity(whole)
-    keep_text_tower(method, str(location))
+    release_image_tower(method, str(location))
     for name, value in method.state_dict().items():
         assert value.is_meta or torch.equal(value, whole.state_dict()[name]), name
         assert value.shape == whole.state_dict()[name].shape

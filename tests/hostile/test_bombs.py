@@ -15,7 +15,7 @@ import pytest
 import torch
 from campaign import limits
 
-from eaglenet.cli.terminal import one_line
+from eaglenet.cli.terminal import escape_line
 from eaglenet.core.errors import CheckpointError, ConfigError, UsageError
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, VisionConfig
@@ -138,4 +138,4 @@ def test_a_picture_of_a_billion_pixels_is_refused(tmp_path: Path) -> None:
 
 
 def test_names_of_files_cannot_write_to_the_terminal() -> None:
-    assert one_line("a\x1b[2Jb\nc\x07\u202e") == "a\\x1b[2Jb\\nc\\x07\\u202e"
+    assert escape_line("a\x1b[2Jb\nc\x07\u202e") == "a\\x1b[2Jb\\nc\\x07\\u202e"

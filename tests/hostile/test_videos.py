@@ -32,7 +32,7 @@ from eaglenet.video import source as packet_table
 from eaglenet.video.containers import looks_like_video
 from eaglenet.video.decoding import decode, probe, write_video
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Success, Failure, map_ahead
+from eaglenet.video.pool import Budget, Failure, Success, map_ahead
 
 
 def small_video(path: Path, frames: int = 50, size: tuple[int, int] = (24, 32)) -> Path:

@@ -61,11 +61,13 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
     assert index(["blue ball"]) == "1 sentence given, weight 1"
     assert index("off") == "off"
     assert not list(store.glob("bank-*"))
-    with pytest.raises(UsageError, match="bag has no bank of sentences of its own"):
+    with pytest.raises(UsageError, match="bag has no hubness bank"):
         index("own")
     (tmp_path / "bytes.txt").write_bytes(b"\xff")
     for name, cause in (("none.txt", "no such file"), ("bytes.txt", "'utf-8' codec")):
-        with pytest.raises(UsageError, match="give own, off, or a file of sentences") as refused:
+        with pytest.raises(
+            UsageError, match="use own, off, or a file with one text per line"
+        ) as refused:
             index(str(tmp_path / name))
         assert str(refused.value).startswith(f"{tmp_path / name}: cannot be read ({cause}")
     with pytest.raises(UsageError, match="a bank of 0 sentences"):

@@ -111,6 +111,8 @@ def test_other_weights_under_the_same_name_are_told_with_a_command_that_works(
         eaglenet.open(old).search("red")
     words = ["index", str(tmp_path / "videos"), "--store", str(old), "--workers", "0"]
     words += ["--clip-seconds", "3", "--overlap", "0"]
+    run(*words)  # Without new files the model is not even loaded.
+    colour_video(tmp_path / "videos" / "new.mp4", ["red"])
     with pytest.raises(StoreError, match=r"has other weights now.*--like"):
         CliRunner().invoke(app, words, catch_exceptions=False)
     told = str(e.value).split("eaglenet ")[-1].replace("NEW", str(tmp_path / "new"))
@@ -122,8 +124,11 @@ def test_other_weights_under_the_same_name_are_told_with_a_command_that_works(
 def test_mistakes_are_named(old: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     for arguments, message in (
-        (["--store", str(old), "--like", str(old)], "both name"),
-        (["--store", str(tmp_path / "new"), "--swap"], "give --like too"),
+        (["--store", str(old), "--like", str(old)], "are both"),
+        (
+            ["--store", str(tmp_path / "new"), "--swap"],
+            "--swap needs the other store: --like STORE",
+        ),
         (["--store", str(tmp_path / "new")], "nothing to index"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from eaglenet.core.errors import ModelNotFoundError
-from eaglenet.indexing.transcripts import ChunkRequest, decode_audio_chunk, quietest
+from eaglenet.indexing.recognition import ChunkRequest, decode_audio_chunk, quietest
 from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
 
 

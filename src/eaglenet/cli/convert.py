@@ -1,4 +1,4 @@
-"""`eaglenet convert`: an authors' checkpoint into a model folder."""
+"""`eaglenet convert`: turn a checkpoint of the authors into a model folder."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def convert(
     ] = "mean",
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="Folder or BPE table with CLIP's vocabulary; copied into the model."),
+        typer.Option(help="Copy CLIP's vocabulary from this folder or BPE table."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Turn a checkpoint of a method's official code into a model folder.
 
@@ -86,7 +86,7 @@ def convert(
     for name, why in unused.items():
         print(f"  {name}: {why}")
     if tokenizer is None:
-        print("No vocabulary was given: the model scores features and token ids, not sentences.")
+        print("Without a vocabulary the model scores features and token ids, not texts.")
         print("Add one with --tokenizer FOLDER (a CLIP folder with tokenizer.json).")
 
 
@@ -118,7 +118,7 @@ def _eaglenet(
 def _peer(name: str, checkpoint: Path, settings: dict[str, Any]) -> tuple[Method, dict[str, str]]:
     from eaglenet.methods.official_checkpoint import convert_official
     from eaglenet.models.released import read_released
-    from eaglenet.research.recipes.originals import ORIGINALS
+    from eaglenet.research.recipes.authors import ORIGINALS
 
     original = ORIGINALS.get(name)
     conversion = convert_official(

@@ -18,7 +18,7 @@ from eaglenet.cli.data_options import (
     VideoFolders,
     Workers,
 )
-from eaglenet.cli.terminal import lines, shown_progress
+from eaglenet.cli.terminal import escape_lines, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, read_assignments, split_assignment
 
@@ -65,7 +65,7 @@ def check(
     if dataset == FRAMES:
         report = check_frames(root, splits=splits, decode=decode, **options)
     else:
-        with shown_progress(quiet=as_json) as announce:
+        with show_progress(quiet=as_json) as announce:
             report = check_dataset(
                 dataset,
                 root,
@@ -173,7 +173,7 @@ def cache_split(
         )
     if estimate_only:
         return result
-    with shown_progress(quiet=quiet) as announce:
+    with show_progress(quiet=quiet) as announce:
         built = FrameCache.build(
             split,
             spec,
@@ -246,7 +246,7 @@ def show(report: CheckReport) -> None:
 
 def printable(text: str) -> str:
     """File names need not be UTF-8, and may hold signs that upset a terminal."""
-    return lines(text.encode(errors="replace").decode())
+    return escape_lines(text.encode(errors="replace").decode())
 
 
 def register(root: typer.Typer) -> None:
@@ -283,21 +283,21 @@ def features(
     words: Annotated[
         bool, typer.Option("--words", help="Also every word, as the text tower sees it.")
     ] = False,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Encode a split once; heads then train on the features without towers, in minutes.
 
-    Train with ``eaglenet train features/xpool --root OUTPUT``, evaluate with
+    Train with ``eaglenet train xpool --data features --root OUTPUT``, evaluate with
     ``eaglenet evaluate RUN --features OUTPUT``. With --expert the folder holds what each of several
-    models sees, for ``eaglenet train experts/mmt --root OUTPUT``.
+    models sees, for ``eaglenet train mmt --data experts --root OUTPUT``.
     """
     from eaglenet.research.experiments.feature_export import export_features
 
     options = read_assignments(settings, EXAMPLE)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
-    with shown_progress(quiet=as_json) as announce:
+    with show_progress(quiet=as_json) as announce:
         source = export_features(
             model,
             dataset,
@@ -330,7 +330,7 @@ def demo_experts(
 ) -> None:
     """Write the demo world as five experts see it, each blind in part and often missing.
 
-    Train with ``eaglenet train experts/ce --root OUTPUT``.
+    Train with ``eaglenet train ce --data experts --root OUTPUT``.
     """
     from eaglenet.research.data.demo.experts import WIDTHS, write_experts
 
@@ -350,7 +350,7 @@ def teach(
 ) -> None:
     """Write a trained model's vectors into a features folder, for students to learn from.
 
-    Train the student with ``eaglenet train experts/teachtext --root ROOT``.
+    Train the student with ``eaglenet train teachtext --data experts --root ROOT``.
     """
     from eaglenet.research.experiments.feature_export import write_teacher
 
@@ -458,7 +458,7 @@ def frames(
     plan = FramePreparation(
         images, files, source, size, item, halves, only, tuple(without or ()), validation, test
     )
-    with shown_progress(quiet=False) as announce:
+    with show_progress(quiet=False) as announce:
         counts = prepare_frames(plan, output, announce(source))
     print(
         f"{counts['items']} items, {counts['frames']} frames in {output}; "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eaglenet.cli.terminal import show_progress
-from eaglenet.core.errors import UsageError, shell_quote, program_command
+from eaglenet.core.errors import UsageError, program_command, shell_quote
 from eaglenet.core.progress import Progress, report_progress
 
 if TYPE_CHECKING:

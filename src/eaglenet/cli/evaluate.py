@@ -23,9 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    run: Annotated[
-        str, typer.Argument(help="Run folder; or model folder or name, with --data.")
-    ],
+    run: Annotated[str, typer.Argument(help="Run folder; or model folder or name, with --data.")],
     split: Annotated[
         str | None,
         typer.Option(help="test, val or train; default test, val on folders of frames."),

@@ -1,4 +1,4 @@
-"""`eaglenet metrics`: recalls and ranks of any similarity matrix, a peer's included."""
+"""`eaglenet metrics`: recalls and ranks of any similarity matrix."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def metrics(
         Path | None,
         typer.Option(
             "--video-of-text",
-            help="Video of each text, from 0: .npy, .json list, or one number per line. "
-            "Without it text i belongs to video i.",
+            help="Video of each text, from 0: .npy, .json list, or one number per line; "
+            "default: text i belongs to video i.",
         ),
     ] = None,
     dual_softmax: Annotated[
-        bool, typer.Option("--dual-softmax", help="Also with the dual softmax over all queries.")
+        bool, typer.Option("--dual-softmax", help="Also apply the dual softmax over all queries.")
     ] = False,
     qb_norm: Annotated[
         Path | None,
         typer.Option(
             "--qb-norm",
             metavar="TRAIN_SIM.npy",
-            help="Also with QB-norm over these training texts x videos; text-to-video only.",
+            help="Also apply QB-norm with these training texts x videos; text-to-video only.",
         ),
     ] = None,
     sinkhorn: Annotated[
@@ -43,7 +43,7 @@ def metrics(
         typer.Option(
             "--sinkhorn",
             metavar="TRAIN_SIM.npy",
-            help="Also with UCoFiA's Sinkhorn normalisation over training texts x videos; "
+            help="Also apply UCoFiA's Sinkhorn normalisation with these training texts x videos; "
             "text-to-video only.",
         ),
     ] = None,
@@ -52,18 +52,18 @@ def metrics(
         typer.Option(
             "--hubness",
             metavar="BANK_SIM.npy",
-            help="Also with a bias of each video from a fixed bank of typical sentences x videos.",
+            help="Also apply hubness offsets from these scores, bank texts x videos.",
         ),
     ] = None,
     transpose: Annotated[
-        bool, typer.Option("--transpose", help="The file is videos x texts.")
+        bool, typer.Option("--transpose", help="Read the file as videos x texts.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """R@1/5/10, MdR, MnR and Rsum, both directions. Ties count against the model.
+    """Print R@1/5/10, MdR, MnR and Rsum in both directions. Ties count against the model.
 
-    Where it makes a difference, the same with ties counted for the model stand beside: published
-    numbers often count so, and identical captions tie in every model.
+    Where it makes a difference, the same metrics with ties counted for the model follow: many
+    published numbers count them so, and identical captions tie in every model.
     """
     from eaglenet.research.evaluation.metrics import Metrics, raise_if_not_finite, retrieval_metrics
     from eaglenet.research.evaluation.postprocessing import (
@@ -122,31 +122,30 @@ def _print_table(record: dict[str, object]) -> None:
     print(f"{record['texts']} texts x {record['videos']} videos")
     print(f"{'':32}" + "".join(f"{name:>8}" for name in names))
     titles = {"t2v": "text-to-video", "v2t": "video-to-text"}
-    for prefix, part in (
+    for prefix, metrics in (
         ("", record),
-        ("ties for it, ", record.get("ties_for_the_model")),
+        ("ties for model, ", record.get("ties_for_the_model")),
         ("dual softmax, ", record.get("dual_softmax")),
         ("QB-norm, ", record.get("qb_norm")),
         ("Sinkhorn, ", record.get("sinkhorn")),
-        ("hub bias, ", record.get("hubness")),
+        ("hubness offsets, ", record.get("hubness")),
     ):
-        if not isinstance(part, dict):
+        if not isinstance(metrics, dict):
             continue
         for direction, title in titles.items():
-            if direction in part:
-                row = "".join(f"{part[direction][name]:8.2f}" for name in names)
+            if direction in metrics:
+                row = "".join(f"{metrics[direction][name]:8.2f}" for name in names)
                 print(f"{prefix + title:32}{row}")
-        if "Rsum" in part:
-            print(f"{prefix + 'Rsum':32}{part['Rsum']:8.2f}")
+        if "Rsum" in metrics:
+            print(f"{prefix + 'Rsum':32}{metrics['Rsum']:8.2f}")
     without = int(str(record["videos"])) - int(record["v2t"]["queries"])  # type: ignore[index]
     if without:
-        print(f"{without} videos have no text here: they can be found, but are not queries")
+        print(f"{without} videos have no text: candidates, but not queries")
     if "ties_for_the_model" in record:
-        print("ties for it: equal scores count for the model, as many published numbers do")
+        print("ties for model: equal scores count for the model, as in many published numbers")
     if {"dual_softmax", "qb_norm", "sinkhorn"} & set(record):
         print(
-            "dual softmax, QB-norm and Sinkhorn look at other queries: not comparable with plain "
-            "scores"
+            "dual softmax, QB-norm and Sinkhorn use other queries: not comparable with plain scores"
         )
     if "hubness" in record:
-        print("hub bias: from a fixed bank of sentences, the same for every question")
+        print("hubness offsets: from a fixed bank of texts, the same for every query")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,10 +62,9 @@ def find_recipe(
     from eaglenet.research.recipes.paper_rows import ROW_NAME
 
     axes = {"data": data, "tower": tower, "protocol": protocol, "variants": tuple(variants or ())}
-    given = {axis: value for axis, value in axes.items() if value}
-    if ROW_NAME.fullmatch(name):
-        return dataclasses.replace(paper_recipe(name), **given)
-    return Recipe(name, **given)
+    recipe = paper_recipe(name) if ROW_NAME.fullmatch(name) else Recipe(name)
+    changes: dict[str, Any] = {axis: value for axis, value in axes.items() if value}
+    return dataclasses.replace(recipe, **changes)
 
 
 def find_experiment(

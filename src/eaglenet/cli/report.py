@@ -1,4 +1,4 @@
-"""`eaglenet report`: tables, curves and examples from run folders, as Markdown and HTML."""
+"""`eaglenet report`: tables, curves and examples of run folders, as Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from eaglenet.research.evaluation.figures import QualitativeExample
     from eaglenet.research.evaluation.run_records import RunRecord
 
-MAX_METHODS = 4  # rows of the qualitative figure for each query
+MAX_METHODS = 4  # rows per query of the qualitative figure
 
 
 def register(app: typer.Typer) -> None:
@@ -24,52 +24,55 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
     title: Annotated[str, typer.Option(help="Heading of the report.")] = "Report",
     examples: Annotated[
-        int, typer.Option(min=0, help="Queries of the qualitative figure; loads the models.")
+        int,
+        typer.Option(min=0, help="Draw this many example queries; loads the models; default 0."),
     ] = 0,
-    split: Annotated[str, typer.Option(help="Split that examples are taken from.")] = "val",
-    top_k: Annotated[int, typer.Option(min=1, help="Videos shown for each query.")] = 3,
+    split: Annotated[str, typer.Option(help="Split of the example queries; default val.")] = "val",
+    top_k: Annotated[int, typer.Option(min=1, help="Videos per example query; default 3.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write report.md and report.html: tables with mean and spread over seeds, loss and recall
-    curves, seconds, recall against test time and, with --examples, what each run finds.
+    """Write report.md and report.html: tables with mean and spread over seeds, curves, times.
+
+    The table of the test split comes first. With --examples the report also shows what each run
+    retrieves for some queries.
 
     Scoring times come from `eaglenet evaluate RUN --output RUN/evaluation-test.json`.
     """
     from eaglenet.research.evaluation.report import write_report
     from eaglenet.research.evaluation.run_records import read_runs
 
-    found: list[QualitativeExample] = []
+    drawn: list[QualitativeExample] = []
     notes: list[str] = []
     if examples:
         finished = [run for run in read_runs(runs)[0] if run.is_finished]
-        found = _examples(finished, split, examples, top_k, notes)
-    written = write_report(runs, output, title=title, examples=found, notes=notes)
-    unclear = [(str(run.folder), run.problem or "no result") for run in written.unfinished]
-    unclear += [(str(entry.folder), entry.reason) for entry in written.broken]
+        drawn = _examples(finished, split, examples, top_k, notes)
+    written = write_report(runs, output, title=title, examples=drawn, notes=notes)
+    problems = [(str(run.folder), run.problem or "no result") for run in written.unfinished]
+    problems += [(str(entry.folder), entry.reason) for entry in written.broken]
     if as_json:
         record = {
             "markdown": str(written.markdown),
             "html": str(written.html),
             "runs": written.num_runs,
             "unfinished_or_unreadable": [dict(zip(("folder", "why"), u, strict=True))
-                                         for u in unclear],
+                                         for u in problems],
             "notes": list(written.notes),
         }  # fmt: skip
         print(json.dumps(record, indent=2))
         return
     print(f"{written.num_runs} runs: {written.markdown} and {written.html}")
-    for line in [f"{folder}: {why}" for folder, why in unclear] + list(written.notes):
+    for line in [f"{folder}: {why}" for folder, why in problems] + list(written.notes):
         print(f"note: {line}", file=sys.stderr)
 
 
 def _examples(
     runs: Sequence[RunRecord], split: str, count: int, top_k: int, notes: list[str]
 ) -> list[QualitativeExample]:
-    """Ask one run of each recipe; runs on other data than the first cannot share a figure."""
+    """Query one run per recipe; runs on other data than the first are left out."""
     from eaglenet.research.evaluation.figures import best_videos, make_examples
     from eaglenet.research.evaluation.run_records import group_runs
     from eaglenet.research.training.epochs import index_chunks
@@ -85,7 +88,7 @@ def _examples(
         if gallery is None:
             gallery = candidate
         elif list(gallery.sentences) != list(candidate.sentences):
-            notes.append(f"No examples of {group.label}: it was made for other data")
+            notes.append(f"No examples of {group.label}: it was trained on other data")
             continue
         texts = (source.texts(rows) for rows in index_chunks(source.num_texts, 256))
         videos = (source.videos(rows) for rows in index_chunks(source.num_videos, 32))
@@ -94,7 +97,7 @@ def _examples(
 
 
 def _open(folder: Path, split: str) -> tuple[Any, Any, Any]:
-    """Model, source and gallery of a run."""
+    """Open the model, data and gallery of a run."""
     from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
     from eaglenet.research.evaluation.figures import Gallery

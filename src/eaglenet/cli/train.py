@@ -81,7 +81,7 @@ def train(
     experiment = find_experiment(name, data, tower, protocol, variants)
     experiment = experiment.override([*at_root, *(settings or [])])
     if dry_run:
-        check(experiment, device, as_json)
+        dry_run_experiment(experiment, device, as_json)
         return
     is_main = os.environ.get("RANK", "0") == "0"
     with show_progress(quiet=as_json or not is_main) as announce:
@@ -136,41 +136,41 @@ def print_result(run: Run, output: Path) -> None:
     print(f"  {result['seconds']:.0f} s; next: eaglenet evaluate {shell_quote(output)}{options}")
 
 
-def check(experiment: Experiment, device: str, as_json: bool) -> None:
+def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> None:
     """Build the method and count the data without decoding or training; report every problem."""
     from eaglenet.research.experiments.build import check_experiment
     from eaglenet.research.training.distributed import join, leave
 
     world = join(device)
     try:
-        found = check_experiment(experiment, world)
+        checked = check_experiment(experiment, world)
     finally:
         leave(world)
     if not world.is_main:
         return
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(checked.to_dict(), indent=2))
         return
-    for line in summary(experiment, found, str(world.device)):
+    for line in summary(experiment, checked, str(world.device)):
         print(escape_line(line))
     print("nothing was trained (--dry-run); --json prints every setting")
 
 
-def summary(experiment: Experiment, found: ExperimentCheck, device: str) -> list[str]:
+def summary(experiment: Experiment, check: ExperimentCheck, device: str) -> list[str]:
     """What would be trained, on what data, in a few lines."""
     from eaglenet.research.data.sources import few_videos
 
     training, choice = experiment.training, experiment.data
     lines = [
-        f"{experiment.name}: {experiment.method}, {found.parameters['trained']:,} trained "
+        f"{experiment.name}: {experiment.method}, {check.parameters['trained']:,} trained "
         f"parameters, on {device}",
         f"{pluralize(training.epochs, 'epoch')} in batches of {training.batch_size}, "
         f"{pluralize(choice.frames.num_frames, 'frame')} of {choice.frames.size} pixels per video",
     ]
-    for split, part in found.data.items():
+    for split, part in check.data.items():
         lines.append(f"{split}: {split_line(part)}")
         lines += [f"{split}: {remark}" for remark in few_videos(part["videos_found"])]
-    return [*lines, str(found.estimate)]
+    return [*lines, str(check.estimate)]
 
 
 def split_line(part: Mapping[str, Any]) -> str:

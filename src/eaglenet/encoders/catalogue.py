@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from eaglenet.core.errors import UsageError, quoted
+from eaglenet.core.errors import UsageError, shell_quote
 
 Languages = Literal["English", "many"]
 ACCEPTED = "EAGLENET_ACCEPT_LICENCE"
@@ -139,8 +139,8 @@ def require_licence(identifier: str, page: str = "") -> None:
     raise UsageError(
         f"{identifier}{size} is licensed {licence}, which "
         "forbids commercial use. If that suits you, download it with `eaglenet models --download "
-        f"{quoted(identifier)} --accept-licence {quoted(licence)}`, or set "
-        f"{ACCEPTED}={quoted(licence)}"
+        f"{shell_quote(identifier)} --accept-licence {shell_quote(licence)}`, or set "
+        f"{ACCEPTED}={shell_quote(licence)}"
     )
 
 

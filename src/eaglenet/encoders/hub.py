@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import ModelNotFoundError, quoted
+from eaglenet.core.errors import ModelNotFoundError, shell_quote
 from eaglenet.encoders.catalogue import HUB_IDS, require_licence
 from eaglenet.encoders.weights import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHT_FILES, shard_names
 
@@ -265,9 +265,9 @@ def _not_found(name: str, locations: list[Path], cause: str) -> ModelNotFoundErr
             "give small (--model small), which comes with the package, another of "
             "`eaglenet models`, or a model folder",
         )
-    fetch = f"hf download {quoted(identifier)}"
+    fetch = f"hf download {shell_quote(identifier)}"
     if revision is not None:
-        fetch += f" --revision {quoted(revision)}"
+        fetch += f" --revision {shell_quote(revision)}"
     looked_in = ", ".join(str(location) for location in locations)
     return ModelNotFoundError(
         f"model {name!r} was not found ({cause}; looked in {looked_in})",

@@ -73,7 +73,9 @@ class ExecutorFactory(Protocol):
 
 
 EXECUTORS: Registry[ExecutorFactory] = Registry(
-    "executor", is_open=True, modules={"ray": "eaglenet.cluster.ray_executor"}
+    "executor",
+    is_open=True,
+    modules={"local": "eaglenet.indexing.executor", "ray": "eaglenet.cluster.ray_executor"},
 )
 
 

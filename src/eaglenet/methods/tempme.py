@@ -59,7 +59,7 @@ class TempMe(CosineMethod):
     A video is one set of tokens at the end: class tokens never merge, patches do, first inside a
     frame, then between neighbouring ones (`encoders.token_merging`). ``VideoFeatures.video`` is
     that vector. The authors' RandAugment is ``training.augment=rand_augment``, which the
-    ``-original`` recipes have.
+    protocol ``original`` sets.
     """
 
     name = "tempme"

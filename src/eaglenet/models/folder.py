@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.core.files import write_json, write_tensors
+from eaglenet.core.hardware import AUTO, best_device
 from eaglenet.core.run_folder import MODEL
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
@@ -126,9 +127,7 @@ def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> M
             against its sentence.
         device: where it computes; ``auto`` is a GPU where there is one.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return _find(name_or_folder).to(device).eval()
+    return _find(name_or_folder).to(best_device() if device == AUTO else device).eval()
 
 
 def load_for_texts(name_or_folder: str | Path) -> Method:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from eaglenet.core.platform import read_proc
 from eaglenet.version import __version__
 
 RECORDED = ("torch", "numpy", "safetensors", "tokenizers", "av", "triton")
@@ -72,9 +73,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _processor_name() -> str:
-    path = Path("/proc/cpuinfo")
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+    for line in (read_proc("cpuinfo") or "").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()

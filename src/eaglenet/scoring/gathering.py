@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.files import read_json, write_json, written_whole
+from eaglenet.core.files import atomic_write, read_json, write_json
 from eaglenet.scoring.tiles import RunningTopK, TopK
 
 SCORES_FILE = "scores.npy"
@@ -159,7 +159,7 @@ class TopKResult(Result):
 
     def _store(self) -> None:
         best = self.value()
-        with written_whole(self._state) as partial:
+        with atomic_write(self._state) as partial:
             torch.save({"scores": best.scores, "videos": best.videos}, partial)
 
     @property

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.progress import Progress, tell
+from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.scoring.backends import choose
@@ -125,7 +125,7 @@ def _fill(
             result.add(text_span, video_span, scorer.score(text[text_span], prepared))
             block = text_span.stop * (video_span.stop - video_span.start)
             done = video_span.start * len(text) + block
-            tell(progress, "scoring pairs", done, len(text) * len(video))
+            report_progress(progress, "scoring pairs", done, len(text) * len(video))
         result.block_finished()
 
 

@@ -6,7 +6,6 @@ import asyncio
 import ipaddress
 import math
 import re
-import resource
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from eaglenet.core.platform import raise_descriptor_limit
 from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.problems import Problem, error_response
 from eaglenet.serve.settings import Settings
@@ -283,20 +283,10 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
 
 def protocol_for(settings: Settings) -> type[GuardedProtocol]:
     """A protocol class whose connections share one count."""
-    most = min(settings.max_connections, _most_descriptors() - OTHER_FILES)
+    most = min(settings.max_connections, raise_descriptor_limit() - OTHER_FILES)
 
     class Protocol(GuardedProtocol):
         registry = Connections(max(1, most), settings.max_connections_a_client)
         header_timeout = settings.header_timeout
 
     return Protocol
-
-
-def _most_descriptors() -> int:
-    """Descriptors this process may have, raised to what the system allows without asking."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return 65_536 if soft == resource.RLIM_INFINITY else soft

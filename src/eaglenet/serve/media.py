@@ -20,6 +20,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from eaglenet.core.platform import is_below, open_beneath, read_at, split_below
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.file_table import UNKNOWN_SIZE
 from eaglenet.serve.problems import Problem
@@ -186,41 +187,21 @@ def _resolved(roots: Sequence[str]) -> list[str]:
 
     One that lies in another is reached through it: whoever may write there could make it a link.
     """
-    outermost = [root for root in roots if not any(_is_below(root, other) for other in roots)]
+    outermost = [root for root in roots if not any(is_below(root, other) for other in roots)]
     return [os.path.realpath(root) for root in outermost]
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path.startswith(root.rstrip("/") + "/")
 
 
 def _open_inside(path: str, roots: Sequence[str]) -> int | None:
     """A descriptor of the regular file at ``path`` if it really lies in one of ``roots``."""
     try:
         real = os.path.realpath(path, strict=True)
-        root = next(root for root in roots if real == root or _is_below(real, root))
-        descriptor = _open_beneath(root, [part for part in real[len(root) :].split("/") if part])
+        root = next(root for root in roots if real == root or is_below(real, root))
+        descriptor = open_beneath(root, split_below(real, root))
     except (OSError, ValueError, StopIteration):
         return None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         return None
-    return descriptor
-
-
-def _open_beneath(root: str, parts: Sequence[str]) -> int:
-    """Open part by part; a part that has become a link since it was resolved is an error."""
-    # Not blocking: opening a fifo would wait for a writer.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    folder = os.O_DIRECTORY if parts else 0
-    descriptor = os.open(root, flags | folder)
-    for number, part in enumerate(parts, 1):
-        above = descriptor
-        try:
-            folder = os.O_DIRECTORY if number < len(parts) else 0
-            descriptor = os.open(part, flags | folder, dir_fd=above)
-        finally:
-            os.close(above)
     return descriptor
 
 
@@ -294,7 +275,7 @@ class _FileResponse(StreamingResponse):
     async def _chunks(self, start: int, end: int) -> AsyncIterator[bytes]:
         while start < end:
             size = min(CHUNK, end - start)
-            chunk = await anyio.to_thread.run_sync(os.pread, self.video.descriptor, size, start)
+            chunk = await anyio.to_thread.run_sync(read_at, self.video.descriptor, size, start)
             if not chunk:
                 raise OSError("the file became shorter while it was sent")
             start += len(chunk)

@@ -81,9 +81,7 @@ class SearchParameters(BaseModel):
             max_duration=self.max_duration,
             tags=tuple(self.tag),
         )
-        return SearchOptions(
-            filters, self.group, SHORTLIST, keep_duplicates=self.keep_duplicates
-        )
+        return SearchOptions(filters, self.group, SHORTLIST, keep_duplicates=self.keep_duplicates)
 
 
 class TextParameters(SearchParameters):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from eaglenet.core.platform import descriptor_to_handle, inheriting, kill_process
 from eaglenet.core.process import child_command, child_environment
 from eaglenet.serve.media import CHUNK, OpenVideo
 from eaglenet.serve.problems import Problem
@@ -73,15 +72,16 @@ class Streams:
             raise
 
     async def _start(self, descriptor: int, start: float) -> asyncio.subprocess.Process:
-        arguments = (str(descriptor), str(start), str(os.getpid()))
+        handle = descriptor_to_handle(descriptor)
+        arguments = (str(handle), str(start), str(os.getpid()))
         return await asyncio.create_subprocess_exec(
             *child_command(MODULE, *arguments),
             env=child_environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            pass_fds=(descriptor,),
             limit=CHUNK,
+            **inheriting([handle]),
         )
 
     async def _line(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
@@ -102,8 +102,7 @@ class Streams:
         self._running.discard(process)
         if process.returncode is None:
             # Not through Popen, which would take the end of the process from who waits for it.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+            kill_process(process.pid)
         await process.wait()
 
     async def close(self) -> None:

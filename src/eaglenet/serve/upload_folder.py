@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import IO, Protocol, cast
 
 from eaglenet.core.files import try_lock
+from eaglenet.core.platform import is_own_file, open_for_locking
 from eaglenet.serve.problems import Problem
-from eaglenet.video.worker import Isolated
+from eaglenet.video.worker import IsolatedProcess
 
 PREFIX = "eaglenet-uploads-"
 LOCK = "lock"
@@ -36,9 +37,9 @@ class UploadFolder:
         self.parent = parent or Path(tempfile.gettempdir())
         _sweep(self.parent)
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
-        self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = open_for_locking(self.folder / LOCK, mode=0o600)
         try_lock(self._lock)
-        self.decoder = Isolated(MEMORY, seconds)
+        self.decoder = IsolatedProcess(MEMORY, seconds)
         self._taken = 0
 
     @contextmanager
@@ -63,9 +64,9 @@ def _sweep(parent: Path) -> None:
     """Remove what killed services left: their locks are free."""
     for folder in parent.glob(f"{PREFIX}*"):
         try:
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            if folder.is_symlink() or not is_own_file(folder.stat()):
                 continue
-            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = open_for_locking(folder / LOCK, create=False)
         except OSError:
             continue
         if try_lock(descriptor):

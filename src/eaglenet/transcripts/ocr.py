@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def _distinct(source: VideoSource, start: float, end: float) -> list[DistinctFra
         if seconds < due - 1e-6:
             continue
         due = max(due + FRAME_SECONDS, seconds)
-        pixels = source.picture(frame, min(SHORT_SIDE, frame.width, frame.height))
+        pixels = source.scaled_pixels(frame, min(SHORT_SIDE, frame.width, frame.height))
         new_blocks = _block_means(pixels)
         if (
             blocks is None
@@ -115,11 +115,15 @@ class OcrModel:
 
     def __init__(self) -> None:
         rapidocr = self.require()
-        self.name = f"rapidocr {version('rapidocr')}"
         # One frame at a time: operators that run side by side only wait for each other.
         threads = {"intra_op_num_threads": num_cores(), "inter_op_num_threads": 1}
         engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
         self._read: Any = rapidocr.RapidOCR(params={"Global.log_level": "error", **engine})
+
+    @staticmethod
+    def version() -> str:
+        """Name and version of the library, which has its models built in."""
+        return f"rapidocr {importlib.metadata.version('rapidocr')}"
 
     @staticmethod
     def require() -> Any:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from eaglenet.core.errors import DatasetError
-from eaglenet.core.progress import Work
+from eaglenet.core.progress import ProgressUpdate
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data import frame_cache
 from eaglenet.research.data import frame_cache as frame_journal
@@ -268,7 +268,7 @@ def test_a_killed_build_keeps_its_durable_rows(
 def test_rows_before_an_interrupt_are_kept(
     split: Split, tmp_path: Path, decodings: list[Any]
 ) -> None:
-    def interrupt(work: Work) -> None:
+    def interrupt(work: ProgressUpdate) -> None:
         if work.done == 2:
             raise KeyboardInterrupt
 

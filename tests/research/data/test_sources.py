@@ -50,7 +50,9 @@ def colours() -> Iterator[str]:
 
 
 def test_a_source_is_opened_by_its_name_with_the_models_tokens(colours: str) -> None:
-    experiment = Recipe("eaglenet", "demo").build().override([f"data.dataset={colours}", "data.options={}"])
+    experiment = (
+        Recipe("eaglenet", "demo").build().override([f"data.dataset={colours}", "data.options={}"])
+    )
     check_data(experiment.data)
     method = build_method(experiment)
     source = load_source(experiment.data, "train", method, cache=Path(), device=torch.device("cpu"))

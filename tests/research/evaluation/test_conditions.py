@@ -8,7 +8,6 @@ from eaglenet.research.evaluation.run_records import (
     OLDER,
     SLIPS,
     conditions_lines,
-    differing,
     paper_conditions,
     run_conditions,
 )
@@ -49,6 +48,7 @@ def test_rows_that_differ_are_told_in_what() -> None:
         *ours,
         run_conditions(Recipe("eaglenet", "msrvtt", "clip-b16", "released").build().to_plain()),
     ]
-    assert differing(mixed) == ["pre-training", "features", "split", "epoch chosen on"]
+    listed = "pre-training, features, split and epoch chosen on"
+    assert conditions_lines(mixed) == [f"Rows differ in {listed}: compare only those that agree."]
     (line,) = conditions_lines(mixed)
     assert line.startswith("Rows differ in pre-training, features, split and epoch chosen on")

@@ -106,7 +106,7 @@ def test_ties_for_the_model_stand_beside_only_where_they_differ(
     assert record["v2t"]["R@1"] == 0.0
     assert record["ties_for_the_model"]["v2t"]["R@1"] == 100.0
     shown = CliRunner().invoke(app, ["metrics", str(path)]).stdout
-    assert "ties for it, video-to-text" in shown
+    assert "ties for model, video-to-text" in shown
 
 
 def test_sinkhorn_is_shown_beside_the_plain_scores(square: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.base import METHODS, Method
-from eaglenet.research.evaluation.metrics import Share, rank_pairs, retrieval_metrics
+from eaglenet.research.evaluation.metrics import EvaluationProcess, rank_pairs, retrieval_metrics
 
 TEXTS, VIDEOS, FRAMES, DIM = 11, 7, 3, 8
 
@@ -69,9 +69,9 @@ def test_shares_of_the_videos_give_the_ranks_of_the_whole(
     totals = summing(size)
 
     def ranked(rank: Any) -> Any:
-        share = Share(rank, size, totals[rank], gather=lambda features, count: features)
+        process = EvaluationProcess(rank, size, totals[rank], gather=lambda rows, count: rows)
         with torch.no_grad():
-            return rank_pairs(method, text, video, owners, max_scores=max_scores, share=share)
+            return rank_pairs(method, text, video, owners, max_scores=max_scores, process=process)
 
     with ThreadPoolExecutor(size) as pool:
         assert set(pool.map(ranked, range(size))) == {expected}

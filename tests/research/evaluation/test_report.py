@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips
-from eaglenet.research.evaluation.document import Picture, Table, to_html, to_markdown
+from eaglenet.research.evaluation.document import Figure, Table, to_html, to_markdown
 from eaglenet.research.evaluation.figures import (
     Curve,
     Gallery,
@@ -198,7 +198,7 @@ def test_the_command_writes_both_files_and_speaks_json(tmp_path: Path) -> None:
 
 
 def test_cells_and_captions_are_escaped() -> None:
-    blocks = [Table(["a|b"], [["<script>"]]), Picture("p", 'say "x" <y>', PNG)]
+    blocks = [Table(["a|b"], [["<script>"]]), Figure("p", 'say "x" <y>', PNG)]
     page = to_html("<t>", blocks)
     assert "<script>" not in page
     assert "&lt;y&gt;" in page
@@ -226,9 +226,9 @@ def test_examples_are_queries_on_which_the_runs_disagree() -> None:
     gallery = Gallery(sentences, ids, video_of_text, lambda rows: clips_of(5)[rows])
     examples = make_examples(best, gallery, 2)
     first = next(example for example in examples if example.query == "sentence 2")
-    assert [video.is_right for video in first.answers["first"]] == [True, False]
-    assert [video.is_right for video in first.answers["second"]] == [False, True]
-    assert first.answers["second"][1].frames.unique().tolist() == [1]
+    assert [video.is_right for video in first.videos["first"]] == [True, False]
+    assert [video.is_right for video in first.videos["second"]] == [False, True]
+    assert first.videos["second"][1].frames.unique().tolist() == [1]
     assert qualitative_figure(examples).startswith(PNG)
 
 

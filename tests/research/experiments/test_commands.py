@@ -83,9 +83,7 @@ def test_evaluate_never_takes_validation_for_test(features: Path, tmp_path: Path
         *settings([f"data.root={features}"], SMALL),
     )  # fmt: skip
     evaluate = ["evaluate", run, "--device", "cpu"]
-    with pytest.raises(
-        EagleNetError, match=r"no test split; .*--features FOLDER"
-    ):
+    with pytest.raises(EagleNetError, match=r"no test split; .*--features FOLDER"):
         invoke(*evaluate)
     with pytest.raises(EagleNetError, match="names the test split, but val would be scored"):
         invoke(*evaluate, "--split", "val", "--output", run / "evaluation-test.json")
@@ -126,6 +124,38 @@ def test_a_finished_run_trains_on_with_more_epochs(features: Path, tmp_path: Pat
     assert {path.name for path in archive.iterdir()} == {"result.json", "evaluation-val.json"}
     with pytest.raises(EagleNetError, match=r"training\.epochs: 3 -> 1"):
         invoke(*command)
+
+
+PLUGIN = """
+from eaglenet.methods import METHODS
+from dataclasses import replace
+METHODS.add("mine", replace(METHODS["clip4clip"], paper="mine"))
+"""
+
+
+def test_a_run_remembers_the_modules_it_needs(features: Path, tmp_path: Path) -> None:
+    (tmp_path / "plugin_of_a_test.py").write_text(PLUGIN)
+    program = [sys.executable, "-c", "from eaglenet.cli.main import main; main()"]
+    train = ["train", "mine", "--data", "features", "--output", "run", "--device", "cpu"]
+    train += ["--import", "plugin_of_a_test", *settings([f"data.root={features}"], PLAIN)]
+    evaluate = ["evaluate", "run", "--split", "val", "--device", "cpu"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*program, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+
+    trained = run(*train)
+    assert trained.returncode == 0, trained.stderr
+    assert (
+        "eaglenet evaluate run --features TEST_FOLDER --import plugin_of_a_test" in trained.stdout
+    )
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["imports"] == ["plugin_of_a_test"]
+    without = run(*evaluate)
+    assert without.returncode == 2
+    assert "run was trained with --import plugin_of_a_test; add it to the command" in without.stderr
+    assert run(*evaluate, "--import", "plugin_of_a_test").returncode == 0
 
 
 @pytest.mark.parametrize(

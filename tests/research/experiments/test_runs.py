@@ -276,6 +276,23 @@ def test_a_run_asked_to_stop_saves_its_step_and_resumes_bit_identically(
     assert run.result["history"] == finished.result["history"]
 
 
+def test_a_checkpoint_does_not_wait_for_the_end_of_a_long_epoch(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    write = trainer_module.write_checkpoint
+
+    def record(folder: Path, step: int, state: dict[str, Any]) -> None:
+        steps.append(step)
+        write(folder, step, state)
+
+    monkeypatch.setattr(trainer_module, "write_checkpoint", record)
+    monkeypatch.setattr(trainer_module, "CHECKPOINT_SECONDS", 0.0)
+    train(tiny_experiment(features, epochs=1, checkpoint_every=0), tmp_path, device="cpu")
+    assert steps[:4] == [1, 2, 3, 4]  # an epoch has five steps
+    assert trainer_module.CHECKPOINT_SECONDS < 600
+
+
 def test_a_second_signal_later_ends_a_run_at_once(
     features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,7 @@ def test_thumbnails_and_larger_pictures_show_all_of_it_upright(engine: Engine) -
     hit = next(hit for hit in engine.search("a picture", k=9) if hit.path.endswith("phone.JPG"))
     for content, side in (
         (engine.thumbnail(hit.clip_id), THUMBNAIL_SIZE),
-        (engine.picture(hit.clip_id, 0.0, 240), 240),
+        (engine.frame(hit.clip_id, 0.0, 240), 240),
     ):
         shown = Image.open(io.BytesIO(content)).convert("RGB")
         assert shown.size == (side * 3 // 2, side)
@@ -142,7 +142,7 @@ def test_hostile_photographs_are_told_in_a_line_and_stop_nothing(
     assert report.indexed == report.images == report.clips == 1
     reasons = {Path(problem.path).name: problem.reason for problem in report.problems}
     assert sorted(reasons) == ["bomb.png", "empty.tif", "half.jpg", "large.png", "lie.webp"]
-    assert all("not a picture that can be read" in reason for reason in reasons.values())
+    assert all("not an image that can be read" in reason for reason in reasons.values())
     assert all("\n" not in reason and len(reason) < 200 for reason in reasons.values())
     assert "12000 x 10000" in reasons["large.png"]
 
@@ -169,5 +169,5 @@ def test_the_commands_say_picture_and_save_a_copy(album: Path, tmp_path: Path) -
     )
     assert shown.exit_code == 0, shown.output
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert ["picture", "web.webp"] in [row[2:5:2] for row in rows]
+    assert ["image", "web.webp"] in [row[2:5:2] for row in rows]
     assert (tmp_path / "out" / "web.webp").read_bytes() == photograph.read_bytes()

@@ -166,8 +166,8 @@ def test_a_new_store_with_the_default_says_once_which_model_it_is(tmp_path: Path
     arguments = ["index", film, "--store", str(tmp_path / "store"), "--workers", "0"]
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
-    assert "a new store with the model small" in first.output
+    assert "new store with the model small" in first.output
     assert "--model balanced" in first.output
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0, again.output
-    assert "a new store" not in again.output
+    assert "new store" not in again.output

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from index_cases import run
 from small_videos import colour_video
@@ -42,12 +43,12 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def seconds_of(store: Path, bag: BagMethod) -> dict[tuple[str, float], list[float]]:
     """When the frames of each clip are shown, by the file and the start of the clip."""
     engine = Engine.open(store, bag)
-    view = engine._now()
+    view = engine._current_view()
     hits = engine.search("red", k=100, keep_duplicates=True)
     found = {}
     for hit in hits:
         row = view.snapshot.row(hit.clip_id)
-        seconds = engine._finder(view).stored(row).seconds[0].tolist()
+        seconds = engine._retriever().load(np.array([row])).seconds[0].tolist()
         found[Path(hit.path).name, view.snapshot.span(row)[0]] = seconds
     return found
 

@@ -99,7 +99,7 @@ def require_same(store: str, other: Path) -> None:
         scores = [
             {
                 hit.clip_id: (hit.score, hit.coarse_score, hit.moment)
-                for hit in engine.search(query, 20, fold=False)
+                for hit in engine.search(query, 20, keep_duplicates=True)
             }
             for engine in engines
         ]
@@ -125,11 +125,11 @@ def test_a_store_on_object_storage_answers_as_one_in_a_folder(
     (few / "0.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\na walrus says hello\n")
     assert index(few, place).indexed == 1
     reader = Engine.open(place, BagMethod())
-    before = len(reader.search("red", k=20, fold=False))
-    assert "walrus" in str(reader.search("walrus", k=1, parts="speech")[0])
+    before = len(reader.search("red", k=20, keep_duplicates=True))
+    assert "walrus" in str(reader.search("walrus", k=1, modalities="speech")[0])
     report = index(videos, place, drop_missing=True)
     assert (report.indexed, report.aliases, report.clips) == (2, 1, NUM_CLIPS)
-    assert len(reader.search("red", k=20, fold=False)) == NUM_CLIPS > before
+    assert len(reader.search("red", k=20, keep_duplicates=True)) == NUM_CLIPS > before
     shutil.rmtree(few)
     assert index(videos, place).unchanged == 3
     require_same(place, local)
@@ -234,15 +234,15 @@ def test_a_writer_that_lost_its_lease_cannot_publish(
 @pytest.mark.slow
 def test_a_damaged_local_copy_is_fetched_again(place: str, videos: Path, tmp_path: Path) -> None:
     index(videos, place)
-    expected = Engine.open(place, BagMethod()).search("red", k=20, fold=False)
+    expected = Engine.open(place, BagMethod()).search("red", k=20, keep_duplicates=True)
     copy = next((tmp_path / "cache" / "stores").glob("*/vectors-*.f32"))
     content = bytearray(copy.read_bytes())
     content[17] ^= 255
     copy.write_bytes(content)
     gc.collect()  # Whoever still has it open has compared it.
-    assert Engine.open(place, BagMethod()).search("red", k=20, fold=False) == expected
+    assert Engine.open(place, BagMethod()).search("red", k=20, keep_duplicates=True) == expected
     next((tmp_path / "cache" / "stores").glob("*/rows-*.npz")).write_bytes(b"torn")
-    assert Engine.open(place, BagMethod()).search("red", k=20, fold=False) == expected
+    assert Engine.open(place, BagMethod()).search("red", k=20, keep_duplicates=True) == expected
 
 
 @pytest.mark.slow
@@ -313,7 +313,8 @@ def test_readers_and_a_writer_at_once_with_faults_never_see_a_wrong_answer(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 3)
     right = {
-        hit.clip_id: hit for hit in Engine.open(local, BagMethod()).search("red", k=20, fold=False)
+        hit.clip_id: hit
+        for hit in Engine.open(local, BagMethod()).search("red", k=20, keep_duplicates=True)
     }
     before = sum(storage.seen[fault] for fault in FAULTS)
     storage.choose = at_random(seed, 0.05, FAULTS)
@@ -330,7 +331,7 @@ def test_readers_and_a_writer_at_once_with_faults_never_see_a_wrong_answer(
     def read() -> int:
         """Hits, all of them right; none where the storage refused."""
         try:
-            hits = Engine.open(place, BagMethod()).search("red", k=20, fold=False)
+            hits = Engine.open(place, BagMethod()).search("red", k=20, keep_duplicates=True)
         except StoreError:
             return 0
         for hit in hits:
@@ -361,7 +362,7 @@ from eaglenet.search.indexing import commit
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.store import lease
 from eaglenet.search.store.manifest import Splitting
-lease.LEASE_SECONDS, commit.COMMIT_CLIPS, commit.PAUSE = 1.5, 3, 0.0
+lease.LEASE_SECONDS, commit.COMMIT_CLIPS, commit.PAUSE_FACTOR = 1.5, 3, 0.0
 options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
 index_videos([sys.argv[2]], sys.argv[3], "bag", method=BagMethod(), options=options,
              on_progress=lambda progress: print("told", flush=True))

@@ -180,7 +180,9 @@ def look_at_files(
     for done, (path, reason) in enumerate(outcomes, start=1):
         if reason is not None:
             problems[path] = reason
-        report_progress(progress, "decoding videos" if decode else "opening videos", done, len(records))
+        report_progress(
+            progress, "decoding videos" if decode else "opening videos", done, len(records)
+        )
     return problems
 
 

@@ -1,6 +1,6 @@
-"""Is one model better than another? A paired bootstrap over the queries that both answered.
+"""Paired bootstrap: is the difference between two models more than chance?
 
-Captions of one video are not independent, so videos are drawn and bring all their queries.
+Captions of one video are not independent, so videos are drawn, each with all its queries.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 
 DRAWS = 2000
-SHARE = 0.95
-CHUNK = 100  # draws made at once: bounds the memory, not the result
+CONFIDENCE = 0.95
+CHUNK = 100  # draws at once: bounds the memory, not the result
 RANKS = "ranks"
 """Files of ranks beside an evaluation: ``ranks-val.npz`` beside ``evaluation-val.json``."""
 
@@ -26,13 +26,14 @@ RANKS = "ranks"
 class Difference:
     """A recall of one model minus that of another, in points.
 
-    low, high: the middle 95% of the draws. share_above: draws in which the first was better.
+    low, high: limits of the middle 95% of the draws. fraction_above: draws in which the first model
+    was better.
     """
 
     mean: float
     low: float
     high: float
-    share_above: float
+    fraction_above: float
 
     @property
     def is_clear(self) -> bool:
@@ -51,36 +52,36 @@ def paired_bootstrap(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Difference:
-    r"""The interval of ``mean(first) - mean(second)`` when the groups are drawn anew.
+    r"""Confidence interval of ``mean(first) - mean(second)`` over resampled groups.
 
     .. math:: d_b = \frac{\sum_g n_{bg} \sum_{q \in g} (x_q - y_q)}{\sum_g n_{bg} |g|}, \quad
         n_b \sim \mathrm{Multinomial}(G, 1/G)
 
-    ``first`` and ``second`` hold what each query gave (a share of seeds that were right, times
-    100), ``groups`` the video that each query belongs to.
+    ``first`` and ``second`` hold the score of each query (the percentage of seeds that were right),
+    ``groups`` the video of each query.
     """
     if not len(first) == len(second) == len(groups) or len(groups) == 0:
         raise UsageError(
             f"{len(first)}, {len(second)} values and {len(groups)} groups: a paired comparison "
             "needs the same queries on both sides; evaluate both on the same split"
         )
-    _, place = np.unique(groups, return_inverse=True)
-    sums = np.bincount(place, weights=first - second)
-    sizes = np.bincount(place).astype(np.float64)
+    _, index = np.unique(groups, return_inverse=True)
+    sums = np.bincount(index, weights=first - second)
+    sizes = np.bincount(index).astype(np.float64)
     generator = np.random.default_rng(seed)
-    shares = np.full(len(sums), 1 / len(sums))
-    found = []
+    probabilities = np.full(len(sums), 1 / len(sums))
+    differences = []
     for start in range(0, draws, CHUNK):
-        counts = generator.multinomial(len(sums), shares, size=min(CHUNK, draws - start))
-        found.append((counts @ sums) / (counts @ sizes))
-    values = np.concatenate(found)
-    low, high = np.quantile(values, [(1 - SHARE) / 2, (1 + SHARE) / 2])
+        counts = generator.multinomial(len(sums), probabilities, size=min(CHUNK, draws - start))
+        differences.append((counts @ sums) / (counts @ sizes))
+    values = np.concatenate(differences)
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     mean = float(sums.sum() / sizes.sum())
     return Difference(mean, float(low), float(high), float(np.mean(values > 0)))
 
 
 def read_ranks(path: Path) -> dict[str, NDArray[np.int64]]:
-    """``t2v`` and ``v2t`` ranks of a run, and which video each text belongs to."""
+    """Read the ``t2v`` and ``v2t`` ranks of a run, and the video of each text."""
     try:
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in ("t2v", "v2t", "video_of_text")}
@@ -96,7 +97,7 @@ def compare_ranks(
     direction: str = "t2v",
     cutoff: int = 1,
 ) -> Difference:
-    """R@cutoff of one model's seeds minus that of another's, each query's mean over its seeds."""
+    """Compare R@cutoff of two models; each query counts with its mean over the seeds."""
     queries = {len(record[direction]) for record in (*first, *second)}
     owners = first[0]["video_of_text"]
     same = all(np.array_equal(record["video_of_text"], owners) for record in (*first, *second))

@@ -1,4 +1,4 @@
-"""A small document (headings, paragraphs, tables, pictures) written as Markdown and as HTML."""
+"""Documents of headings, paragraphs, tables and images, written as Markdown and as HTML."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Figure:
     """PNG bytes; ``name`` is the file's stem beside the Markdown."""
 
     name: str
@@ -49,14 +49,14 @@ class Picture:
     png: bytes
 
 
-Block = Heading | Paragraph | Table | Picture
+Block = Heading | Paragraph | Table | Figure
 
 
 def write_document(folder: Path, title: str, blocks: Sequence[Block]) -> tuple[Path, Path]:
-    """``report.md`` with pictures beside it, and ``report.html`` with them inside."""
+    """Write ``report.md`` with images beside it, and ``report.html`` with embedded images."""
     folder.mkdir(parents=True, exist_ok=True)
     for block in blocks:
-        if isinstance(block, Picture):
+        if isinstance(block, Figure):
             write_bytes(folder / f"{block.name}.png", block.png)
     markdown, page = folder / "report.md", folder / "report.html"
     write_text(markdown, to_markdown(title, blocks))
@@ -72,7 +72,7 @@ def to_markdown(title: str, blocks: Sequence[Block]) -> str:
                 parts.append(f"{'#' * level} {text}")
             case Paragraph(text):
                 parts.append(text)
-            case Picture(name, caption, _):
+            case Figure(name, caption, _):
                 parts.append(f"![{caption}]({name}.png)\n\n*{caption}*")
             case Table(header, rows):
                 parts.append(_markdown_table(header, rows))
@@ -88,7 +88,7 @@ def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
-    """One file that needs no other: pictures are embedded, nothing is fetched."""
+    """Render a page that needs no other file: images are embedded, nothing is fetched."""
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for block in blocks:
         match block:
@@ -96,12 +96,12 @@ def to_html(title: str, blocks: Sequence[Block]) -> str:
                 parts.append(f"<h{level}>{html.escape(text)}</h{level}>")
             case Paragraph(text):
                 parts.append(f"<p>{html.escape(text)}</p>")
-            case Picture(_, caption, png):
+            case Figure(_, caption, png):
                 data = base64.b64encode(png).decode()
-                said = html.escape(caption, quote=True)
+                text = html.escape(caption, quote=True)
                 parts.append(
-                    f'<figure><img alt="{said}" src="data:image/png;base64,{data}">'
-                    f"<figcaption>{said}</figcaption></figure>"
+                    f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'
+                    f"<figcaption>{text}</figcaption></figure>"
                 )
             case Table(header, rows):
                 parts.append(_html_table(header, rows))

@@ -1,4 +1,4 @@
-"""Encode, score and rank a split: each stage timed apart, memory bounded at any size."""
+"""Evaluation of a split: encode, score and rank, with the time of each stage."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from eaglenet.core.types import Clips, TensorRecord, TextFeatures, Tokens, Video
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.research.evaluation.metrics import (
     EvaluationOptions,
+    EvaluationProcess,
     Metrics,
-    Share,
     check_video_of_text,
     rank_pairs,
 )
 from eaglenet.scoring import score_all
 from eaglenet.scoring.hubness import hub_bias, typical_sentences
 
-# Results as plain records: mean and spread of several, and a few lines for a terminal.
-
 
 def mean_and_spread(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and sample standard deviation of metrics given as nested dicts of numbers."""
+    """Mean and sample standard deviation of nested dicts of numbers."""
     return {
         "mean": _reduce(records, statistics.fmean),
         "std": _reduce(records, lambda v: statistics.stdev(v) if len(v) > 1 else 0.0),
@@ -47,7 +45,7 @@ def _reduce(records: Sequence[dict[str, Any]], function: Any) -> dict[str, Any]:
 
 
 def format_result(record: dict[str, Any]) -> str:
-    """A few lines for a terminal; the protocol stands with every score."""
+    """Format a record for a terminal; every score has its protocol."""
     lines = []
     for direction, title in (("t2v", "text-to-video"), ("v2t", "video-to-text")):
         row = record[direction]
@@ -72,19 +70,19 @@ def format_result(record: dict[str, Any]) -> str:
     if "hubness" in record:
         row = record["hubness"]["t2v"]
         lines.append(
-            f"with a bias against hubs [{record['protocol']}]  t2v R@1 {row['R@1']:.1f}  "
-            f"R@5 {row['R@5']:.1f}  R@10 {row['R@10']:.1f}  (a fixed bank of sentences)"
+            f"with hubness offsets [{record['protocol']}]  t2v R@1 {row['R@1']:.1f}  "
+            f"R@5 {row['R@5']:.1f}  R@10 {row['R@10']:.1f}  (from a fixed bank of texts)"
         )
     lines += [f"note: {note}" for note in record["notes"]]
     return "\n".join(lines)
 
 
-MAX_NAMES = 20  # missing videos named in a result; the count is always whole
+MAX_NAMES = 20  # missing videos named in a result; their count is always exact
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Wall-clock seconds of each stage; decoding counts as encoding when videos come lazily."""
+    """Wall-clock seconds of each stage; lazy decoding counts as encoding."""
 
     encode_text: float
     encode_video: float
@@ -104,7 +102,7 @@ class NoiseSpread:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Scores of one method under one protocol, with all that is needed to believe them."""
+    """Metrics of one method under one protocol, with their circumstances."""
 
     method: str
     protocol: str
@@ -123,7 +121,7 @@ class EvaluationResult:
     notes: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that ``json.dumps`` takes."""
+        """Plain values for JSON."""
         record: dict[str, Any] = {
             "method": self.method,
             "protocol": self.protocol,
@@ -163,37 +161,37 @@ def evaluate(
     *,
     device: torch.device | str | None = None,
     missing_videos: Sequence[str] = (),
-    share: Share | None = None,
+    process: EvaluationProcess | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate ``method``: encode texts and videos, score every pair, rank both directions.
 
     Args:
-        texts, videos: whole records, cut into batches here; or iterables of batches, in order, so
-            that frames of a large split never lie in memory together; texts also as sentences.
-        protocol: a protocol object or its name; goes with every score.
+        texts, videos: whole records, split into batches here; or iterables of batches, in order, so
+            that a large split never has to fit into memory; texts also as strings.
+        protocol: a protocol object or its name; stored with the metrics.
         missing_videos: ids that the protocol lists but that were not found; reported.
-        share: this process's part where several evaluate together. ``texts`` and ``videos`` are
-            then its own rows; every process gets the metrics of all.
-        progress: told the scores made and all scores.
+        process: this process, where several evaluate together. ``texts`` and ``videos`` are then
+            its own rows; every process gets the metrics of all.
+        progress: receives the number of scores computed.
     """
-    options = (options or EvaluationOptions()).settled_for(method)
-    chosen_device = torch.device(device) if device is not None else method.device
-    method.to(chosen_device)
+    options = (options or EvaluationOptions()).resolve(method)
+    target_device = torch.device(device) if device is not None else method.device
+    method.to(target_device)
     with evaluating(method), torch.no_grad():
-        started = _now(chosen_device)
+        started = _now(target_device)
         sentences = _text_batches(method, texts, options.text_batch)
-        text = _encode(method, sentences, chosen_device, options.precision, share)
-        texts_done = _now(chosen_device)
+        text = _encode(method, sentences, target_device, options.precision, process)
+        texts_done = _now(target_device)
         batches = _batches(videos, options.video_batch)
-        video = _encode(method, batches, chosen_device, options.precision, share)
-        videos_done = _now(chosen_device)
+        video = _encode(method, batches, target_device, options.precision, process)
+        videos_done = _now(target_device)
         _check_encoded(text, video, video_of_text)
         settings: dict[str, Any] = {
             "backend": options.backend,
             "precision": options.scoring_precision,
             "max_scores": options.max_scores,
-            "share": share,
+            "process": process,
         }
         metrics = rank_pairs(
             method,
@@ -205,17 +203,17 @@ def evaluate(
             progress=progress,
             **settings,
         )
-        scored = _now(chosen_device)
+        scored = _now(target_device)
         noise = None
         if options.noise_seeds:
             seeds = options.noise_seeds
             noise = _noise_spread(method, text, video, video_of_text, settings, seeds)
-        without_hubs = None
+        hubness = None
         if options.hubness:
             sentences = _text_batches(
                 method, options.hubness_bank or typical_sentences(), options.text_batch
             )
-            bank = _encode(method, sentences, chosen_device, options.precision, None)
+            bank = _encode(method, sentences, target_device, options.precision, None)
             scores = score_all(
                 method,
                 bank,
@@ -223,7 +221,7 @@ def evaluate(
                 backend=options.backend,
                 precision=options.scoring_precision,
             )
-            without_hubs = rank_pairs(
+            hubness = rank_pairs(
                 method, text, video, video_of_text, bias=hub_bias(scores), **settings
             )
     return EvaluationResult(
@@ -235,13 +233,13 @@ def evaluate(
         num_videos=len(video),
         num_missing_videos=len(missing_videos),
         missing_videos=tuple(missing_videos[:MAX_NAMES]),
-        device=_device_name(chosen_device)
-        if share is None
-        else f"{share.size} x {chosen_device.type}",
+        device=_device_name(target_device)
+        if process is None
+        else f"{process.size} x {target_device.type}",
         backend=options.backend,
         precision=options.precision,
         noise=noise,
-        hubness=without_hubs,
+        hubness=hubness,
     )
 
 
@@ -256,10 +254,10 @@ def _noise_spread(
     reseed = getattr(method, "reseed", None)
     if reseed is None:
         raise UsageError(
-            f"{getattr(method, 'name', type(method).__name__)} has no evaluation noise to reseed: "
-            "leave noise_seeds out for this method"
+            f"{getattr(method, 'name', type(method).__name__)} has no evaluation noise to reseed; "
+            "leave out --noise-seeds"
         )
-    with _kept_buffers(method):
+    with _restored_buffers(method):
         results = []
         for seed in seeds:
             reseed(int(seed))
@@ -268,27 +266,27 @@ def _noise_spread(
 
 
 @contextmanager
-def _kept_buffers(method: Method) -> Iterator[None]:
-    """Put every buffer (the noise bank among them) back as it was."""
-    kept = {name: buffer.clone() for name, buffer in method.named_buffers()}
+def _restored_buffers(method: Method) -> Iterator[None]:
+    """Restore every buffer afterwards, the evaluation noise among them."""
+    copies = {name: buffer.clone() for name, buffer in method.named_buffers()}
     try:
         yield
     finally:
         for name, buffer in method.named_buffers():
-            if name in kept:
-                buffer.copy_(kept[name])
+            if name in copies:
+                buffer.copy_(copies[name])
 
 
 def _text_batches(method: Method, texts: Any, batch_size: int) -> Iterator[Any]:
     if isinstance(texts, TensorRecord):
         yield from _batches(texts, batch_size)
         return
-    for part in _grouped(texts, batch_size):
-        yield method.tokenize(part) if isinstance(part, list) else part
+    for batch in _grouped(texts, batch_size):
+        yield method.tokenize(batch) if isinstance(batch, list) else batch
 
 
 def _grouped(texts: Iterable[Any], batch_size: int) -> Iterator[Any]:
-    """Sentences as lists of at most ``batch_size``; anything else as it comes."""
+    """Strings as lists of at most ``batch_size``; anything else unchanged."""
     sentences: list[str] = []
     for item in texts:
         if not isinstance(item, str):
@@ -315,7 +313,7 @@ def _encode(
     batches: Iterator[Any],
     device: torch.device,
     precision: str,
-    share: Share | None,
+    process: EvaluationProcess | None,
 ) -> Any:
     parts: list[Any] = []
     for batch in batches:
@@ -325,15 +323,15 @@ def _encode(
         with torch.autocast(device.type, half, enabled=precision != "fp32"):
             features = method.encode_text(moved) if is_text else method.encode_video(moved)
         features = features.to(device, torch.float32)
-        if share is None:
+        if process is None:
             _check_finite(features)
         parts.append(features)
     if not parts:
         raise UsageError("nothing to evaluate: the texts or the videos are empty; check the split")
     features = type(parts[0]).concatenate(parts)
-    if share is not None:
-        features = share.gather(features, int(share.total(torch.tensor(len(features)))))
-        _check_finite(features)  # here, where all processes raise together: none waits for another
+    if process is not None:
+        features = process.gather(features, int(process.total(torch.tensor(len(features)))))
+        _check_finite(features)  # after gathering, so that all processes raise together
     return features
 
 
@@ -343,7 +341,7 @@ def _check_encoded(
     if len(text) != len(video_of_text):
         raise UsageError(
             f"{len(text)} texts were encoded but video_of_text has {len(video_of_text)} entries: "
-            "it needs one for each text, in the same order"
+            "it needs one entry per text, in the same order"
         )
     check_video_of_text(video_of_text, len(video))
 

@@ -1,4 +1,4 @@
-"""Pictures for reports, as PNG bytes. The one door to matplotlib; drawn without a display."""
+"""Figures for reports, as PNG bytes, drawn with matplotlib without a display."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from eaglenet.core.types import Clips
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.scoring import score_all
 
-# Okabe and Ito: told apart with any colour vision.
+# Okabe and Ito: distinguishable with any colour vision.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 RIGHT, WRONG = "#1a9641", "#d7191c"
 DOTS_PER_INCH = 120
-LEAST_PERCENT = 2.0
-"""Points of recall that an axis spans at least: one value alone would have one of thousandths."""
+MIN_SPAN = 2.0
+"""Smallest span of an axis of recall, in points."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """One video that a method gave: some of its frames, and whether it is the right one."""
+    """One retrieved video: some of its frames, and whether it is the right one."""
 
     video_id: str
     frames: UInt8[Tensor, "frames 3 height width"]
@@ -46,10 +46,10 @@ class Retrieved:
 
 @dataclass(frozen=True)
 class QualitativeExample:
-    """A query and what each method answered, best first."""
+    """A query and the videos that each method retrieved, best first."""
 
     query: str
-    answers: Mapping[str, Sequence[Retrieved]]
+    videos: Mapping[str, Sequence[Retrieved]]
 
 
 def curves_figure(
@@ -61,7 +61,7 @@ def curves_figure(
     log_y: bool = False,
     is_percent: bool = False,
 ) -> bytes:
-    """Lines over one axis; few points also as markers."""
+    """Draw lines; curves of few points also get markers."""
     figure = _figure(6.4, 4.0)
     axes = figure.add_subplot()
     for number, curve in enumerate(curves):
@@ -83,7 +83,7 @@ def curves_figure(
 
 
 def bars_figure(values: Mapping[str, float], *, title: str, x_label: str, zero: float) -> bytes:
-    """A bar a name, from ``zero``, the value that says nothing, to its own."""
+    """Draw one bar per name, from ``zero`` to its value."""
     figure = _figure(6.4, 0.8 + 0.4 * max(len(values), 1))
     axes = figure.add_subplot()
     names = list(values)[::-1]
@@ -100,16 +100,16 @@ def recall_against_time_figure(
     *,
     protocol: str = "",
 ) -> bytes:
-    """Figure 1 of the paper: (seconds of the whole test, text-to-video R@1) of each method.
+    """Draw figure 1 of the paper: (seconds of the whole test, text-to-video R@1) per method.
 
-    Ours and the paper's stand in separate panels: other machines, other data.
+    Ours and the paper's are in separate panels: the machines and the data differ.
     """
     panels = [(f"ours, {protocol}" if protocol else "ours", "test time (s)", ours)]
     panels.append(("paper: MSR-VTT, ViT-B/16, A100", "test time (s)", paper))
-    shown = [panel for panel in panels if panel[2]]
-    figure = _figure(5.4 * max(1, len(shown)), 4.2)
-    for number, (title, x_label, points) in enumerate(shown, start=1):
-        axes = figure.add_subplot(1, len(shown), number)
+    panels = [panel for panel in panels if panel[2]]
+    figure = _figure(5.4 * max(1, len(panels)), 4.2)
+    for number, (title, x_label, points) in enumerate(panels, start=1):
+        axes = figure.add_subplot(1, len(panels), number)
         axes.set_xscale("log")
         for position, (name, (seconds, recall)) in enumerate(points.items()):
             is_eagle = "eaglenet" in name.lower()
@@ -127,29 +127,29 @@ def recall_against_time_figure(
 
 
 def percent_range(low: float, high: float) -> tuple[float, float]:
-    """An axis of percents that is not finer than what it shows is worth, and not below 0.
+    """Widen an axis of percentages to at least :data:`MIN_SPAN`, without going below 0.
 
     >>> percent_range(1.9, 2.1), percent_range(0.0, 0.0), percent_range(10.0, 60.0)
     ((1.0, 3.0), (0.0, 2.0), (10.0, 60.0))
     """
-    if high - low < LEAST_PERCENT:
-        low = (low + high - LEAST_PERCENT) / 2
+    if high - low < MIN_SPAN:
+        low = (low + high - MIN_SPAN) / 2
     low = max(0.0, low)
-    return low, max(high, low + LEAST_PERCENT)
+    return low, max(high, low + MIN_SPAN)
 
 
 def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: int = 3) -> bytes:
-    """Queries with the top videos of each method: the right one framed green, wrong ones red."""
+    """Draw queries with the top videos of each method: right ones framed green, wrong ones red."""
     if not examples:
-        raise UsageError("no example to draw: give at least one query with its answers")
-    num_methods = max(len(example.answers) for example in examples)
-    top_k = max(len(found) for example in examples for found in example.answers.values())
+        raise UsageError("no example to draw: give at least one query with its videos")
+    num_methods = max(len(example.videos) for example in examples)
+    top_k = max(len(videos) for example in examples for videos in example.videos.values())
     rows = len(examples) * num_methods
     figure = _figure(1.5 + 1.05 * num_frames * top_k, 0.45 + 1.3 * rows)
     grid = figure.add_gridspec(rows, top_k)
     for number, example in enumerate(examples):
-        for line, (method, found) in enumerate(example.answers.items()):
-            for rank, video in enumerate(found):
+        for line, (method, videos) in enumerate(example.videos.items()):
+            for rank, video in enumerate(videos):
                 axes = figure.add_subplot(grid[number * num_methods + line, rank])
                 _draw_video(axes, video, num_frames)
                 if rank == 0:
@@ -162,15 +162,15 @@ def qualitative_figure(examples: Sequence[QualitativeExample], *, num_frames: in
 
 def _draw_video(axes: Any, video: Retrieved, num_frames: int) -> None:
     total = len(video.frames)
-    chosen = np.floor((np.arange(num_frames) + 0.5) * total / num_frames).astype(int)
-    frames = [video.frames[index].movedim(0, -1).numpy() for index in chosen]
+    indices = np.floor((np.arange(num_frames) + 0.5) * total / num_frames).astype(int)
+    frames = [video.frames[index].movedim(0, -1).numpy() for index in indices]
     gap = np.full((frames[0].shape[0], max(1, frames[0].shape[1] // 48), 3), 255, dtype=np.uint8)
-    spaced = [part for frame in frames for part in (gap, frame)][1:]
+    spaced = [image for frame in frames for image in (gap, frame)][1:]
     strip = np.concatenate(spaced, axis=1)
     axes.imshow(strip, interpolation="nearest", aspect="equal")
     axes.set_xticks([])
     axes.set_yticks([])
-    # In words too: red and green look alike to many.
+    # Also as text: red and green look alike to many people.
     verdict = "right" if video.is_right else "wrong"
     axes.set_xlabel(f"{video.video_id}: {verdict}", fontsize=6, labelpad=1)
     for spine in axes.spines.values():
@@ -198,12 +198,9 @@ def _png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-# Queries and the videos that methods find for them, for figures like 3 to 5 of the paper.
-
-
 @dataclass(frozen=True)
 class Gallery:
-    """The sentences and videos that all methods of a figure are asked about."""
+    """Texts and videos of a figure like 3 to 5 of the paper."""
 
     sentences: Sequence[str]
     video_ids: Sequence[str]
@@ -215,7 +212,7 @@ class Gallery:
 def best_videos(
     method: Method, texts: Iterable[Any], videos: Iterable[Any], *, top_k: int
 ) -> Int[Tensor, "texts best"]:
-    """The ``top_k`` videos of each text, best first, from batches of both."""
+    """Rank videos for each text, from batches of both; gives the ``top_k`` best."""
     with evaluating(method), torch.no_grad():
         text = [method.encode_text(batch.to(method.device)) for batch in texts]
         video = [method.encode_video(batch.to(method.device)) for batch in videos]
@@ -230,22 +227,22 @@ def best_videos(
 def choose_queries(
     best: Mapping[str, Int[Tensor, "texts best"]], video_of_text: Int[Tensor, "texts"], count: int
 ) -> list[int]:
-    """Queries on which the methods disagree, whoever is right; then evenly spaced ones.
+    """Choose queries on which the methods disagree, then evenly spaced ones.
 
-    Picked by position alone, one a video, so that no method is favoured.
+    Only their position counts, and one query per video, so that no method is favoured.
     """
-    right = torch.stack([found[:, 0] == video_of_text for found in best.values()])
+    right = torch.stack([videos[:, 0] == video_of_text for videos in best.values()])
     disagree = (right.any(dim=0) & ~right.all(dim=0)).nonzero()[:, 0].tolist()
     step = max(1, len(video_of_text) // max(1, count))
-    chosen: list[int] = []
+    selected: list[int] = []
     used: set[int] = set()
-    # Spread over the split: neighbours are often of one kind.
+    # Spread over the split: neighbours are often alike.
     for query in [*_spread(disagree, count), *disagree, *range(0, len(video_of_text), step)]:
         video = int(video_of_text[query])
-        if len(chosen) < count and video not in used:
-            chosen.append(query)
+        if len(selected) < count and video not in used:
+            selected.append(query)
             used.add(video)
-    return chosen
+    return selected
 
 
 def _spread(queries: Sequence[int], count: int) -> Sequence[int]:
@@ -255,16 +252,16 @@ def _spread(queries: Sequence[int], count: int) -> Sequence[int]:
 def make_examples(
     best: Mapping[str, Int[Tensor, "texts best"]], gallery: Gallery, count: int
 ) -> list[QualitativeExample]:
-    """Examples with the frames of every video that is shown."""
+    """Build examples with the frames of every retrieved video."""
     examples = []
     for query in choose_queries(best, gallery.video_of_text, count):
         right = int(gallery.video_of_text[query])
-        answers = {}
-        for method, found in best.items():
-            frames = gallery.clips(found[query]).frames.cpu()
-            answers[method] = [
-                Retrieved(gallery.video_ids[video], frames[place], video == right)
-                for place, video in enumerate(found[query].tolist())
+        videos = {}
+        for method, ranked in best.items():
+            frames = gallery.clips(ranked[query]).frames.cpu()
+            videos[method] = [
+                Retrieved(gallery.video_ids[video], frames[rank], video == right)
+                for rank, video in enumerate(ranked[query].tolist())
             ]
-        examples.append(QualitativeExample(gallery.sentences[query], answers))
+        examples.append(QualitativeExample(gallery.sentences[query], videos))
     return examples

@@ -3,12 +3,12 @@
 - A rank is ``1 + number of other candidates with a score >= the right one``: a tie counts against
   the model, whatever order a sort would have given. ``ties="for"`` counts the other way, as much
   of the field does: two identical captions are then both the right one.
-- ``video_of_text`` says which video each text belongs to; one path serves one-caption and
-  many-caption data. A video without a text is a distractor: it is found, never asked for.
-- Text to video: every sentence is a query against all videos.
-- Video to text: the candidates of a video are the *groups* of sentences, one group per video that
-  has sentences, and a group scores as its best sentence (the field's multi-sentence protocol). With
-  one caption a video this is the plain transpose.
+- ``video_of_text`` is the video of each text; one code path serves one-caption and many-caption
+  data. A video without a text is a distractor: a candidate, never a query.
+- Text to video: every text is a query against all videos.
+- Video to text: the candidates are *groups* of texts, one per video that has texts, and a group
+  scores as its best text (the field's multi-sentence protocol). With one caption per video this is
+  the plain transpose.
 - NaN and infinite scores raise, because a rank among them means nothing.
 """
 
@@ -52,7 +52,7 @@ class DirectionMetrics:
         return self.recall_at_1 + self.recall_at_5 + self.recall_at_10
 
     def to_dict(self) -> dict[str, float | int]:
-        """Under the names that the field's tables use."""
+        """Plain values under the names of the field's tables."""
         return {
             "R@1": self.recall_at_1,
             "R@5": self.recall_at_5,
@@ -80,7 +80,7 @@ class Metrics:
 
 
 def summarize_ranks(ranks: Int[Tensor, "queries"]) -> DirectionMetrics:
-    """Recalls, median (the mean of the middle two when even) and mean of ranks."""
+    """Compute recalls, median (mean of the middle two when even) and mean of ranks."""
     if len(ranks) == 0:
         raise UsageError("no query to summarize: the split has no text; check the annotations")
     values = ranks.cpu().numpy()
@@ -98,12 +98,12 @@ def summarize_ranks(ranks: Int[Tensor, "queries"]) -> DirectionMetrics:
 
 
 class StreamingRanks:
-    """Ranks from tiles of the score matrix; memory grows with texts + videos, never their product.
+    """Ranks from tiles of the score matrix; memory grows with texts + videos, not their product.
 
-    Feed every right pair to :meth:`add_targets` first (any tiles that cover them), then every tile
-    of the matrix once to :meth:`add`. ``video_of_text`` must be sorted, and for each column the
-    tiles must come in the order of the texts: then the sentences of a video are met together, and
-    one flag a column tells whether the group under way has already beaten the right one.
+    Pass every right pair to :meth:`add_targets` first (in any tiles that cover them), then every
+    tile of the matrix once to :meth:`add`. ``video_of_text`` must be sorted, and the tiles of each
+    column must come in the order of the texts: then the texts of a video arrive together, and one
+    flag per column records whether the current group has already beaten the right one.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class StreamingRanks:
     def add_targets(
         self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
     ) -> None:
-        """Learn the scores of the right pairs inside one tile."""
+        """Store the scores of the right pairs inside one tile."""
         tile = self._checked(tile, text_start, video_start)
         own = self.video_of_text[text_start : text_start + tile.shape[0]] - video_start
         rows = ((own >= 0) & (own < tile.shape[1])).nonzero()[:, 0]
@@ -138,7 +138,7 @@ class StreamingRanks:
     def add(
         self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
     ) -> None:
-        """Count who beats or ties the right ones inside one tile."""
+        """Count the candidates of one tile that beat or tie the right ones."""
         tile = self._checked(tile, text_start, video_start)
         columns = slice(video_start, video_start + tile.shape[1])
         if bool((self._next_text[columns] != text_start).any()):
@@ -175,7 +175,7 @@ class StreamingRanks:
         group: Int[Tensor, "texts"],
         columns: slice,
     ) -> None:
-        """Add one to a column's rank for each group with a sentence that beats its target."""
+        """Add one to a column's rank for each group with a text that beats its target."""
         ids, local = torch.unique_consecutive(group, return_inverse=True)
         group_beats = beats
         if len(ids) < len(group):
@@ -195,15 +195,15 @@ class StreamingRanks:
         raise_if_not_finite(tile, text_start, video_start)
         return tile.detach().cpu()
 
-    def share_targets(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Learn the targets that other processes met; ``total`` sums a tensor over all of them.
+    def join_targets(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Add the targets of other processes; ``total`` sums a tensor over all of them.
 
         Each column belongs to one process, which adds all its tiles.
         """
         self.text_target = total(self.text_target.nan_to_num(nan=0.0))
 
-    def share_counts(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Join the counts of all processes, after each has added its columns."""
+    def join_counts(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Add the counts of other processes, after each has added its columns."""
         self.text_rank = total(self.text_rank - 1) + 1
         self.video_rank = total(self.video_rank - 1) + 1
         self._open_beats = total(self._open_beats.long()) > 0
@@ -214,14 +214,14 @@ class StreamingRanks:
         text_rank, video_rank = self.ranks()
         return Metrics(summarize_ranks(text_rank), summarize_ranks(video_rank))
 
-    def ranks(self) -> tuple[Int[Tensor, "texts"], Int[Tensor, "asked"]]:
-        """Of every text, and of every video that has one, once every tile has been added."""
+    def ranks(self) -> tuple[Int[Tensor, "texts"], Int[Tensor, "queries"]]:
+        """Ranks of every text, and of every video that has one, once all tiles have been added."""
         if bool((self._next_text != len(self.video_of_text)).any()):
             missing = int((self._next_text != len(self.video_of_text)).sum())
             raise UsageError(f"{missing} of {self.num_videos} columns have tiles missing")
-        asked = torch.unique(self.video_of_text)
+        queries = torch.unique(self.video_of_text)
         video_rank = self.video_rank + self._open_beats.long()
-        return self.text_rank, video_rank[asked]
+        return self.text_rank, video_rank[queries]
 
 
 def retrieval_metrics(
@@ -229,7 +229,7 @@ def retrieval_metrics(
     video_of_text: Int[Tensor, "labels"],
     ties: Ties = "against",
 ) -> Metrics:
-    """Metrics of a whole score matrix; ``ties`` with the right one count against or for the model.
+    """Compute metrics of a whole score matrix; ``ties`` count against or for the model.
 
     >>> scores = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.8]])
     >>> retrieval_metrics(scores, torch.tensor([0, 1])).t2v.mean_rank
@@ -238,7 +238,7 @@ def retrieval_metrics(
     if len(video_of_text) != len(scores):
         raise UsageError(
             f"scores have {len(scores)} texts but video_of_text has {len(video_of_text)} entries: "
-            "it needs one for each text, in the order of the rows"
+            "it needs one entry per text, in the order of the rows"
         )
     raise_if_not_finite(scores)
     check_video_of_text(video_of_text, scores.shape[1])
@@ -257,7 +257,7 @@ def _is_sorted(order: Int[Tensor, "texts"]) -> bool:
 def raise_if_not_finite(
     scores: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
 ) -> None:
-    """NaN would vanish from a sort and raise the recall: it must never reach the ranks."""
+    """Refuse NaN, which would vanish from a sort and raise the recall."""
     if bool(scores.sum(dtype=torch.float64).isfinite()):
         return  # one NaN or infinity would have made the sum so; far cheaper than a mask
     bad = ~scores.isfinite()
@@ -267,12 +267,12 @@ def raise_if_not_finite(
         raise NonFiniteError(
             f"{count} of {scores.numel()} scores are NaN or infinite (first at text "
             f"{text_start + row}, video {video_start + column}); expected finite numbers: "
-            "look for the feature or weight that is not finite"
+            "check the weights and features"
         )
 
 
 def check_video_of_text(video_of_text: Int[Tensor, "texts"], num_videos: int) -> None:
-    """Every text must have its video among the candidates."""
+    """Refuse texts whose video is not among the candidates."""
     if len(video_of_text) == 0 or num_videos == 0:
         raise DatasetError(
             f"{len(video_of_text)} texts and {num_videos} videos: expected at least one of each"
@@ -286,26 +286,24 @@ def check_video_of_text(video_of_text: Int[Tensor, "texts"], num_videos: int) ->
         )
 
 
-# How to evaluate, as one value: what commands, runs and processes pass on.
-
 MAX_SCORES = 1 << 26
 """Scores held at once: 256 MB in fp32."""
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How to encode and score.
+    """Options of encoding and scoring.
 
-    backend: of scoring; ``auto`` chooses.
-    precision: of the encoders (autocast) and of scoring: ``fp32``, ``bf16``; ``fp16`` of the
-        encoders alone, as the authors evaluate; ``auto`` is the model's own (`EvaluationHabits`).
-    noise_seeds: score again under each seed and report mean and spread, for methods with evaluation
+    backend: scoring back end; ``auto`` chooses.
+    precision: of the encoders (autocast) and of scoring: ``fp32``, ``bf16``; ``fp16`` for the
+        encoders only, as the authors evaluate; ``auto`` is the model's own (`EvaluationHabits`).
+    noise_seeds: score again with each seed and report mean and spread, for methods with evaluation
         noise. The model keeps its own noise afterwards.
-    scores_file: also write the scores there, a ``.npy`` ``[texts, videos]``.
-    ranks_file: also write the rank of each query there, a ``.npz`` with ``t2v``, ``v2t`` and
+    scores_file: also write the scores to this ``.npy``, ``[texts, videos]``.
+    ranks_file: also write the rank of each query to this ``.npz``, with ``t2v``, ``v2t`` and
         ``video_of_text`` (`evaluation.bootstrap`).
-    hubness: rank again with a bias of each video from a fixed bank of typical sentences.
-    hubness_bank: the sentences of that bank; none: 256 that come with the package.
+    hubness: rank again with hubness offsets, computed from a fixed bank of texts.
+    hubness_bank: the texts of that bank; empty: 256 that come with the package.
     text_batch, video_batch: encoded at once. max_scores: scores held at once.
     """
 
@@ -325,25 +323,21 @@ class EvaluationOptions:
 
     @property
     def scoring_precision(self) -> str:
-        """fp16 is for encoders; scores would overflow."""
+        """Precision of scoring: fp16 is for encoders only, scores would overflow."""
         return "fp32" if self.precision == "fp16" else self.precision
 
-    def settled_for(self, method: Method) -> EvaluationOptions:
-        """With the model's own precision where none was asked for."""
+    def resolve(self, method: Method) -> EvaluationOptions:
+        """The options with ``auto`` replaced by the model's own precision."""
         if self.precision != "auto":
             return self
         return replace(self, precision=method.habits.precision)
 
 
-# Score all pairs block by block and rank both directions, alone or with other processes.
-
-
 @dataclass(frozen=True)
-class Share:
-    """One process of several: it encodes every ``size``-th row and scores its part of the videos.
+class EvaluationProcess:
+    """One of several processes: it encodes every ``size``-th row and scores some of the videos.
 
-    ``total`` sums a tensor over all of them; ``gather`` gives all rows, in order, of features of
-    which each has its own.
+    total: sums a tensor over all processes. gather: joins the rows of all processes, in order.
     """
 
     rank: int
@@ -352,9 +346,8 @@ class Share:
     gather: Callable[[Any, int], Any]
 
     def videos(self, count: int) -> range:
-        """Neighbouring videos, as even as can be."""
-        edges = [count * place // self.size for place in (self.rank, self.rank + 1)]
-        return range(*edges)
+        """The videos that this process scores: a range, equal among processes to within one."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
 def rank_pairs(
@@ -364,31 +357,31 @@ def rank_pairs(
     video_of_text: Int[Tensor, "texts"],
     *,
     max_scores: int = MAX_SCORES,
-    share: Share | None = None,
+    process: EvaluationProcess | None = None,
     scores_file: Path | None = None,
     ranks_file: Path | None = None,
     bias: Float[Tensor, "videos"] | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Metrics:
-    """Metrics of all pairs; memory grows with texts + videos, never their product.
+    """Score all pairs and rank both directions; memory grows with texts + videos.
 
     Blocks are whole columns where they fit, so that video-side work is done once.
 
     Args:
         max_scores: scores held at once.
-        share: this process's part; every process gets the metrics of all.
-        scores_file: also write the matrix there, ``[texts, videos]`` as given (not with a share).
-        ranks_file: also write the rank of every query there.
+        process: this process, where several evaluate together; each gets the metrics of all.
+        scores_file: also write the matrix, ``[texts, videos]`` in the given order (one process).
+        ranks_file: also write the rank of every query.
         bias: added to all scores of a video.
-        progress: told the scores made and all scores of this process.
-        settings: of :func:`score_all`.
+        progress: receives the number of scores computed by this process.
+        settings: passed to :func:`score_all`.
     """
     order = video_of_text.argsort(stable=True)
     text = text[order.to(text.sentence.device)]
     sorted_video = video_of_text[order].cpu()
     ranks = StreamingRanks(sorted_video, len(video))
-    own = range(len(video)) if share is None else share.videos(len(video))
+    own = range(len(video)) if process is None else process.videos(len(video))
     matrix: NDArray[np.float32] | None = None
     if scores_file is not None:
         shape = (len(text), len(video))
@@ -396,18 +389,20 @@ def rank_pairs(
 
     scored = 0
 
-    def block(texts: slice, videos: slice, *, shown: bool = True) -> Tensor:
+    def block(texts: slice, videos: slice, *, is_counted: bool = True) -> Tensor:
         nonlocal scored
         before = scored
 
         def advance(work: ProgressUpdate) -> None:
             report_progress(progress, work.title, before + work.done, len(text) * len(own))
 
-        told = advance if shown else None
-        scores: Tensor = score_all(method, text[texts], video[videos], progress=told, **settings)
+        callback = advance if is_counted else None
+        scores: Tensor = score_all(
+            method, text[texts], video[videos], progress=callback, **settings
+        )
         if bias is not None:
             scores = scores + bias[videos].to(scores.device)
-        scored += scores.numel() if shown else 0
+        scored += scores.numel() if is_counted else 0
         return scores
 
     def count(tile: Tensor, text_start: int, video_start: int) -> None:
@@ -419,36 +414,36 @@ def rank_pairs(
     text_step = min(len(text), max_scores)
     video_step = min(max(len(own), 1), max(1, max_scores // text_step))
     fits = text_step == len(text) and video_step >= len(own)
-    kept = block(slice(None), slice(own.start, own.stop)) if fits and own else None
-    if kept is not None:
-        ranks.add_targets(kept, 0, own.start)
+    whole = block(slice(None), slice(own.start, own.stop)) if fits and own else None
+    if whole is not None:
+        ranks.add_targets(whole, 0, own.start)
     else:
-        # The right pairs first: texts are sorted by video, so those of a video block lie together.
+        # The right pairs first: texts are sorted by video, so those of a video block are adjacent.
         for start in own[::video_step]:
             stop = min(start + video_step, own.stop)
             first, last = torch.searchsorted(sorted_video, torch.tensor([start, stop])).tolist()
             for row in range(first, last, text_step):
                 rows = slice(row, min(row + text_step, last))
-                right = block(rows, slice(start, stop), shown=False)
+                right = block(rows, slice(start, stop), is_counted=False)
                 ranks.add_targets(right, row, start)
-    if share is not None:
-        ranks.share_targets(share.total)
-    if kept is not None:
-        count(kept, 0, own.start)
+    if process is not None:
+        ranks.join_targets(process.total)
+    if whole is not None:
+        count(whole, 0, own.start)
     else:
         for start in own[::video_step]:
             videos = slice(start, min(start + video_step, own.stop))
             for row in range(0, len(text), text_step):
                 count(block(slice(row, row + text_step), videos), row, start)
-    if share is not None:
-        ranks.share_counts(share.total)
-    if ranks_file is not None and (share is None or share.rank == 0):
+    if process is not None:
+        ranks.join_counts(process.total)
+    if ranks_file is not None and (process is None or process.rank == 0):
         text_ranks, video_ranks = ranks.ranks()
-        given = torch.empty_like(text_ranks)
-        given[order] = text_ranks
+        unsorted_ranks = torch.empty_like(text_ranks)
+        unsorted_ranks[order] = text_ranks
         np.savez_compressed(
             ranks_file,
-            t2v=given.numpy(),
+            t2v=unsorted_ranks.numpy(),
             v2t=video_ranks.numpy(),
             video_of_text=video_of_text.cpu().numpy(),
         )

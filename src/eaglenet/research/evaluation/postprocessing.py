@@ -1,7 +1,7 @@
-"""Changes of scores that use the other queries. Never a default, and labelled wherever shown.
+"""Post-processing of scores that uses other queries. Never a default; always labelled.
 
-All assume that a query may look at other queries (or at training queries), which a search engine
-answering one sentence cannot; a number made with them is not comparable with one made without.
+All of it assumes that the other queries (or training queries) are known, which they are not when a
+search engine answers one query. Numbers with and without it are not comparable.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Direction = Literal["text_to_video", "video_to_text"]
 def dual_softmax(
     scores: Float[Tensor, "texts videos"], *, temperature: float = 100.0
 ) -> Float[Tensor, "texts videos"]:
-    """Prior of CAMoE's dual softmax: ``s'_tv = s_tv * softmax_t(temperature * s_tv)``.
+    """Apply CAMoE's dual softmax: ``s'_tv = s_tv * softmax_t(temperature * s_tv)``.
 
-    The prior is over the *texts* that ask for a video, so it knows the whole query set. Written for
-    text-to-video; apply it to the transpose for the other direction. Any shape will do.
+    The prior is over the *texts*, so it needs the whole query set. This is the text-to-video form;
+    apply it to the transpose for the other direction.
     """
     return scores * F.softmax(temperature * scores, dim=0)
 
@@ -105,7 +105,7 @@ def querybank_norm(
     temperature: float = 20.0,
     top_k: int = 1,
 ) -> Float[Tensor, "texts videos"]:
-    """QB-Norm with the dynamic inverted softmax, over a bank of training queries.
+    """Apply QB-Norm with the dynamic inverted softmax, over a bank of training queries.
 
     ``s'_tv = exp(b s_tv) / sum_q exp(b bank_qv)`` for the texts whose best video is among the
     ``top_k`` videos of some bank query (a hub); the other texts keep their order.
@@ -127,11 +127,8 @@ def querybank_norm(
     return torch.where(hubs[scores.argmax(dim=1)][:, None], normalised, scores)
 
 
-# Score matrices and correspondences from files, whoever made them.
-
-
 def read_scores(path: Path) -> Float[Tensor, "texts videos"]:
-    """A ``.npy`` of shape ``[texts, videos]``."""
+    """Read a ``.npy`` of shape ``[texts, videos]``."""
     if not path.is_file():
         raise UsageError(f"{path} is not a file: expected a .npy of scores [texts, videos]")
     array = _load_array(path)
@@ -148,17 +145,17 @@ def read_scores(path: Path) -> Float[Tensor, "texts videos"]:
 
 
 def read_video_of_text(path: Path, num_texts: int) -> Int[Tensor, "texts"]:
-    """Which video each text belongs to: ``.npy``, a JSON list, or one number a line."""
+    """Read the video of each text: ``.npy``, a JSON list, or one number per line."""
     if not path.is_file():
-        raise UsageError(f"{path} is not a file: expected one video number for each text")
+        raise UsageError(f"{path} is not a file: expected one video number per text")
     try:
         if path.suffix == ".npy":
             values = _load_array(path)
         elif path.suffix == ".json":
             values = np.array(untrusted.read_json(path, untrusted.MAX_ANNOTATIONS))
         else:
-            words = untrusted.read_text(path, untrusted.MAX_ANNOTATIONS).split()
-            values = np.array([int(word) for word in words])
+            numbers = untrusted.read_text(path, untrusted.MAX_ANNOTATIONS).split()
+            values = np.array([int(number) for number in numbers])
     except (ValueError, EOFError, OSError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if not np.issubdtype(values.dtype, np.integer) or values.shape != (num_texts,):
@@ -173,7 +170,7 @@ def _load_array(path: Path) -> Any:
     try:
         return untrusted.read_array(path)
     except (ValueError, EOFError) as error:
-        # NumPy's own words advise to load a foreign file unsafely.
+        # NumPy's own message advises loading untrusted files unsafely.
         raise UsageError(
             f"{path} cannot be read: not an array of numbers as numpy.save writes it (.npy)"
         ) from error
@@ -182,11 +179,11 @@ def _load_array(path: Path) -> Any:
 
 
 def default_video_of_text(scores: Float[Tensor, "texts videos"]) -> Int[Tensor, "texts"]:
-    """Text i belongs to video i: only a square matrix may be read so."""
+    """Text i belongs to video i; refuses a matrix that is not square."""
     num_texts, num_videos = scores.shape
     if num_texts != num_videos:
         raise UsageError(
             f"the matrix is {num_texts} texts x {num_videos} videos, so text i may not belong to "
-            "video i: say which video each text belongs to with --video-of-text FILE"
+            "video i: name the video of each text with --video-of-text FILE"
         )
     return torch.arange(num_texts)

@@ -17,9 +17,9 @@ from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.research.evaluation.bootstrap import RANKS, compare_ranks, read_ranks
 from eaglenet.research.evaluation.document import (
     Block,
+    Figure,
     Heading,
     Paragraph,
-    Picture,
     Table,
     write_document,
 )
@@ -152,7 +152,7 @@ def write_report(
     blocks = [*_results(groups, first_split), *_conditions(groups)]
     blocks += difference_blocks(groups)
     blocks += [*over_datasets(groups), *seconds_blocks(groups), *paper_blocks(groups)]
-    blocks += _pictures(runs, groups, examples, notes)
+    blocks += _figures(runs, groups, examples, notes)
     blocks += [*_provenance(runs), *_problems(runs, broken), *(Paragraph(note) for note in notes)]
     markdown, page = write_document(output, title, blocks)
     return Report(markdown, page, len(runs), tuple(broken), tuple(unfinished), tuple(notes))
@@ -262,7 +262,7 @@ def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
     return [Heading("Conditions"), Table(["recipe", *TITLES.values()], rows), *lines]
 
 
-def _pictures(
+def _figures(
     runs: Sequence[RunRecord],
     groups: Sequence[RecipeGroup],
     examples: Sequence[QualitativeExample],
@@ -272,7 +272,7 @@ def _pictures(
 
     def add(name: str, caption: str, draw: Callable[[], bytes]) -> None:
         try:
-            blocks.append(Picture(name, caption, draw()))
+            blocks.append(Figure(name, caption, draw()))
         except EagleNetError as error:
             notes.append(f"Left out: {caption}: {error}")
 

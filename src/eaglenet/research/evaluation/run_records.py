@@ -1,4 +1,4 @@
-"""Run folders read back for a report. A run that is missing or half-written is named, not fatal."""
+"""Records of run folders, for reports. Missing or incomplete runs are listed, not fatal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from eaglenet.methods import METHODS
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder says of itself.
+    """Contents of a run folder.
 
-    ``metrics`` is the selected epoch's record, or ``None`` while the run has no result.
-    ``evaluations`` are later evaluations of the selected model, with timings, by file name.
+    metrics: record of the selected epoch; None while the run has no result. evaluations: later
+    evaluations of the selected model, with timings, by file name.
     """
 
     folder: Path
@@ -33,7 +33,7 @@ class RunRecord:
     manifest: Mapping[str, Any]
     selection: str
     epoch_seconds: float | None = None
-    """An epoch of training, evaluations left out."""
+    """Seconds per epoch of training, without evaluations."""
     problem: str | None = None
 
     @property
@@ -43,7 +43,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class BrokenRun:
-    """A folder that cannot be shown, and why."""
+    """A folder that cannot be reported, with the reason."""
 
     folder: Path
     reason: str
@@ -51,7 +51,7 @@ class BrokenRun:
 
 @dataclass(frozen=True)
 class RecipeGroup:
-    """Finished runs that differ in their seed alone."""
+    """Finished runs that differ only in their seed."""
 
     label: str
     runs: tuple[RunRecord, ...]
@@ -62,7 +62,7 @@ class RecipeGroup:
 
     @property
     def method_title(self) -> str:
-        """The method's name, and that it is approximate where it is."""
+        """Name of the method, marked where it is approximate."""
         is_approximate = self.method in METHODS and METHODS[self.method].is_approximate
         return f"{self.method} (approximate)" if is_approximate else self.method
 
@@ -72,10 +72,7 @@ class RecipeGroup:
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:
-    """Every run under the given folders; a folder that is not a run may hold runs (three levels).
-
-    Folders in which nothing can be read are given with the reason.
-    """
+    """Read every run in ``folders`` and up to four levels below; lists what cannot be read."""
     runs: list[RunRecord] = []
     broken: list[BrokenRun] = []
     for folder in folders:
@@ -90,12 +87,13 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
                 runs.append(read_run(below))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 broken.append(BrokenRun(below, f"{type(error).__name__}: {error}"))
-    known: dict[str, RunRecord] = {}
+    first_runs: dict[str, RunRecord] = {}
     for run in runs:
         key = json.dumps([run.name, run.settings], sort_keys=True, default=str)
-        first = known.setdefault(key, run) if run.is_finished and run.settings else run
+        is_complete = run.is_finished and run.settings
+        first = first_runs.setdefault(key, run) if is_complete else run
         if first is not run:
-            # Counted twice, it would pass for another seed and make the spread smaller.
+            # Counted twice, it would look like another seed and reduce the spread.
             reason = f"the same recipe, settings and seed as {first.folder}; left out"
             broken.append(BrokenRun(run.folder, reason))
     left_out = {entry.folder for entry in broken}
@@ -103,7 +101,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
 
 
 def read_run(folder: Path) -> RunRecord:
-    """One run folder; missing parts become ``problem``."""
+    """Read one run folder; missing files become its ``problem``."""
     problems: list[str] = []
     manifest = _read_object(folder / MANIFEST, problems)
     result = _read_object(folder / RESULT, problems)
@@ -133,7 +131,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[RecipeGroup]:
-    """Finished runs by recipe and settings, seeds aside; the label says what was changed."""
+    """Group finished runs by recipe and settings, ignoring seeds; labels name changed settings."""
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         if run.is_finished:
@@ -188,16 +186,16 @@ def _is_run(folder: Path) -> bool:
 
 
 def _runs_below(folder: Path, depth: int = 4) -> list[Path]:
-    """Run folders in a folder or its folders: a comparison keeps OUT/METHOD/seed-N."""
-    found = []
+    """Run folders up to ``depth`` levels below; a comparison keeps OUT/METHOD/seed-N."""
+    runs = []
     for below in sorted(folder.iterdir()):
         if not below.is_dir():
             continue
         if _is_run(below):
-            found.append(below)
+            runs.append(below)
         elif depth > 1:
-            found += _runs_below(below, depth - 1)
-    return found
+            runs += _runs_below(below, depth - 1)
+    return runs
 
 
 def _read_object(path: Path, problems: list[str], *, needed: bool = True) -> dict[str, Any]:
@@ -232,25 +230,23 @@ def _read_log(path: Path, problems: list[str]) -> list[LogEvent]:
 
 
 def _read_evaluations(folder: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
-    found = {}
+    evaluations = {}
     for path in sorted(folder.glob("evaluation*.json")):
         record = _read_object(path, problems)
         if _has_metrics(record):
-            found[path.stem] = record
-    return found
+            evaluations[path.stem] = record
+    return evaluations
 
 
-# Under which conditions a number came about: what must stand beside it before it is compared.
-
-UNKNOWN = "not said"
+UNKNOWN = "not stated"
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What one row had that another may not have had.
+    """Conditions of a result, to be compared before the results are.
 
-    pretraining: what was learnt before the dataset was seen. features: what the method reads.
-    split: videos trained on, and the protocol. selection: what chose the epoch.
+    pretraining: data of earlier training. features: what the method reads. split: training videos,
+    and the protocol. selection: what chose the epoch.
     """
 
     pretraining: str
@@ -296,7 +292,7 @@ SLIPS: Mapping[str, str] = {
     "Frozen": "from ImageNet weights alone users report 17.8 R@1",
     "HGR": "its authors train on 25,991 videos, the paper's text says 25,911 (u)",
 }
-"""What a reader of the paper's numbers should know beside them."""
+"""Remarks on numbers of the paper."""
 
 
 def paper_conditions(label: str) -> Conditions:
@@ -306,37 +302,32 @@ def paper_conditions(label: str) -> Conditions:
 
 def run_conditions(settings: Mapping[str, Any], protocol: str = "") -> Conditions:
     """The conditions of one of our runs, from its experiment as plain values."""
-    encoder, data = _part(settings, "encoder"), _part(settings, "data")
-    training = _part(settings, "training")
+    encoder, data = _section(settings, "encoder"), _section(settings, "data")
+    training = _section(settings, "training")
     kind = str(encoder.get("kind", UNKNOWN))
-    config = _part(encoder, "config")
+    config = _section(encoder, "config")
     features, pretraining = {
         "pretrained": ("its tower, trained", str(encoder.get("source") or UNKNOWN)),
         "features": ("stored frames and sentences", "that of the stored features"),
         "experts": (
-            f"stored experts: {', '.join(sorted(_part(config, 'experts'))) or UNKNOWN}",
+            f"stored experts: {', '.join(sorted(_section(config, 'experts'))) or UNKNOWN}",
             "that of the stored features",
         ),
     }.get(kind, ("its tower, trained", "none"))
     if training.get("freeze") == "towers":
         features = features.replace("trained", "frozen")
     where = protocol or str(data.get("dataset", UNKNOWN))
-    chosen = {"val": "validation", "test": "TEST"}.get(str(training.get("select")), UNKNOWN)
-    return Conditions(pretraining, features, where, chosen)
+    selection = {"val": "validation", "test": "TEST"}.get(str(training.get("select")), UNKNOWN)
+    return Conditions(pretraining, features, where, selection)
 
 
-def differing(found: Sequence[Conditions]) -> list[str]:
-    """Titles of what the rows differ in."""
-    return [
+def conditions_lines(conditions: Sequence[Conditions]) -> list[str]:
+    """A sentence on the conditions in which rows differ; none where they agree."""
+    names = [
         TITLES[spec.name]
         for spec in fields(Conditions)
-        if len({getattr(entry, spec.name) for entry in found}) > 1
+        if len({getattr(entry, spec.name) for entry in conditions}) > 1
     ]
-
-
-def conditions_lines(found: Sequence[Conditions]) -> list[str]:
-    """One sentence where rows cannot be compared on equal terms; nothing where they can."""
-    names = differing(found)
     if not names:
         return []
     listed = " and ".join(", ".join(names).rsplit(", ", 1))
@@ -344,10 +335,10 @@ def conditions_lines(found: Sequence[Conditions]) -> list[str]:
 
 
 def as_cells(conditions: Conditions) -> list[str]:
-    """In the order of :data:`TITLES`."""
+    """Values in the order of :data:`TITLES`."""
     return list(asdict(conditions).values())
 
 
-def _part(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = settings.get(name)
     return value if isinstance(value, Mapping) else {}

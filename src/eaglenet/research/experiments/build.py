@@ -111,10 +111,10 @@ def build_tokenizer(source: str) -> Tokenizer:
 
 def _check_num_frames(experiment: Experiment) -> None:
     positions = getattr(experiment.method_config, "num_frames", None)
-    shown = experiment.data.frames.num_frames
-    if positions is not None and positions != shown:
+    num_frames = experiment.data.frames.num_frames
+    if positions is not None and positions != num_frames:
         raise ConfigError(
-            f"method_config.num_frames is {positions}, data.frames.num_frames {shown}; "
+            f"method_config.num_frames is {positions}, data.frames.num_frames {num_frames}; "
             "they must be equal: --set data.frames.num_frames=N sets both"
         )
 
@@ -256,7 +256,7 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
         raise SeveralProblemsError(f"cannot start: {len(problems)} problems\n{listed}")
     if problems or method is None:
         raise problems[0]
-    described = {split: dict(found.description) for split, found in findings.items()}
+    described = {split: dict(entry.description) for split, entry in findings.items()}
     parameters = count_parameters(method)
     num_steps = count_steps(experiment, findings["train"].video_of_text, world)
     batch = _sample_batch(experiment, method, world.device)

@@ -156,8 +156,8 @@ def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, l
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or name not in {field.name for field in dataclasses.fields(spec)}:
-            known = ", ".join(field.name for field in dataclasses.fields(spec))
-            raise UsageError(f"--frames {setting!r}: write it as NAME=VALUE, NAME one of {known}")
+            names = ", ".join(field.name for field in dataclasses.fields(spec))
+            raise UsageError(f"--frames {setting!r}: write it as NAME=VALUE, NAME one of {names}")
         changed = override(changed, name, value, where="frames")
     lines = differences(to_plain(spec), to_plain(changed))
     return changed, [f"frames differ from those the model was built for: {line}" for line in lines]

@@ -1,4 +1,4 @@
-"""Features of a dataset, made once by the towers of one or several models, to train heads on."""
+"""Features of a dataset, encoded once by the towers of one or several models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eaglenet.models.folder import load
 from eaglenet.research.data.experts import save_teacher
 from eaglenet.research.data.sources import Source
 from eaglenet.research.experiments.evaluation import dataset_source
-from eaglenet.research.experiments.feature_writing import encoded, write_features
+from eaglenet.research.experiments.feature_writing import encode_batches, write_features
 from eaglenet.research.experiments.stored_data import read_features
 from eaglenet.research.training.distributed import World, join, leave
 from eaglenet.research.training.epochs import fetched, index_chunks
@@ -37,14 +37,14 @@ def export_features(
 ) -> Source:
     """Encode a split with a model's towers into a features folder ``output``.
 
-    Train on it with the ``features`` recipes, evaluate on it with ``eaglenet evaluate``. With
+    Train on it with ``--data features``, evaluate on it with ``eaglenet evaluate --features``. With
     ``experts`` (name -> model) the folder also holds the frames of those models and the words,
-    ids and graphs of the first, for the ``experts`` recipes; with ``words`` it holds these without
-    any other model.
+    token ids and graphs of the first, for ``--data experts``; ``words`` adds these without another
+    model.
     """
     output = Path(output).expanduser()
     if output.exists():
-        raise UsageError(f"{output} exists; features are never overwritten, give another folder")
+        raise UsageError(f"{output} exists and is never overwritten; choose another --output")
     method = load(name_or_folder)
     world = join(device)
     try:
@@ -81,16 +81,16 @@ def _expert(
     progress: Progress | None,
     first: Source,
 ) -> Expert:
-    """The frames of another model as an expert, of the very same videos."""
+    """Encode the same videos with another model, as an expert."""
     method = load(name_or_folder).to(world.device).eval()
     source = dataset_source(method, dataset, root, split, options, world, progress)
     if list(source.video_ids) != list(first.video_ids):
         raise UsageError(
-            f"{name_or_folder} sees other videos of {dataset} {split} than the first model; "
-            "decode them all first, with `eaglenet data cache`"
+            f"{name_or_folder} could read other videos of {dataset} {split} than the first model; "
+            "decode all of them first with `eaglenet data cache`"
         )
     chunks = index_chunks(source.num_videos, 32)
-    videos = encoded(
+    videos = encode_batches(
         method.encode_video,
         fetched(source.videos, chunks, f"encoding videos with {name_or_folder}", progress),
         world.device,
@@ -98,13 +98,11 @@ def _expert(
     return Expert(videos.frames, videos.mask)
 
 
-# A trained run as a teacher: its vectors, written beside the features that a student reads.
-
-
 def write_teacher(name_or_folder: str, folder: Path, name: str) -> tuple[int, int]:
-    """Encode every text and video of a features folder with a model; gives their numbers.
+    """Encode every text and video of a features folder with a model, as a teacher for others.
 
-    The model may read other words of the folder than the student will.
+    The teacher may read other word features of the folder than its student. Gives the number of
+    texts and videos.
     """
     if not name.replace("-", "").isalnum():
         raise UsageError(f"teacher {name!r}: use letters, digits and -; it names a file")

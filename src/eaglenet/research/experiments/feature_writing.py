@@ -1,4 +1,4 @@
-"""Features of a split, made by the towers of a model and written as a folder."""
+"""Writing the features of a split, encoded by the towers of a model, as a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eaglenet.research.data.sources import Source
 from eaglenet.research.training.epochs import fetched, index_chunks
 
 FRAMES, WORDS = "frames", "words"
-"""How the first model's frames and words are called in a folder of experts."""
+"""Names of the first model's frames and words in a folder of experts."""
 
 
 @torch.inference_mode()
@@ -36,19 +36,19 @@ def write_features(
     words: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Encode ``source`` with ``method`` and write a features folder, all of it or nothing.
+    """Encode ``source`` with ``method`` and write a features folder atomically.
 
-    ``model`` is how the method is called. ``experts``: what other models saw, by name, with how
-    they are called. With ``words`` (or experts) the words, ids and graphs of texts are kept too.
+    model: name of the method. experts: name -> (model, features) of other models. With ``words``
+    (or experts) the words, token ids and graphs of the texts are written too.
     """
     text_chunks = index_chunks(source.num_texts, 256)
     video_chunks = index_chunks(source.num_videos, 32)
-    texts = encoded(
+    texts = encode_batches(
         method.encode_text,
         fetched(source.texts, text_chunks, "encoding texts", progress),
         method.device,
     )
-    videos = encoded(
+    videos = encode_batches(
         method.encode_video,
         fetched(source.videos, video_chunks, "encoding videos", progress),
         method.device,
@@ -56,7 +56,7 @@ def write_features(
     others = dict(experts or {})
     vectors = _words(method, source, method.device) if others or words else {}
     with atomic_folder(output) as partial:
-        made = save_feature_folder(
+        folder = save_feature_folder(
             partial / output.name,
             texts,
             videos,
@@ -71,8 +71,8 @@ def write_features(
         )
         if others or words:
             add_experts(
-                made,
-                {name: seen for name, (_, seen) in others.items()},
+                folder,
+                {name: features for name, (_, features) in others.items()},
                 models={name: of for name, (of, _) in others.items()}
                 | dict.fromkeys(vectors, model),
                 frames=FRAMES,
@@ -82,42 +82,45 @@ def write_features(
                 graphs=_graphs(method, source, vectors[WORDS][1]) if vectors else None,
                 graph_words=WORDS,
             )
-        for path in made.iterdir():
+        for path in folder.iterdir():
             path.replace(partial / path.name)
-        made.rmdir()
+        folder.rmdir()
     return output
 
 
-def encoded(encode: Callable[[Any], Any], batches: Iterator[Any], device: torch.device) -> Any:
-    """All features, on the host."""
-    parts = [encode(batch.to(device)).to("cpu", torch.float32) for batch in batches]
-    return type(parts[0]).concatenate(parts)
+def encode_batches(
+    encode: Callable[[Any], Any], batches: Iterator[Any], device: torch.device
+) -> Any:
+    """Encode all batches; the features are on the CPU."""
+    features = [encode(batch.to(device)).to("cpu", torch.float32) for batch in batches]
+    return type(features[0]).concatenate(features)
 
 
 def _token_ids(source: Source) -> list[list[int]] | None:
-    """The captions as ids, for methods that learn to write them."""
-    found: list[list[int]] = []
+    """Token ids of the captions, for methods that learn to write them; None for features."""
+    all_ids: list[list[int]] = []
     for rows in index_chunks(source.num_texts, 256):
         tokens = source.texts(rows)
         if not isinstance(tokens, Tokens):
             return None
-        found += [ids[mask].tolist() for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
-    return found
+        all_ids += [ids[mask].tolist() for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
+    return all_ids
 
 
 def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
-    """Verbs and nouns of the captions, over the tokens that their words are cut into."""
+    """Graphs of the verbs and nouns of the captions, over their tokens."""
     sentences = [sentence.split() for sentence in source.sentences]
-    known = sorted({word for sentence in sentences for word in sentence})
-    counted = method.tokenize([*known, ""]).mask.sum(dim=1)
-    special = int(counted[-1])  # a start and an end, or an end alone
-    pieces = {
-        word: max(int(count) - special, 0) for word, count in zip(known, counted[:-1], strict=True)
+    vocabulary = sorted({word for sentence in sentences for word in sentence})
+    counts = method.tokenize([*vocabulary, ""]).mask.sum(dim=1)
+    special = int(counts[-1])  # a start and an end, or an end alone
+    num_tokens = {
+        word: max(int(count) - special, 0)
+        for word, count in zip(vocabulary, counts[:-1], strict=True)
     }
     longest = max(len(sentence) for sentence in sentences)
     return over_tokens(
         role_graphs(sentences, longest),
-        [[pieces[word] for word in sentence] for sentence in sentences],
+        [[num_tokens[word] for word in sentence] for sentence in sentences],
         int(mask.sum(dim=1).max()),
         first=1 if special > 1 else 0,
     )
@@ -126,17 +129,17 @@ def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
 def _words(
     method: Method, source: Source, device: torch.device
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Every word as the first model's text tower sees it; nothing where it gives sentences only."""
+    """Word features of the first model; empty where its text tower gives sentences only."""
     if not method.encoder.abilities.words:
         return {}
-    parts = [
+    batches = [
         method.encoder.encode_text(source.texts(rows).to(device), words=True).to(
             "cpu", torch.float16
         )
         for rows in index_chunks(source.num_texts, 256)
     ]
-    # Stored so anyway; whole words of 80,000 captions are gigabytes.
-    text = TextFeatures.concatenate(parts)
+    # Half precision is what is stored; the words of 80,000 captions are gigabytes.
+    text = TextFeatures.concatenate(batches)
     if text.words is None or text.words_mask is None:
         return {}
     return {WORDS: (text.words, text.words_mask)}

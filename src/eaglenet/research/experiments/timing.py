@@ -1,4 +1,4 @@
-"""Seconds of scoring so many texts with as many videos, one model at a time."""
+"""Time of scoring N texts with N videos, one model after another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def time_scoring(
     device: str,
     say: Callable[[str], None],
 ) -> list[CampaignRow]:
-    """The rows with the seconds of ``pairs`` x ``pairs`` scores of their first seed's model."""
+    """Add to each row the seconds of ``pairs`` x ``pairs`` scores of its first seed's model."""
     timed: list[CampaignRow] = []
     for row in rows:
         if isinstance(row, TrialRow):
@@ -41,22 +41,22 @@ def time_scoring(
                 seconds = scoring_seconds(run, pairs, split=split, device=device)
                 row = dataclasses.replace(row, pair_seconds={str(pairs): seconds})
             except (EagleNetError, torch.OutOfMemoryError) as error:
-                say(f"{row.label} was not timed: {error}")
+                say(f"{row.label}: not timed ({error})")
         timed.append(row)
     return timed
 
 
 def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
-    """Median seconds of scoring ``pairs`` texts with as many videos, encoded before.
+    """Median seconds of scoring ``pairs`` encoded texts with as many encoded videos.
 
-    A split with fewer texts or videos gives some of them several times.
+    A split with fewer texts or videos is repeated.
     """
     path = run / f"scoring-{pairs}.json"
     world = join(device)
     try:
-        known = read_json(path) if path.exists() else {}
-        if known.get("device") == str(world.device):
-            return float(known["seconds"])
+        earlier = read_json(path) if path.exists() else {}
+        if earlier.get("device") == str(world.device):
+            return float(earlier["seconds"])
         experiment, method = load_run(run)
         method = method.to(world.device)
         source = load_source(
@@ -66,15 +66,15 @@ def scoring_seconds(run: Path, pairs: int, *, split: str, device: str) -> float:
         videos = torch.arange(pairs) % source.num_videos
         with evaluating(method), torch.no_grad():
             text = method.encode_text(source.texts(texts).to(world.device))
-            parts = [
-                method.encode_video(source.videos(part).to(world.device))
-                for part in videos.split(100)
+            batches = [
+                method.encode_video(source.videos(indices).to(world.device))
+                for indices in videos.split(100)
             ]
-            video = type(parts[0]).concatenate(parts)
-            found = [_seconds(lambda: score_all(method, text, video)) for _ in range(REPEATS + 1)]
+            video = type(batches[0]).concatenate(batches)
+            times = [_seconds(lambda: score_all(method, text, video)) for _ in range(REPEATS + 1)]
     finally:
         leave(world)
-    seconds = statistics.median(found[1:])
+    seconds = statistics.median(times[1:])
     write_json(path, {"pairs": pairs, "seconds": seconds, "device": str(world.device)})
     return seconds
 

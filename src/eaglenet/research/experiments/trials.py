@@ -1,4 +1,4 @@
-"""Runs of a campaign: one after the other, or several processes at a time."""
+"""Runs of a campaign, one after another or in several processes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from eaglenet.research.experiments.runs import train
 
 logger = logging.getLogger(__name__)
 WORKER_LOG = ".worker.log"
-"""Hidden, so that a folder in which nothing began may still be started."""
+"""Hidden, so that a folder without any step may still be started."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One row of a campaign: how it is called, and what to run for it."""
+    """One row of a campaign: its label and its experiment."""
 
     label: str
     experiment: Experiment
@@ -43,7 +43,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One run of a trial: its result and its evaluation, as they are written beside it."""
+    """One finished run of a trial: its result and its evaluation."""
 
     seed: int
     evaluation: Mapping[str, Any]
@@ -52,7 +52,7 @@ class SeedRun:
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make: an experiment with its seed, into a folder, evaluated on ``split``."""
+    """A run to train into a folder and to evaluate on ``split``."""
 
     title: str
     experiment: Experiment
@@ -71,7 +71,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that failed, and why."""
+    """A failed run, with the reason."""
 
     title: str
     reason: str
@@ -80,7 +80,7 @@ class Failure:
 def make_job(
     trial: Trial, seed: int, folder: Path, *, split: str, device: str, subfolder: str | None = None
 ) -> Job:
-    """The run of a trial with a seed, in its own folder of the campaign."""
+    """The job of a trial with a seed, in its own folder of the campaign."""
     training = dataclasses.replace(trial.experiment.training, seed=seed)
     experiment = dataclasses.replace(trial.experiment, training=training)
     output = folder / (subfolder or f"{slug(trial.label)}/seed-{seed}")
@@ -93,14 +93,14 @@ def slug(label: str) -> str:
 
 
 def run_job(job: Job, progress: Progress | None = None) -> SeedRun:
-    """One run: trained (or found), evaluated, and both written beside it."""
+    """Train and evaluate a run, or read the results of a finished one."""
     run = train(job.experiment, job.output, device=job.device, progress=progress)
     if job.evaluation.exists():
         evaluation = read_json(job.evaluation)
     else:
         options = EvaluationOptions(ranks_file=job.ranks)
-        found = evaluate_run(job.output, split=job.split, options=options, device=job.device)
-        evaluation = found.to_dict()
+        result = evaluate_run(job.output, split=job.split, options=options, device=job.device)
+        evaluation = result.to_dict()
         write_json(job.evaluation, evaluation)
     return SeedRun(job.experiment.training.seed, evaluation, run.result)
 
@@ -111,32 +111,30 @@ def run_jobs(
     announce: Callable[[str], Progress | None],
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[Path, SeedRun | Failure]:
-    """All runs, ``processes`` at a time; a failed one does not stop the rest.
+    """Run all jobs, ``processes`` at a time; a failed one does not stop the rest.
 
-    With one process errors are raised. With several, what failed is tried once more when the
-    others are done, alone: where memory was short it then suffices.
+    With one process errors are raised. With several, failed jobs are run again at the end, one at a
+    time, in case memory was short.
     """
     if processes == 1:
         return {job.output: run_job(job, announce(job.title)) for job in jobs}
     first = [job for job in jobs[:1] if _fills_a_cache(job.experiment.data)]
-    failed = _run_side_by_side(first, 1, 1, say) if first else []
-    failed += _run_side_by_side(jobs[len(first) :], processes, processes, say)
+    failed = _run_in_processes(first, 1, say) if first else []
+    failed += _run_in_processes(jobs[len(first) :], processes, say)
     if failed:
-        say(f"{len(failed)} runs failed; they are tried again, one at a time")
-        _run_side_by_side(failed, 1, 1, say)
+        say(f"{len(failed)} runs failed; trying again, one at a time")
+        _run_in_processes(failed, 1, say)
     return {job.output: _outcome(job) for job in jobs}
 
 
 def _fills_a_cache(data: DataChoice) -> bool:
-    """Whether the first run decodes what the others read, without a lock of its own."""
+    """Whether the first run decodes frames that the others read, without a lock."""
     spec = SOURCES[data.dataset]
     return spec.keeps_frames and not spec.gives_features
 
 
-def _run_side_by_side(
-    jobs: Sequence[Job], processes: int, share: int, say: Callable[[str], None]
-) -> list[Job]:
-    """Gives the jobs that failed."""
+def _run_in_processes(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) -> list[Job]:
+    """Run jobs in ``processes`` child processes; gives those that failed."""
     waiting, failed = list(jobs), list[Job]()
     running: dict[Any, tuple[ChildProcess, Job]] = {}
     done, started = 0, time.monotonic()
@@ -145,7 +143,7 @@ def _run_side_by_side(
         while waiting and len(running) < processes:
             job = waiting.pop(0)
             # Fresh interpreters: a forked one cannot use a GPU that its parent has touched.
-            child = start_child(_work, job, share, modules)
+            child = start_child(_run_child, job, processes, modules)
             running[child.connection] = (child.process, job)
         for connection in wait(list(running)):
             process, job = running.pop(connection)
@@ -161,10 +159,10 @@ def _run_side_by_side(
     return failed
 
 
-def _work(connection: Connection, job: Job, share: int, modules: Sequence[str]) -> None:
-    """What a process does: everything it prints goes to a log beside the run."""
+def _run_child(connection: Connection, job: Job, processes: int, modules: Sequence[str]) -> None:
+    """Run a job in a child process; its output goes to a log beside the run."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(max(1, num_cores() // share))
+    torch.set_num_threads(max(1, num_cores() // processes))
     for module in modules:
         plugins.import_plugin(module)
     log = job.output.parent / f".{job.output.name}.log"
@@ -185,7 +183,7 @@ def _work(connection: Connection, job: Job, share: int, modules: Sequence[str]) 
 
 
 def _outcome(job: Job) -> SeedRun | Failure:
-    """What a run left behind."""
+    """Result of a finished run, or the last line of its log."""
     result = job.output / "result.json"
     if result.exists() and job.evaluation.exists():
         seed = job.experiment.training.seed
@@ -199,4 +197,4 @@ def _outcome(job: Job) -> SeedRun | Failure:
         None,
     )
     lines = log.read_text(errors="replace").strip().splitlines() if log is not None else []
-    return Failure(job.title, lines[-1] if lines else "the process ended without a word")
+    return Failure(job.title, lines[-1] if lines else "the process ended without a message")

@@ -100,11 +100,11 @@ RELEASED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 def paper_setup(method: str, dataset: str, tower: str) -> Setup:
     """EagleNet's frames, words, epochs and batch for every method; modern settings."""
-    chosen, is_long = TOWERS[tower], dataset == "didemo"
+    spec, is_long = TOWERS[tower], dataset == "didemo"
     frames = FrameSpec(num_frames=64 if is_long else 12)
     notes = [PAPER]
-    if not chosen.is_clip:
-        frames = replace(frames, size=chosen.size, resize="stretch")
+    if not spec.is_clip:
+        frames = replace(frames, size=spec.size, resize="stretch")
         start = SIGMOID_START if tower.startswith("siglip") else SOFTMAX_START
         notes.append(OTHER_TOWERS + start)
     if method == "eaglenet":
@@ -114,18 +114,18 @@ def paper_setup(method: str, dataset: str, tower: str) -> Setup:
         checkpointing=True,
         # Three blocks of ViT-B/16 recomputed: 38 instead of 49 GiB for 5% of the time. DiDeMo has
         # five times the frames, and other towers more tokens or width: all blocks are.
-        checkpointed_blocks=3 if chosen.is_clip and not is_long else 0,
+        checkpointed_blocks=3 if spec.is_clip and not is_long else 0,
         deterministic=False,  # as measured; the same bits again would cost time
         batch_size=32 if dataset == "folder" else 64,  # a few hundred captions are enough
         **METHOD_TRAINING.get(method, {}),
     )
     return Setup(
-        encoder=EncoderChoice("pretrained", chosen.source),
+        encoder=EncoderChoice("pretrained", spec.source),
         data=DataChoice(
-            dataset, frames=frames, max_words=min(chosen.max_words, 64 if is_long else 32)
+            dataset, frames=frames, max_words=min(spec.max_words, 64 if is_long else 32)
         ),
         training=training,
-        dim=chosen.dim,
+        dim=spec.dim,
         notes=" ".join(notes),
         config=_method_settings(method, dataset),
     )

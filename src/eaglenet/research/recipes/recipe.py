@@ -117,7 +117,8 @@ class Recipe:
         METHODS[self.method]
         axis = find_data(self.data)
         tower = self.tower or next(iter(axis.towers))
-        if self.tower == "" and "experts" in axis.towers and self._has_expert_row():
+        # Some authors published settings on experts only.
+        if not self.tower and (self.method, self.data) in EXPERT_ROWS:
             tower = "experts"
         if tower not in axis.towers:
             self._refuse_name("tower", tower, (*TOWERS, *OTHER_TOWERS), tuple(axis.towers))
@@ -125,27 +126,23 @@ class Recipe:
         protocol = self.protocol or next(iter(protocols))
         if protocol not in protocols:
             self._refuse_name("protocol", protocol, tuple(PROTOCOLS), tuple(protocols), tower)
-        method, _ = apply_variants(self.method, self.variants)
         resolved = replace(self, tower=tower, protocol=protocol)
+        method, _ = apply_variants(self.method, self.variants)
         reason = reason_against(replace(resolved, method=method))
         if reason:
             raise ConfigError(reason)
         return resolved
 
-    def _has_expert_row(self) -> bool:
-        """Whether the authors published settings on experts only."""
-        return (self.method, self.data) in EXPERT_ROWS and self.method not in ORIGINALS
-
     def _refuse_name(
         self,
         axis: str,
         value: str,
-        known: tuple[str, ...],
+        names: tuple[str, ...],
         possible: tuple[str, ...],
         tower: str = "",
     ) -> None:
         listed = ", ".join(possible)
-        if value not in known:
+        if value not in names:
             raise UnknownNameError(f"unknown {axis} {value!r}; choose one of {listed}")
         beside = f"--data {self.data}" + (f" --tower {tower}" if tower else "")
         raise ConfigError(
@@ -160,28 +157,26 @@ class Recipe:
         setup = protocols[recipe.protocol](method, recipe.data, recipe.tower)
         return setup.experiment(recipe.name, method, changes)
 
+    def _chosen_axes(self) -> list[tuple[str, str]]:
+        """Tower and protocol, each where the data offers a choice."""
+        towers = find_data(self.data).towers
+        axes = [("tower", self.tower)] if len(towers) > 1 else []
+        return axes + ([("protocol", self.protocol)] if len(towers[self.tower]) > 1 else [])
+
     @property
     def name(self) -> str:
-        """Name of the experiment: method, data, and the axes on which there is a choice."""
+        """Name of the experiment: method, data, the axes with a choice, variants."""
         recipe = self.resolve()
-        towers = find_data(recipe.data).towers
-        parts = [recipe.method, recipe.data]
-        if len(towers) > 1:
-            parts.append(recipe.tower)
-        if len(towers[recipe.tower]) > 1:
-            parts.append(recipe.protocol)
-        return "/".join([*parts, *recipe.variants])
+        axes = [value for _, value in recipe._chosen_axes()]
+        return "/".join([recipe.method, recipe.data, *axes, *recipe.variants])
 
     @property
     def command(self) -> str:
-        """The command that trains it, with every axis on which there is a choice."""
+        """The command that trains it."""
         recipe = self.resolve()
-        towers = find_data(recipe.data).towers
         words = ["eaglenet", "train", recipe.method, "--data", recipe.data]
-        if len(towers) > 1:
-            words += ["--tower", recipe.tower]
-        if len(towers[recipe.tower]) > 1:
-            words += ["--protocol", recipe.protocol]
+        for axis, value in recipe._chosen_axes():
+            words += [f"--{axis}", value]
         for variant in recipe.variants:
             words += ["--variant", variant]
         return " ".join(map(shell_quote, words))
@@ -220,25 +215,21 @@ def reason_against(recipe: Recipe) -> str:
         )
     if method == "supportset" and tower == "adapters":
         return "supportset reads token ids, which plain features lack: choose --data experts"
-    if recipe.protocol != "original":
+    published = _published(method, tower)
+    if recipe.protocol != "original" or (data, tower) in published:
         return ""
-    if tower == "experts":
-        rows = [name for row, name in EXPERT_ROWS if row == method]
-        is_published = data in rows
-        published = [f"--data {name} --tower experts" for name in rows]
-    else:
-        settings = ORIGINALS.get(method)
-        is_published = settings is not None and data in settings.datasets
-        is_published = is_published and tower in settings.towers if settings else False
-        published = (
-            [f"--data {name} --tower {size}" for name in settings.datasets
-             for size in settings.towers]
-            if settings else []
-        )  # fmt: skip
-    if is_published:
-        return ""
-    where = ", ".join(published) or "no dataset"
+    listed = ", ".join(f"--data {name} --tower {size}" for name, size in published)
     return (
         f"the authors of {method} published no settings for --data {data} --tower {tower}; "
-        f"published: {where}"
+        f"published: {listed or 'no dataset'}"
     )
+
+
+def _published(method: str, tower: str) -> list[tuple[str, str]]:
+    """(data, tower) for which the authors of a method published settings."""
+    if tower == "experts":
+        return [(data, tower) for name, data in EXPERT_ROWS if name == method]
+    if method not in ORIGINALS:
+        return []
+    settings = ORIGINALS[method]
+    return [(data, size) for data in settings.datasets for size in settings.towers]

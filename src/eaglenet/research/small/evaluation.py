@@ -13,7 +13,7 @@ from eaglenet.encoders.compact import CompactEncoder
 from eaglenet.research.evaluation.metrics import Metrics, retrieval_metrics
 from eaglenet.research.small.banks import PairBank, plain_views
 
-MOST_FRAMES = 12
+MAX_FRAMES = 12
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def item_vectors(encoder: CompactEncoder, bank: PairBank) -> Float[Tensor, "item
     frames = torch.cat(parts)
     vectors = []
     for first, count in zip(bank.first_frame.tolist(), bank.num_frames.tolist(), strict=True):
-        rows = torch.linspace(0, count - 1, min(count, MOST_FRAMES)).round().long()
+        rows = torch.linspace(0, count - 1, min(count, MAX_FRAMES)).round().long()
         vectors.append(F.normalize(frames[first + rows.to(frames.device)], dim=-1).mean(dim=0))
     return F.normalize(torch.stack(vectors), dim=-1)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from eaglenet.core.errors import CheckpointError, UsageError
-from eaglenet.core.files import write_text, written_whole
+from eaglenet.core.files import atomic_write, write_text
 from eaglenet.core.run_folder import LOG, LogEvent
 
 KEEP = 2
@@ -28,7 +28,7 @@ def write_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.pt"
     try:
-        with written_whole(path) as partial:
+        with atomic_write(path) as partial:
             torch.save({"format": FORMAT, "step": step, **state}, partial)
     except (RuntimeError, OSError) as error:
         # PyTorch says "failed writing file" where the disk is full.

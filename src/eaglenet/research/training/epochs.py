@@ -18,7 +18,7 @@ from eaglenet.methods.base import Method
 from eaglenet.research.data.batches import PairSampler, prefetch
 from eaglenet.research.data.sources import Source, few_videos
 from eaglenet.research.evaluation.evaluate import EvaluationResult, evaluate
-from eaglenet.research.evaluation.metrics import EvaluationOptions, Share
+from eaglenet.research.evaluation.metrics import EvaluationOptions, EvaluationProcess
 from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import World, gather_uneven, sum_over_ranks
 
@@ -92,9 +92,9 @@ def evaluate_source(
     options = options or EvaluationOptions()
     if world.size > 1 and options.scores_file is not None:
         raise UsageError("scores are written by one process: evaluate without torchrun for that")
-    share = None
+    process = None
     if world.size > 1:
-        share = Share(
+        process = EvaluationProcess(
             world.rank,
             world.size,
             total=lambda value: sum_over_ranks(value, world),
@@ -111,7 +111,7 @@ def evaluate_source(
         options,
         device=world.device,
         missing_videos=source.missing,
-        share=share,
+        process=process,
         progress=progress,
     )
     if options.scores_file is not None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import torch
 
-STATUS = Path("/proc/self/status")
-CLEAR = Path("/proc/self/clear_refs")
+from eaglenet.core.platform import PROC, read_proc
 
 
 def reset_peak_memory(device: torch.device) -> None:
@@ -18,17 +16,14 @@ def reset_peak_memory(device: torch.device) -> None:
     else:
         # "5" resets the peak resident size of this process (Linux); elsewhere nothing is measured.
         with contextlib.suppress(OSError):
-            CLEAR.write_text("5")
+            (PROC / "self/clear_refs").write_text("5")
 
 
 def peak_memory(device: torch.device) -> int | None:
     """Bytes: the GPU allocator's peak, or the process's peak resident size; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    try:
-        for line in STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        return None
+    for line in (read_proc("self/status") or "").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
     return None

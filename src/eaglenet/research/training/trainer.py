@@ -334,7 +334,9 @@ class Trainer:
             score = result.metrics.rsum
         told = f"epoch {epoch}: t2v R@1 {result.metrics.t2v.recall_at_1:.1f}"
         self._last_score = f", {told}"
-        report_progress(self.progress, "step", self.position.step, self.num_steps, told, is_notable=True)
+        report_progress(
+            self.progress, "step", self.position.step, self.num_steps, told, is_notable=True
+        )
         self.position.history.append({"epoch": epoch, **summary(result)})
         self.position.evaluations_since_best += 1
         if score > self.position.best_score:

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from eaglenet.core.errors import StoreError, UnreachableError, quoted, store_argument
+from eaglenet.core.errors import StoreError, UnreachableError, shell_quote, store_option
 from eaglenet.core.object_storage import (
     MissingObjectError,
     ObjectError,
@@ -104,7 +104,7 @@ class StoreBucket:
             except MissingObjectError:
                 raise StoreError(
                     f"no store at {folder.url}; make one with: eaglenet index PATH"
-                    f"{store_argument(folder.url)}"
+                    f"{store_option(folder.url)}"
                 ) from None
         return cls(folder, Manifest.from_bytes(content, f"{folder.url}/{MANIFEST}"))
 
@@ -179,7 +179,7 @@ class StoreBucket:
                     if attempt == 4:
                         raise StoreError(
                             f"{self.location} has no readable snapshot ({error}); rebuild it with: "
-                            f"eaglenet store repair --store {quoted(self.location)}"
+                            f"eaglenet store repair --store {shell_quote(self.location)}"
                         ) from error
                     time.sleep(0.2 * attempt)
         raise AssertionError("unreachable")

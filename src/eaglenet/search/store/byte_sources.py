@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from eaglenet.core.platform import read_into
+
 Span = tuple[int, memoryview]
 """Where to read, and where to put it."""
 
@@ -43,4 +45,4 @@ class LocalBytes:
         if len(spans) >= ANNOUNCED and hasattr(os, "posix_fadvise"):
             for offset, part in spans:
                 os.posix_fadvise(handle, offset, len(part), os.POSIX_FADV_WILLNEED)
-        return all(os.preadv(handle, [part], offset) == len(part) for offset, part in spans)
+        return all(read_into(handle, part, offset) == len(part) for offset, part in spans)

@@ -15,7 +15,7 @@ from typing import Any
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.core.files import hold_lock, write_bytes
 from eaglenet.core.object_storage import ObjectFolder
-from eaglenet.core.platform import cache_folder
+from eaglenet.core.platform import cache_folder, disk_bytes
 from eaglenet.search.store.checks import sealed
 from eaglenet.search.store.pieces import Pieces, bring, length_of
 from eaglenet.search.store.snapshot import CURRENT
@@ -59,7 +59,7 @@ class SnapshotCache:
             # A copy may be longer than this version: another reader has a newer one already.
             needed += sum(max(length_of(vectors[name]), self._size_of(name)) for name in vectors)
             needed += sum(
-                self._size_of(name) or self.remote.look(small[name]).size for name in small
+                self._size_of(name) or self.remote.entry(small[name]).size for name in small
             )
             if needed > cache_bytes():
                 raise StoreError(
@@ -115,4 +115,4 @@ class SnapshotCache:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    return sum(disk_bytes(path.stat()) for path in folder.rglob("*") if path.is_file())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError, quoted
+from eaglenet.core.errors import StoreError, shell_quote
 
 FORMAT = 2
 SELF = "check"
@@ -53,5 +53,5 @@ def damaged(part: str, location: str) -> StoreError:
     """An error that names the part and the command that mends it."""
     return StoreError(
         f"{part} in the snapshot of {location} is damaged: it is not as it was written. Rebuild "
-        f"the snapshot with: eaglenet store repair --store {quoted(location)}"
+        f"the snapshot with: eaglenet store repair --store {shell_quote(location)}"
     )

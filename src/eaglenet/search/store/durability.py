@@ -22,7 +22,8 @@ from pathlib import Path
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import StoreError
-from eaglenet.core.files import start_writing, sync, write_bytes
+from eaglenet.core.files import write_bytes
+from eaglenet.core.platform import start_writeback, sync
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class TableSync:
         for name in found:
             self._find_new(self.folder / name, files, folders)
         for path in files:
-            start_writing(path)
+            start_writeback(path)
         for path in (*files, *folders):
             sync(path)
         if folders:

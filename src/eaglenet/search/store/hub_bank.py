@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError, quoted
+from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.search.store.checks import file_check
 
 FILES = "bank-*.npz"
@@ -115,8 +115,8 @@ def read_bank(content: bytes, note: HubNote, dim: int, location: str) -> HubBank
 def lost_bank(note: HubNote, location: str, reason: object) -> StoreError:
     return StoreError(
         f"{note.file} of {location} cannot be read ({reason}); what is searched stays as it is. "
-        f"Restore it, or name the bank again: eaglenet index FOLDER --store {quoted(location)} "
-        "--hubness own|off|FILE"
+        "Restore it, or name the bank again: "
+        f"eaglenet index FOLDER --store {shell_quote(location)} --hubness own|off|FILE"
     )
 
 

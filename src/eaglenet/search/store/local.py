@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Self
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import StoreError, store_argument
-from eaglenet.core.files import LockHeldError, hold_lock, sync, write_bytes
+from eaglenet.core.errors import StoreError, store_option
+from eaglenet.core.files import LockHeldError, hold_lock, write_bytes
+from eaglenet.core.platform import sync
 from eaglenet.search.store import publishing
 from eaglenet.search.store.durability import MARK, marked_version, recover
 from eaglenet.search.store.faults import disk_errors
@@ -88,7 +89,7 @@ class StoreFolder:
             with suppress(OSError):
                 StoreFolder.require_room(folder)  # else the command below would be refused
             raise StoreError(
-                f"no store at {folder}; make one with: eaglenet index PATH{store_argument(folder)}"
+                f"no store at {folder}; make one with: eaglenet index PATH{store_option(folder)}"
             ) from None
         except OSError as error:
             raise StoreError(

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from eaglenet.core.errors import StoreError, quoted
+from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.search.store.checks import unsealed
 from eaglenet.search.store.pieces import Pieces, from_json
@@ -36,7 +36,7 @@ class Published:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"{folder.url}/{PUBLISHED} is damaged ({error}); rebuild the snapshot with: "
-                f"eaglenet store repair --store {quoted(folder.url)}"
+                f"eaglenet store repair --store {shell_quote(folder.url)}"
             ) from error
 
     def names(self) -> set[str]:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import StoreError, UsageError, quoted
+from eaglenet.core.errors import StoreError, UsageError, shell_quote
 from eaglenet.search.store.byte_sources import ByteSource, LocalBytes
 from eaglenet.search.store.checked import checked_slots
 from eaglenet.search.store.checks import checks_of, damaged, file_check, unsealed
@@ -91,7 +91,7 @@ class Snapshot:
                 if attempt == 4 or not (self.folder / CURRENT).exists():
                     raise StoreError(
                         f"{location} has no readable snapshot ({error}); rebuild it with: "
-                        f"eaglenet store repair --store {quoted(location)}"
+                        f"eaglenet store repair --store {shell_quote(location)}"
                     ) from error
             except OSError as error:
                 raise StoreError(
@@ -100,7 +100,7 @@ class Snapshot:
             except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
                 raise StoreError(
                     f"the snapshot in {location} is damaged ({error}); rebuild it with: "
-                    f"eaglenet store repair --store {quoted(location)}"
+                    f"eaglenet store repair --store {shell_quote(location)}"
                 ) from error
 
     def _load(self) -> None:

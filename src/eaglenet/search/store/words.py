@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from eaglenet.core.types import WordKind
+from eaglenet.core.types import TranscriptKind
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class WordRow:
     source: str
     start: float
     end: float
-    kind: WordKind
+    kind: TranscriptKind
     language: str
     words: str
     terms: str
@@ -39,7 +39,7 @@ class SourceRow:
     """
 
     content: str
-    kind: WordKind
+    kind: TranscriptKind
     path: str
     size: int
     modified_ns: int
@@ -55,7 +55,7 @@ class SourceRow:
         return source_key(self.content, self.kind, self.path)
 
 
-def source_key(content: str, kind: WordKind, path: str = "") -> str:
+def source_key(content: str, kind: TranscriptKind, path: str = "") -> str:
     """Names a source; a path of another content is another one."""
     text = "\0".join((content, kind, path))
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
@@ -67,7 +67,7 @@ class WordQuestion:
 
     terms: tuple[str, ...]
     phrases: tuple[tuple[str, ...], ...]
-    kinds: tuple[WordKind, ...]
+    kinds: tuple[TranscriptKind, ...]
 
 
 class WordStore(Protocol):
@@ -99,7 +99,7 @@ class WordIndex(Protocol):
         """The best lines by BM25, best first; ``contents``: only of these."""
         ...
 
-    def lines_of(self, kinds: Sequence[WordKind]) -> list[tuple[SourceRow, list[WordRow]]]:
+    def lines_of(self, kinds: Sequence[TranscriptKind]) -> list[tuple[SourceRow, list[WordRow]]]:
         """All sources of these kinds that hold what they say, each with its lines."""
         ...
 
