@@ -6,6 +6,7 @@ import json
 import ntpath
 import os
 import posixpath
+import resource
 import subprocess
 import sys
 import time
@@ -71,9 +72,10 @@ def allocate(connection: Connection, is_proc_hidden: bool) -> None:
     connection.send(platform.limit_memory(2**26))
     try:
         blocks = []
-        for _ in range(64):
+        # The peak that a process starts with is that of its parent, where it was forked from it.
+        for _ in range(64 + platform._peak_resident_bytes(resource) // 2**23):
             blocks.append(bytearray(os.urandom(2**12) * 2**11))
-            time.sleep(0.02)
+            time.sleep(0.01)
     except MemoryError:
         os._exit(7)
 

@@ -13,7 +13,7 @@ import pytest
 import eaglenet
 
 PUBLIC = {
-    "METHODS", "Clips", "FrameSpec", "Hit", "Method", "Moment", "TextFeatures", "Tokens",
+    "METHODS", "Clips", "FrameSpec", "Hit", "Method", "Moment", "Query", "TextFeatures", "Tokens",
     "VideoFeatures", "__version__", "index", "load", "open", "save",
 }  # fmt: skip
 HEAVY = ("torch", "av", "lancedb", "fastapi", "typer", "transformers", "triton", "matplotlib")

@@ -231,7 +231,7 @@ def test_a_folder_gives_the_zero_shot_model_and_it_is_saved_and_loaded(tmp_path:
             m.score(m.encode_text(m.tokenize(["red", "ball"])), m.encode_video(clips))
             for m in (method, again)
         )
-    assert torch.equal(first, second)
+    torch.testing.assert_close(first, second)  # Not to the bit: x86 picks other kernels.
     check_texts_alone(tmp_path / "hub")
 
 

@@ -139,7 +139,7 @@ def test_train_evaluate_index_and_search_by_command(
     method: str, workers: tuple[str, ...], tmp_path: Path
 ) -> None:
     settings = [part for setting in TINY for part in ("--set", setting)]
-    invoke("train", f"demo/{method}", "--output", tmp_path / "run", *settings, "--json")
+    invoke("train", method, "--data", "demo", "--output", tmp_path / "run", *settings, "--json")
     scores = json.loads(invoke("evaluate", tmp_path / "run", "--json"))
     assert scores["protocol"] == "demo world (40 texts x 10 videos)"
     render_world(tmp_path / "world", "test", 5)

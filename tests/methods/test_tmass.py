@@ -76,7 +76,7 @@ def test_more_draws_never_lower_a_score() -> None:
 
 def test_more_frames_than_the_radius_knows_are_refused() -> None:
     method = build("tmass", num_frames=3)
-    with pytest.raises(ConfigError, match="videos of 4 frames, the model was built for 3"):
+    with pytest.raises(ConfigError, match="videos have 4 frames, but the model was built for 3"):
         method.score(texts(), videos())
 
 

@@ -158,7 +158,7 @@ def test_nothing_to_score_is_refused() -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "factorised"])
 def test_more_frames_than_the_model_has_room_for_are_refused(backend: str) -> None:
-    with pytest.raises(ConfigError, match="videos of 7 frames, the model was built for 5"):
+    with pytest.raises(ConfigError, match="videos have 7 frames, but the model was built for 5"):
         score_all(model(), texts(), videos(frames=7), backend=backend)
 
 

@@ -69,7 +69,7 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
             UsageError, match="use own, off, or a file with one text per line"
         ) as refused:
             index(str(tmp_path / name))
-        assert str(refused.value).startswith(f"{tmp_path / name}: cannot be read ({cause}")
+        assert str(refused.value).startswith(f"{tmp_path / name}: cannot read it ({cause}")
     with pytest.raises(UsageError, match="a bank of 0 sentences"):
         read_hubness_texts([" "])
 

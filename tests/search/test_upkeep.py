@@ -36,7 +36,7 @@ def test_repair_never_loses_searchable_clips(bag: BagMethod, tmp_path: Path) -> 
     _, tables = make_store(tmp_path, bag, num_files=2)
     tables.remove_contents([content_of(0)])
     tables.sync()
-    with pytest.raises(StoreError, match="lack 3 clips of 1 files"):
+    with pytest.raises(StoreError, match="lack 3 clips of 1 indexed files"):
         repair(tmp_path)
     tables.remove_files(["/videos/0.mp4"])
     tables.sync()

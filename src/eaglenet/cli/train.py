@@ -130,10 +130,11 @@ def print_result(run: Run, output: Path) -> None:
         row = metrics[direction]
         recalls = "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
         print(f"  {direction} on {result['selected_on']} [{metrics['protocol']}]  {recalls}")
-    options = "".join(f" --import {module}" for module in plugins.imported_modules())
+    options = "".join(f" --import {shell_quote(module)}" for module in plugins.imported_modules())
     if SOURCES[data.dataset].is_features and default_split(data) != "test":
         options = f" --features TEST_FOLDER{options}"
-    print(f"  {result['seconds']:.0f} s; next: eaglenet evaluate {shell_quote(output)}{options}")
+    command = f"eaglenet evaluate {shell_quote(output)}"
+    print(f"  {result['seconds']:.0f} s; next: ", command, options, sep="")
 
 
 def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> None:

@@ -66,8 +66,8 @@ class UCoFiA(TowerMethod):
 
     Paper: padded words and frames are left out by default. Its test-time Sinkhorn normalisation,
     which needs the training captions, is no part of the score
-    (``research.evaluation.postprocessing.sinkhorn_levels``). ``VideoFeatures.video`` is the temporal
-    vector, ``tokens`` the selected patches.
+    (``evaluation.postprocessing.sinkhorn_levels``). ``VideoFeatures.video`` is the temporal vector,
+    ``tokens`` the selected patches.
     """
 
     name = "ucofia"

@@ -229,7 +229,7 @@ def test_changed_bytes_are_found_by_the_checksum(split: Split, tmp_path: Path) -
 HANGING_BUILD = """
 import sys, time
 from pathlib import Path
-from eaglenet.research.data import frame_journal
+from eaglenet.research.data import frame_cache as frame_journal
 from eaglenet.research.data.frame_cache import FrameCache
 from eaglenet.research.data.records import RetrievalProtocol, VideoRecord, make_split
 from eaglenet.core.types import FrameSpec

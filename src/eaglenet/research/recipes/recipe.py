@@ -200,13 +200,14 @@ def reason_against(recipe: Recipe) -> str:
     is_stored = tower in ("adapters", "experts", "small-frozen")
     if method in INSIDE_CLIP and tower not in (*CLIP_TOWERS, "random"):
         return (
-            f"{method} works inside CLIP's towers and cannot run on --data {data} --tower {tower}; "
+            f"{method} works inside CLIP's towers and cannot run on data {data} with tower "
+            f"{tower}; "
             f"choose --data demo, or videos with --tower {' or '.join(CLIP_TOWERS)}"
         )
     if method in INSIDE_TOWERS and is_stored:
         return (
-            f"{method} works inside an image tower; --data {data} --tower {tower} offers features "
-            "only. Choose --data demo, or videos with a pretrained tower"
+            f"{method} works inside an image tower, but data {data} with tower {tower} offers "
+            "features only. Choose --data demo, or videos with a pretrained tower"
         )
     if method == "hgr" and tower not in ("experts", "small-frozen"):
         return (
