@@ -114,3 +114,22 @@ def test_neighbours_with_an_odd_number_of_videos_lose_none() -> None:
 def test_neighbours_need_one_caption_a_video() -> None:
     with pytest.raises(ConfigError, match="one_caption"):
         PairSampler(OWNERS, 4, 0, neighbours=True)
+
+
+@pytest.mark.parametrize("one_caption", [False, True])
+def test_an_epoch_of_a_given_number_of_pairs_repeats_the_data(one_caption: bool) -> None:
+    owners = torch.arange(10).repeat_interleave(3)
+    plain = PairSampler(owners, 5, seed=1, one_caption=one_caption)
+    longer = PairSampler(owners, 5, seed=1, one_caption=one_caption, epoch_pairs=75)
+    assert len(longer) == 15
+    batches = longer.epoch_batches(2)
+    first = len(plain)
+    assert torch.equal(torch.cat(batches[:first]), torch.cat(plain.epoch_batches(2)))
+    # The second pass has another order, and no video more often than the others.
+    assert not torch.equal(torch.cat(batches[first : 2 * first]), torch.cat(batches[:first]))
+    counts = torch.bincount(owners[torch.cat(batches)], minlength=10)
+    assert counts.max() - counts.min() <= (1 if one_caption else 3)
+    with pytest.raises(CheckpointError, match="epoch_pairs"):
+        longer.check_identity(plain.identity())
+    shorter = PairSampler(owners, 5, seed=1, one_caption=one_caption, epoch_pairs=7)
+    assert [len(batch) for batch in shorter.epoch_batches(0)] == [5]

@@ -198,3 +198,13 @@ def test_adamw_is_built_with_all_groups(method: Method) -> None:
     optimizer = build_optimizer(groups_of(method), "adamw")
     assert isinstance(optimizer, torch.optim.AdamW)
     assert len(optimizer.param_groups) == 4
+
+
+def test_radam_takes_plain_steps_until_its_variance_is_known() -> None:
+    """TeachText's: below a length of 5 the step is the momentum alone, with decoupled decay."""
+    weight = torch.nn.Parameter(torch.tensor([2.0]))
+    group = {"params": [weight], "lr": 0.1, "weight_decay": 0.5}
+    optimizer = build_optimizer([group], "radam", beta=0.999)
+    weight.grad = torch.tensor([3.0])
+    optimizer.step()
+    assert weight.item() == pytest.approx(2.0 * (1 - 0.1 * 0.5) - 0.1 * 3.0)

@@ -33,3 +33,8 @@ def test_released_starts_at_zero_and_jumps_after_the_warmup() -> None:
         == pytest.approx(after)
         == pytest.approx(0.9755, abs=1e-4)
     )
+
+
+def test_linear_falls_on_a_straight_line_after_the_warmup() -> None:
+    factors = [rate_factor(step, 40, warmup=0.1, schedule="linear") for step in (3, 4, 22, 40)]
+    assert factors == pytest.approx([1.0, 1.0, 0.5, 0.0])
