@@ -22,7 +22,7 @@ from fractions import Fraction
 from typing import IO, Any
 
 from eaglenet.errors import VideoDecodeError
-from eaglenet.video.containers import CONTAINERS, pyav
+from eaglenet.video.containers import open_input, pyav
 from eaglenet.video.converting import ConvertedSound, ConvertedVideo, Copied, Opened, frames
 from eaglenet.video.limits import MAX_PIXELS, bound_memory, die_with_parent
 
@@ -49,10 +49,9 @@ MAX_ERRORS = 200
 def open_stream(file: IO[bytes]) -> Opened:
     """The streams of an open file; anything that is no video is a ``VideoDecodeError``."""
     av = pyav()
-    # No protocol is allowed: the open file is all there is to read.
-    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "none"}
     try:
-        container = av.open(file, metadata_errors="replace", options=options)
+        # No protocol is allowed: the open file is all there is to read.
+        container = open_input(file, protocols="none")
     except (av.FFmpegError, OSError, ValueError) as error:
         raise VideoDecodeError("file", f"not a video that can be read ({error})") from error
     cover = av.stream.Disposition.attached_pic
