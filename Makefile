@@ -4,11 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SECONDS ?= 30
+# A second environment of 110 MB: what builds a release and resolves versions needs none of the rest.
+TOOLS := build/tools
+TOOLS_STAMP := $(TOOLS)/.installed
+RESOLUTION_lowest := lowest-direct
+RESOLUTION_newest := highest
 
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 28
 
 setup: $(STAMP) ## make .venv and install everything at the tested versions
 
@@ -19,6 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 	# Only its BPE table is read (by the tokenizer tests), so none of its own dependencies.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps open_clip_torch timm ftfy wcwidth -c constraints.txt
 	touch $(STAMP)
+
+$(TOOLS_STAMP): tools/requirements.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r tools/requirements.txt
+	touch $(TOOLS_STAMP)
 
 format: $(STAMP) ## format and sort imports
 	$(BIN)/ruff format src tests benchmarks
@@ -51,10 +61,24 @@ audit: $(STAMP) ## known holes in the dependencies, where a network is; pins and
 	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 10 pip-audit -c constraints.txt
 	$(BIN)/python tools/audit.py --sbom dist/sbom.json
 
-dist: $(STAMP) ## wheel and sdist in dist/, checked as PyPI checks them; .ci/release uploads them
+dist: $(TOOLS_STAMP) ## wheel and sdist in dist/, checked as PyPI checks them; .ci/release uploads them
 	rm -f dist/*.whl dist/*.tar.gz
-	$(BIN)/python -m build --no-isolation --outdir dist .
-	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	$(TOOLS)/bin/python -m build --no-isolation --outdir dist .
+	$(TOOLS)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+
+resolve: $(TOOLS_STAMP) ## resolve constraints.txt for every supported Python and platform
+	$(TOOLS)/bin/python tools/resolve.py
+
+pins: $(TOOLS_STAMP) ## write constraints.txt and the hashed files again; UPGRADE="a b" takes newer versions of a and b
+	$(TOOLS)/bin/python tools/resolve.py --update --upgrade $(UPGRADE)
+
+smoke: $(STAMP) ## read, index, search and serve one clip with what is installed
+	$(BIN)/python tools/smoke.py
+
+smoke-lowest smoke-newest: smoke-%: $(TOOLS_STAMP) ## the same with the lowest or newest versions allowed (downloads GBs)
+	$(TOOLS)/bin/uv venv --quiet --clear --python $(PYTHON) build/$*
+	$(TOOLS)/bin/uv pip install --quiet --python build/$*/bin/python --resolution $(RESOLUTION_$*) '.[all]'
+	build/$*/bin/python tools/smoke.py
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
@@ -62,4 +86,4 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 demo: $(STAMP) ## render the demo world, evaluate the shipped model, index, search, draw the results
 	$(BIN)/eaglenet demo --output demo
 
-.PHONY: help setup format check docs browser test test-all test-hostile audit dist test-gpu demo
+.PHONY: help setup format check docs browser test test-all test-hostile audit dist resolve pins smoke smoke-lowest smoke-newest test-gpu demo

@@ -17,6 +17,8 @@ import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
+from packaging.markers import Marker
+
 CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
 PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;#]+)")
 
@@ -26,12 +28,14 @@ def normal(name: str) -> str:
 
 
 def pins() -> dict[str, str]:
-    found = {}
-    for line in CONSTRAINTS.read_text().splitlines():
+    """Pinned version by name, for this Python and platform."""
+    versions = {}
+    for line in CONSTRAINTS.read_text("utf-8").splitlines():
         match = PIN.match(line.strip())
-        if match:
-            found[normal(match.group(1))] = match.group(2)
-    return found
+        marker = line.partition(";")[2].strip()
+        if match and (not marker or Marker(marker).evaluate()):
+            versions[normal(match.group(1))] = match.group(2)
+    return versions
 
 
 def installed() -> dict[str, str]:

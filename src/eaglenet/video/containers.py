@@ -28,6 +28,19 @@ def pyav() -> Any:
     return av
 
 
+def open_input(file: Any, protocols: str) -> Any:
+    """Open a path or a file object for reading, with every network protocol refused.
+
+    Names and comments inside files come in any encoding and must not stop decoding: PyAV 18 has to
+    be told so, PyAV 19 always accepts them and no longer takes the argument.
+    """
+    av = pyav()
+    is_before_19 = int(av.__version__.partition(".")[0]) < 19
+    encoding = {"metadata_errors": "replace"} if is_before_19 else {}
+    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": protocols}
+    return av.open(file, options=options, **encoding)
+
+
 def open_container(path: Path) -> Any:
     """Open a file with the decoder; raise ``VideoDecodeError`` if that fails."""
     if path.is_dir():
@@ -38,10 +51,8 @@ def open_container(path: Path) -> Any:
         raise VideoDecodeError(path, "the file is empty (0 bytes)")
     av = pyav()
     try:
-        # Metadata in any encoding must not stop decoding. The prefix keeps a colon in a file name
-        # from being taken for a protocol.
-        options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
-        return av.open(f"file:{path.absolute()}", metadata_errors="replace", options=options)
+        # The prefix keeps a colon in a name from being taken for a protocol.
+        return open_input(f"file:{path.absolute()}", protocols="file")
     except (av.FFmpegError, OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)
         raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error

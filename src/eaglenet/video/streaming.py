@@ -29,7 +29,7 @@ from eaglenet.core.platform import (
     limit_memory,
     lower_priority,
 )
-from eaglenet.video.containers import CONTAINERS, pyav
+from eaglenet.video.containers import open_input, pyav
 from eaglenet.video.limits import MAX_PIXELS
 
 MAX_WIDTH, MAX_HEIGHT, MAX_RATE = 1280, 720, 60
@@ -229,10 +229,9 @@ MAX_ERRORS = 200
 def open_source(file: IO[bytes]) -> Source:
     """Open the streams of a file; raise ``VideoDecodeError`` if it is not a video."""
     av = pyav()
-    # No protocol is allowed: only the open file can be read.
-    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "none"}
     try:
-        container = av.open(file, metadata_errors="replace", options=options)
+        # No protocol is allowed: only the open file can be read.
+        container = open_input(file, protocols="none")
     except (av.FFmpegError, OSError, ValueError) as error:
         raise VideoDecodeError("file", f"not a video that can be read ({error})") from error
     cover = av.stream.Disposition.attached_pic
