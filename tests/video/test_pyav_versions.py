@@ -11,7 +11,7 @@ import pytest
 from videos import write_numbered
 
 from eaglenet.video import containers
-from eaglenet.video.streaming import open_stream
+from eaglenet.video.streaming import open_source
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,6 @@ def test_metadata_in_another_encoding_does_not_stop_reading(tmp_path: Path, name
         assert container.streams.video[0].codec_context is not None
         assert "au lait" in container.metadata["title"]
     with titled.open("rb") as file:
-        opened = open_stream(file)
+        opened = open_source(file)
         assert opened.video.codec_context is not None
         opened.container.close()
