@@ -349,6 +349,8 @@ def _fill(connection: sqlite3.Connection, salvage: Salvage) -> None:
         values = [row_of(table, row[0], row[1:]) for _, row in sorted(rows[table].items())]
         connection.executemany(insert_statement(table), values)
     transcripts.add_terms(connection, (row[6] for row in rows["lines"].values()))
+    connection.execute("COMMIT")  # FTS5 writes now, at the latest: see text_checksum.
+    connection.execute("BEGIN IMMEDIATE")
     finished = {row[4] for row in rows["files"].values() if row[5] == "done"}
     clips = rows["clips"]
     hidden = sorted(

@@ -114,7 +114,8 @@ def _triggers(name: str) -> Iterable[str]:
         )
 
 
-TEXT_INDEX = (
+TEXT_INDEXES = ("words", "term_trigrams")
+TEXT_STATEMENTS = (
     "CREATE VIRTUAL TABLE words USING fts5(terms, origin, content='lines', content_rowid='id', "
     "tokenize=\"porter unicode61 remove_diacritics 0 categories 'L* N* Co M*'\")",
     "CREATE TABLE terms (id INTEGER PRIMARY KEY, term TEXT NOT NULL UNIQUE)",
@@ -141,7 +142,7 @@ STATEMENTS = (
     "CREATE UNIQUE INDEX sources_by_key ON sources (content_id, kind, path)",
     "CREATE INDEX lines_by_source ON lines (source_id, start)",
     *(trigger for name in COUNTED for trigger in _triggers(name)),
-    *TEXT_INDEX,
+    *TEXT_STATEMENTS,
 )
 
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}

@@ -16,7 +16,7 @@ from typing import Any
 from eaglenet.store.database import Database
 from eaglenet.store.disk import damage
 from eaglenet.store.records import Line, LineHit, LineQuery, Source, SourceLines, TranscriptKind
-from eaglenet.store.schema import insert_statement, row_of
+from eaglenet.store.schema import TEXT_INDEXES, insert_statement, row_of
 
 NEAR_WORDS = 10
 SHORTEST_TERM = 4
@@ -228,9 +228,12 @@ def lines_of_source(database: Database, source_id: int) -> list[Line]:
 
 
 def text_checksum(connection: sqlite3.Connection) -> int:
-    """Checksum of both full-text indexes: every byte that FTS5 reads."""
+    """Checksum of both full-text indexes: every byte that FTS5 reads.
+
+    FTS5 keeps changes in memory until they are committed, so they must be.
+    """
     total = 0
-    for index in ("words", "term_trigrams"):
+    for index in TEXT_INDEXES:
         for row in connection.execute(f"SELECT CAST(block AS BLOB) FROM {index}_data ORDER BY id"):
             total = zlib.crc32(row[0] or b"", total)
         terms = "segid || ' ' || hex(term) || ' ' || pgno"
@@ -242,8 +245,12 @@ def text_checksum(connection: sqlite3.Connection) -> int:
 def _add_table(
     connection: sqlite3.Connection, total: int, column: str, number: str, table: str
 ) -> int:
-    """Continue a checksum with a table; SQLite joins the values, in the order it stores them."""
+    """Continue a checksum with a table; SQLite joins the values, in the order it stores them.
+
+    That of an index would be another: which one SQLite chooses depends on its version.
+    """
     values = connection.execute(
-        f"SELECT CAST(group_concat({column}, '') AS BLOB), count(*), sum({number}) FROM {table}"
+        f"SELECT CAST(group_concat({column}, '') AS BLOB), count(*), sum({number}) "
+        f"FROM {table} NOT INDEXED"
     ).fetchone()
     return zlib.crc32(f" {values[1]} {values[2]}".encode(), zlib.crc32(values[0] or b"", total))
