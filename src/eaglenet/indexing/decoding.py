@@ -96,7 +96,7 @@ def shot_windows(
 def split_windows(
     path: Path, spans: Sequence[tuple[float, float]], splitting: Splitting
 ) -> list[Window]:
-    """The clips of a file, in the spans of time in which frames are shown."""
+    """Windows of the clips of a file, within the time spans that have frames."""
     length, overlap = splitting.clip_seconds, splitting.overlap
     if splitting.shots and len(spans) == 1:
         from eaglenet.video.decoding import shot_boundaries

@@ -28,7 +28,7 @@ from eaglenet.core import hardware
 from eaglenet.core.errors import UsageError
 from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.encoders import int8
-from eaglenet.indexing import commit, index
+from eaglenet.indexing import commit
 from eaglenet.indexing.executor import ExecutorSettings
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import verify
@@ -227,7 +227,7 @@ def test_workers_reach_the_storage_that_only_the_driver_was_told_of(
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An address that takes no connection, as behind a firewall."""
-    monkeypatch.setattr(ray_executor, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(ray_executor, "CONNECT_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         place = server.getsockname()
         waiting = [socket.socket() for _ in range(4)]  # as many as wait there, and more
@@ -295,7 +295,7 @@ def test_workers_encode_in_int8_where_this_machine_would(
     nodes: TwoNodes, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An int8 model travels, and gives the vectors that it gives here."""
-    monkeypatch.setattr(index, "MUCH_WORK", 1)
+    monkeypatch.setattr("eaglenet.indexing.encoding.MIN_INT8_BYTES", 1)
     model, film = str(save_small_model(tmp_path / "model")), videos / "0.mp4"
     found = {}
     for name, changes in {
@@ -320,10 +320,10 @@ def test_one_machine_that_is_not_fast_in_int8_decides_for_all(
     def is_first() -> bool:
         return str(ray.get_runtime_context().get_node_id()) != second
 
-    monkeypatch.setattr(ray_executor, "_takes_int8", lambda: True)
+    monkeypatch.setattr(ray_executor, "_is_fast_in_int8", lambda: True)
     try:
         assert RayExecutor.supports_int8(ClusterOptions(nodes.address))
-        monkeypatch.setattr(ray_executor, "_takes_int8", is_first)
+        monkeypatch.setattr(ray_executor, "_is_fast_in_int8", is_first)
         assert not RayExecutor.supports_int8(ClusterOptions(nodes.address))
         assert not RayExecutor.supports_int8(ClusterOptions(nodes.address, gpus_per_worker=1))
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from eaglenet.core.errors import (
     shell_quote,
 )
 from eaglenet.core.progress import Progress
-from eaglenet.core.types import Clips, Encoder, PairBatch, Tokenizer
+from eaglenet.core.types import Clips, Encoder, Tokenizer
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.encoders.hub import is_hub_id, split_revision
@@ -29,10 +30,10 @@ from eaglenet.models.folder import is_packaged, load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import DataChoice, Findings, Opening, Source
 from eaglenet.research.experiments.estimate import (
-    CPU_PAIRS,
     Estimate,
+    MakeBatch,
+    blank_batch,
     count_steps,
-    make_batch,
     try_estimate,
 )
 from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
@@ -259,22 +260,21 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
     described = {split: dict(entry.description) for split, entry in findings.items()}
     parameters = count_parameters(method)
     num_steps = count_steps(experiment, findings["train"].video_of_text, world)
-    batch = _sample_batch(experiment, method, world.device)
     estimate: Estimate | str = "no estimate: features are computed when training starts"
-    if batch is not None:
-        estimate = try_estimate(experiment, method, batch, num_steps, world.device)
+    make_batch = _batch_maker(experiment, method, world.device)
+    if make_batch is not None:
+        estimate = try_estimate(experiment, method, make_batch, num_steps, world.device)
     return ExperimentCheck(experiment, parameters, described, estimate)
 
 
-def _sample_batch(experiment: Experiment, method: Method, device: torch.device) -> PairBatch | None:
-    """A batch to time a step with; None where features would have to be computed first."""
+def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -> MakeBatch | None:
+    """Batches to time steps with; None where features would have to be computed first."""
     if method.tokenizer is not None:
-        return make_batch(experiment, method, device)
+        return partial(blank_batch, experiment, method)
     if not SOURCES[experiment.data.dataset].is_features:
         return None
     source = load_source(experiment.data, "train", method, cache=Path(), device=device)
-    pairs = min(experiment.training.batch_size, source.num_texts)
-    return source.pairs.pairs(range(max(pairs if device.type == "cuda" else CPU_PAIRS, 1)))
+    return lambda pairs: source.pairs.pairs(torch.arange(pairs) % source.num_texts)
 
 
 def splits_of(experiment: Experiment) -> tuple[str, str]:

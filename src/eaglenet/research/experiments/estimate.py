@@ -1,8 +1,9 @@
-"""Time and memory of a run, estimated from one training step."""
+"""Time and memory of a run, estimated from a few training steps."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +23,12 @@ from eaglenet.research.training.optimizer import (
 )
 from eaglenet.research.training.step import StepOptions, training_losses
 
-CPU_PAIRS = 4
-"""Pairs of the measured step on a CPU, where a whole batch may take minutes."""
+FIRST_PAIRS = 4
+"""Pairs of the first step that is timed on a CPU, where a whole batch may take minutes."""
+ENOUGH_SECONDS = 2.0
+"""Length of a step that is worth scaling; after a shorter one, twice the pairs are timed."""
+MakeBatch = Callable[[int], PairBatch]
+"""Number of pairs -> a batch of them."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,11 @@ def count_steps(experiment: Experiment, video_of_text: torch.Tensor, world: Worl
 def estimate_run(
     experiment: Experiment,
     method: Method,
-    batch: PairBatch,
+    make_batch: MakeBatch,
     num_steps: int,
     device: torch.device,
 ) -> Estimate:
-    """Time a step on ``batch`` and scale it to the batch size and the steps of the run.
+    """Time training steps and scale them to the batch size and the steps of the run.
 
     The weights of ``method`` change.
     """
@@ -81,31 +86,36 @@ def estimate_run(
     options = StepOptions(
         training.precision, positives=training.positives, num_frames=method.frame_spec.num_frames
     )
-    reset_peak_memory(device)
-    before = peak_memory(device)
-    seconds = 0.0
-    for _ in range(2):  # the first step allocates
+
+    def time_step(pairs: int) -> float:
+        batch = make_batch(pairs).to(device)
         started = time.perf_counter()
-        training_losses(method, batch.to(device), options, World(device=device), seed=0)
+        training_losses(method, batch, options, World(device=device), seed=0)
         optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - started
-        if seconds > 5.0:
-            break
+        return time.perf_counter() - started
+
+    pairs = training.batch_size if device.type == "cuda" else FIRST_PAIRS
+    pairs = min(pairs, training.batch_size)
+    reset_peak_memory(device)
+    before = peak_memory(device)
+    seconds = time_step(pairs)
+    if seconds < 5 * ENOUGH_SECONDS:
+        seconds = time_step(pairs)  # the first step also allocates
+    while pairs < training.batch_size and seconds < ENOUGH_SECONDS:
+        pairs = min(2 * pairs, training.batch_size)
+        seconds = time_step(pairs)
     peak = peak_memory(device)
-    scale = training.batch_size / len(batch.video_ids)
+    scale = training.batch_size / pairs
     memory = None
     if peak is not None and before is not None:
         memory = round(before + (peak - before) * scale)
     return Estimate(num_steps, seconds * scale * num_steps, memory)
 
 
-def make_batch(experiment: Experiment, method: Method, device: torch.device) -> PairBatch:
+def blank_batch(experiment: Experiment, method: Method, pairs: int) -> PairBatch:
     """Blank frames and one-word texts of the sizes that training shows."""
-    pairs = experiment.training.batch_size
-    if device.type == "cpu":
-        pairs = min(pairs, CPU_PAIRS)
     spec = experiment.data.frames
     frames = torch.zeros(pairs, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
     mask = torch.ones(pairs, spec.num_frames, dtype=torch.bool)
@@ -117,17 +127,17 @@ def make_batch(experiment: Experiment, method: Method, device: torch.device) -> 
 def try_estimate(
     experiment: Experiment,
     method: Method,
-    batch: PairBatch,
+    make_batch: MakeBatch,
     num_steps: int,
     device: torch.device,
 ) -> Estimate | str:
     """:func:`estimate_run`, or why it was not possible."""
     try:
-        return estimate_run(experiment, method, batch, num_steps, device)
+        return estimate_run(experiment, method, make_batch, num_steps, device)
     except torch.OutOfMemoryError:
         return (
-            f"a step of {len(batch.video_ids)} pairs does not fit into the memory of {device}: "
-            "lower it with --set training.batch_size=N, or --set training.accumulate=N"
+            f"a step of {experiment.training.batch_size} pairs does not fit into the memory of "
+            f"{device}: lower it with --set training.batch_size=N, or --set training.accumulate=N"
         )
     except EagleNetError as error:
         return f"no estimate: {error}"
