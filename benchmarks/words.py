@@ -142,7 +142,7 @@ def main() -> None:
         print(f"coverage >= {threshold}{values}")
     payload = {
         "videos": arguments.videos,
-        "lines": report.lines,
+        "lines": report.transcript_lines,
         "default_threshold": transcripts.MIN_COVERAGE,
         "recall_at_1": recalls,
         "fused_by_threshold": thresholds,

@@ -59,7 +59,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_copies_know_the_store_and_the_token_of_the_driver(
+def test_replicas_have_the_store_and_token_of_the_driver(
     script: Any, demo: DemoStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray import cloudpickle
@@ -88,7 +88,7 @@ def test_copies_know_the_store_and_the_token_of_the_driver(
         assert other.get("/api/search", **question).status_code == 200
 
 
-def test_arguments_of_the_run_stand_before_variables(
+def test_arguments_override_variables(
     script: Any, demo: DemoStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EAGLENET_STORE", "/no/such/store")
@@ -99,7 +99,7 @@ def test_arguments_of_the_run_stand_before_variables(
         assert client.get("/api/search", params={"q": "red"}, headers=allowed).status_code == 200
 
 
-def test_a_service_without_a_token_is_refused_where_it_is_started(
+def test_service_without_a_token_is_refused(
     script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EAGLENET_TOKEN", raising=False)

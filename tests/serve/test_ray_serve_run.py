@@ -138,7 +138,7 @@ def application(demo: DemoStore, tmp_path: Path) -> Iterator[Application]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_copies_answer_as_the_engine_does_and_come_back(
+def test_replicas_answer_as_the_engine_does_and_restart(
     application: Application, engine: Engine
 ) -> None:
     client, allowed = application.client, {"Authorization": f"Bearer {TOKEN}"}

@@ -153,7 +153,7 @@ class RayExecutor:
     """Connects when there is work, and disconnects afterwards."""
 
     _started: ClassVar[bool] = False
-    """Whether this class made the connection, of which a process has one."""
+    """Whether this class made the connection; a process has only one."""
 
     def __init__(self, settings: ExecutorSettings) -> None:
         self.settings = settings

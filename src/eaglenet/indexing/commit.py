@@ -48,7 +48,7 @@ class Commit:
             self._clips.append(rows)
 
     def add_row(self, row: FileRow) -> None:
-        """Add a file, all clips of which were added before."""
+        """Add a file; call this after adding its clips."""
         self._rows.append(row)
 
     @property

@@ -267,7 +267,7 @@ def _is_utf8(path: str) -> bool:
     return True
 
 
-# Subtitles inside a video file: packets of text, of which only the UTF-8 is decoded.
+# Subtitles inside a video file: packets of UTF-8 text.
 
 TEXT_CODECS = frozenset({"subrip", "srt", "webvtt", "mov_text", "ass", "ssa", "text"})
 MAX_STREAMS = 64

@@ -28,15 +28,15 @@ class FakeTables:
         return [key for key in self.keys if contents is None or key[0] in contents]
 
 
-def found(path: str, modified_ns: int = 5, size: int = 100) -> CandidateFile:
+def candidate(path: str, modified_ns: int = 5, size: int = 100) -> CandidateFile:
     """A file on disk."""
     return CandidateFile(path, size, modified_ns)
 
 
-def inspected(path: str, content: str, **changes: object) -> Inspection:
+def inspection(path: str, content: str, **changes: object) -> Inspection:
     """A file of three clips that was looked at."""
     values = {"duration": 14.0, "width": 40, "height": 24, "windows": WINDOWS, **changes}
-    return Inspection(found(path), content, **values)
+    return Inspection(candidate(path), content, **values)
 
 
 def rows_of(*keys: ClipKey) -> ClipRows:

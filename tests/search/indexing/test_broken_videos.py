@@ -38,7 +38,7 @@ def test_damaged_videos_are_indexed_and_noted(
     assert (row.status, row.reason) == ("done", report.damaged[0].reason)
 
 
-def test_a_file_that_could_not_be_reached_is_told_and_taken_up_by_the_next_run(
+def test_unreachable_file_is_reported_and_indexed_by_the_next_run(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached = decoding.local_path
@@ -61,7 +61,7 @@ def test_a_file_that_could_not_be_reached_is_told_and_taken_up_by_the_next_run(
     assert "long.mp4" in {name for name, _ in found(videos, bag)}
 
 
-def test_a_file_that_went_out_of_reach_midway_keeps_its_clips_and_gets_the_rest(
+def test_file_lost_midway_keeps_its_clips_and_gets_the_others_later(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(videos, bag, videos.parent / "whole")
@@ -102,7 +102,7 @@ def test_two_hundred_broken_files_do_not_stop_the_good_ones(videos: Path, bag: B
     assert len(bad) > 100
 
 
-def test_failed_files_are_tried_again_when_asked_or_changed(videos: Path, bag: BagMethod) -> None:
+def test_retries_failed_files_on_request_or_after_a_change(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     shutil.copy(videos / "second.mkv", videos / "broken.mp4")
     report = run(videos, bag)

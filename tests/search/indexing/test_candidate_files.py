@@ -17,9 +17,7 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
 
 
-def test_videos_are_found_by_content_and_the_store_is_not_looked_into(
-    videos: Path, tmp_path: Path
-) -> None:
+def test_finds_videos_by_content_and_skips_the_store(videos: Path, tmp_path: Path) -> None:
     from eaglenet.video.decoding import is_video
 
     (videos / "no_suffix").write_bytes((videos / "second.mkv").read_bytes())
@@ -35,13 +33,13 @@ def test_videos_are_found_by_content_and_the_store_is_not_looked_into(
     assert names == ["broken.mp4", "first.mp4", "long.mp4", "no_suffix", "second.mkv"]
 
 
-def test_a_link_to_nothing_is_told(videos: Path, bag: BagMethod) -> None:
+def test_reports_a_broken_link(videos: Path, bag: BagMethod) -> None:
     (videos / "link.mp4").symlink_to(videos / "gone.mp4")
     reasons = {Path(problem.path).name: problem.reason for problem in run(videos, bag).problems}
     assert "broken link to" in reasons["link.mp4"]
 
 
-def test_a_name_that_is_not_text_is_reported_not_stored(videos: Path, bag: BagMethod) -> None:
+def test_reports_a_name_that_is_not_utf8(videos: Path, bag: BagMethod) -> None:
     name = os.path.join(os.fsencode(videos), b"bad\xff.mp4")
     shutil.copy(os.fsencode(videos / "second.mkv"), name)
     report = run(videos, bag)
@@ -49,7 +47,7 @@ def test_a_name_that_is_not_text_is_reported_not_stored(videos: Path, bag: BagMe
     assert report.indexed == 3
 
 
-def test_what_may_not_be_looked_at_is_told_and_not_forgotten(
+def test_unreadable_folder_is_reported_and_its_files_stay(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (videos / "locked").mkdir()
@@ -121,9 +119,7 @@ def test_links_out_of_the_indexed_folder_are_reported_and_not_read(
     assert subtitle_lines(videos, bag, "walrus") == 0
 
 
-def test_a_named_link_and_a_linked_root_are_followed(
-    videos: Path, bag: BagMethod, tmp_path: Path
-) -> None:
+def test_follows_links_that_are_named(videos: Path, bag: BagMethod, tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to(videos)
     (tmp_path / "one.mp4").symlink_to(videos / "first.mp4")
     files = find_videos(

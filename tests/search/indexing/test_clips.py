@@ -19,9 +19,7 @@ from eaglenet.search.store.manifest import Splitting
     clip=st.floats(1.0, 60),
     share=st.floats(0, 0.9),
 )
-def test_windows_cover_the_video_and_overlap_as_asked(
-    duration: float, clip: float, share: float
-) -> None:
+def test_windows_cover_the_video_and_overlap(duration: float, clip: float, share: float) -> None:
     windows = fixed_windows(duration, clip, share * clip)
     assert windows[0][0] == 0
     assert windows[-1][1] == pytest.approx(duration)
@@ -31,16 +29,16 @@ def test_windows_cover_the_video_and_overlap_as_asked(
         assert next_end > end
 
 
-def test_a_short_video_is_one_clip() -> None:
+def test_short_video_is_one_clip() -> None:
     assert fixed_windows(4.2, 10, 2) == [(0.0, 4.2)]
 
 
-def test_shots_begin_at_cuts_and_long_ones_are_cut_further() -> None:
+def test_shots_start_at_cuts_and_long_ones_are_split() -> None:
     windows = shot_windows([3.0, 3.4, 25.0], 25.5, clip_seconds=10, overlap=2)
     assert windows == [(0.0, 3.0), (3.0, 13.0), (11.0, 21.0), (19.0, 25.5)]
 
 
 @pytest.mark.parametrize(("clip", "overlap"), [(0, 0), (-1, 0), (5, 5), (5, -1), (5, 9)])
-def test_impossible_lengths_are_refused(clip: float, overlap: float) -> None:
+def test_refuses_impossible_lengths(clip: float, overlap: float) -> None:
     with pytest.raises(UsageError):
         check_splitting(Splitting(clip, overlap))

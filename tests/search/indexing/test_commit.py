@@ -70,7 +70,7 @@ def started(store: Notebook) -> Commit:
     return commit
 
 
-def test_clips_are_stored_before_the_files_they_complete_and_shown_after_both() -> None:
+def test_stores_clips_before_files_and_publishes_last() -> None:
     store = Notebook()
     commit = started(store)
     committed = commit.write()
@@ -81,7 +81,7 @@ def test_clips_are_stored_before_the_files_they_complete_and_shown_after_both() 
     assert store.calls == []
 
 
-def test_clips_of_a_file_that_goes_on_are_stored_and_not_yet_shown() -> None:
+def test_clips_of_an_unfinished_file_are_stored_but_not_published() -> None:
     store = Notebook()
     commit = Commit(store, store)
     commit.add_clips(rows_of(("A", 0)))
@@ -100,9 +100,7 @@ def test_clips_of_a_file_that_goes_on_are_stored_and_not_yet_shown() -> None:
         ("publish", ["files ['/a.mp4']", "publish"]),
     ],
 )
-def test_what_could_not_be_stored_is_stored_the_next_time_and_nothing_twice(
-    refused: str, again: list[str]
-) -> None:
+def test_failed_commit_is_repeated_without_duplicates(refused: str, again: list[str]) -> None:
     store = Notebook(refused=refused)
     commit = started(store)
     with pytest.raises(StoreError):
@@ -113,7 +111,7 @@ def test_what_could_not_be_stored_is_stored_the_next_time_and_nothing_twice(
     assert store.calls == again
 
 
-def test_a_commit_is_due_by_clips_or_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_is_due_by_clips_or_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(commits.time, "monotonic", lambda: now)
     monkeypatch.setattr(commits, "COMMIT_CLIPS", 3)
@@ -128,14 +126,14 @@ def test_a_commit_is_due_by_clips_or_by_time(monkeypatch: pytest.MonkeyPatch) ->
     assert commit.is_due
 
 
-def test_cleaning_up_removes_what_no_file_has_and_moves_what_a_copy_has() -> None:
+def test_clean_up_removes_unused_clips_and_moves_those_of_copies() -> None:
     store = Notebook(keys=[("A", 0), ("B", 0), ("B", 1), ("C", 0)])
     commit = Commit(store, store)
     assert commit.clean_up({"A": "/a.mp4", "C": "/copy.mp4"}, {"C", "gone"}) == 4
     assert store.calls == ["remove ['B']", "path C /copy.mp4", "optimize", "publish"]
 
 
-def test_a_commit_that_took_long_is_not_followed_by_the_next_at_once(
+def test_slow_commit_is_followed_by_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0

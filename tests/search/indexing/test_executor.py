@@ -88,7 +88,7 @@ def test_late_shuffled_and_repeated_outcomes_give_the_same_rows(
     assert run(videos, tmp_path / "cluster", bag, "cluster").unchanged == 4
 
 
-def test_an_executor_that_is_not_there_is_told_before_anything_is_written(
+def test_unknown_executor_is_an_error_before_anything_is_written(
     videos: Path, bag: BagMethod, tmp_path: Path
 ) -> None:
     with pytest.raises(UnknownNameError, match=r"executor 'moon'.*known: local, ray"):
@@ -108,7 +108,7 @@ def test_an_executor_that_is_not_there_is_told_before_anything_is_written(
         (-3, 1, 100, 0),
     ],
 )
-def test_processes_are_started_where_the_work_is_worth_it(
+def test_number_of_workers_depends_on_the_work(
     wanted: int | None, files: int, size: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "num_cores", lambda: 2)

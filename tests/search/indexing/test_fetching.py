@@ -35,7 +35,7 @@ def videos(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_list_names_the_files_and_one_that_is_gone_is_told(videos: Path, tmp_path: Path) -> None:
+def test_indexes_a_list_and_reports_its_missing_files(videos: Path, tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     names = [str(videos / "one.mp4"), "# a note", "", str(videos / "gone.mp4")]
     listing.write_text("\n".join([*names, str(videos / "two.mp4"), names[0]]) + "\n")
@@ -78,7 +78,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_videos_on_object_storage_give_the_clips_of_the_same_files(
+def test_object_storage_gives_the_same_clips_as_files(
     bucket: str, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "CHUNK", 1000)

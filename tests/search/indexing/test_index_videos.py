@@ -28,7 +28,7 @@ from eaglenet.search.store.manifest import Splitting
 from small_model import save_small_model
 
 
-def test_an_index_finds_the_moment_and_lists_what_is_broken(videos: Path, bag: BagMethod) -> None:
+def test_index_finds_the_moment_and_reports_broken_files(videos: Path, bag: BagMethod) -> None:
     report = run(videos, bag)
     assert (report.indexed, report.clips) == (3, 5)
     assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
@@ -47,7 +47,7 @@ def test_an_index_finds_the_moment_and_lists_what_is_broken(videos: Path, bag: B
     assert again.score == pytest.approx(1, abs=1e-3)
 
 
-def test_a_second_run_touches_nothing(
+def test_second_run_changes_nothing(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(videos, bag)
@@ -57,9 +57,7 @@ def test_a_second_run_touches_nothing(
     assert len(report.problems) == 1
 
 
-def test_changed_files_are_replaced_and_new_dates_cost_nothing(
-    videos: Path, bag: BagMethod
-) -> None:
+def test_replaces_changed_files_and_ignores_new_dates(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     colour_video(videos / "second.mkv", ["red"])
     os.utime(videos / "first.mp4", (10**9, 10**9))
@@ -72,7 +70,7 @@ def test_changed_files_are_replaced_and_new_dates_cost_nothing(
     assert len(store.clip_keys()) == 5
 
 
-def test_the_same_content_is_encoded_once_and_outlives_its_first_path(
+def test_same_content_is_encoded_once_and_outlives_its_first_path(
     videos: Path, bag: BagMethod
 ) -> None:
     shutil.copy(videos / "first.mp4", videos / "again.mp4")
@@ -97,7 +95,7 @@ def test_the_same_content_is_encoded_once_and_outlives_its_first_path(
     assert dict(found(videos, bag))["first.mp4"] > 0.99
 
 
-def test_vanished_files_are_dropped_on_request(videos: Path, bag: BagMethod) -> None:
+def test_drops_missing_files_on_request(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     (videos / "long.mp4").unlink()
     assert run(videos, bag).missing == 1
@@ -106,7 +104,7 @@ def test_vanished_files_are_dropped_on_request(videos: Path, bag: BagMethod) -> 
     assert "long.mp4" not in dict(found(videos, bag))
 
 
-def test_shots_and_fast_frames_are_other_stores(videos: Path, bag: BagMethod) -> None:
+def test_shots_and_fast_frames_need_another_store(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     for options in ({"splitting": Splitting(shots=True)}, {"fast": True}):
         with pytest.raises(StoreError, match="do not mix"):
@@ -129,7 +127,7 @@ def test_worker_processes_give_the_same_store(videos: Path, bag: BagMethod) -> N
     assert found(videos, bag) == alone
 
 
-def test_workers_that_would_have_nothing_to_do_are_not_started(
+def test_starts_no_idle_workers(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
@@ -153,7 +151,7 @@ def test_workers_that_would_have_nothing_to_do_are_not_started(
     assert started == [4, 3]
 
 
-def test_without_the_default_model_nothing_is_touched(
+def test_missing_default_model_changes_nothing(
     videos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(name: str) -> None:
@@ -166,7 +164,7 @@ def test_without_the_default_model_nothing_is_touched(
     assert not store.exists()
 
 
-def test_a_store_is_added_to_with_its_own_model(
+def test_adds_to_a_store_with_its_own_model(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(videos, bag)
@@ -178,7 +176,7 @@ def test_a_store_is_added_to_with_its_own_model(
     assert loaded == ["bag"]
 
 
-def test_a_model_folder_that_is_gone_is_told_when_adding(videos: Path, bag: BagMethod) -> None:
+def test_missing_model_folder_is_an_error(videos: Path, bag: BagMethod) -> None:
     store = videos.parent / "store"
     run(videos, bag)
     manifest = dataclasses.replace(StoreFolder.open(store).manifest, model="/gone/model")
@@ -187,7 +185,7 @@ def test_a_model_folder_that_is_gone_is_told_when_adding(videos: Path, bag: BagM
         index_videos([videos], store)
 
 
-def test_the_frame_spec_of_the_store_is_the_models(videos: Path, bag: BagMethod) -> None:
+def test_store_has_the_frame_spec_of_its_model(videos: Path, bag: BagMethod) -> None:
     run(videos, bag, fast=True)
     manifest = Engine.open(videos.parent / "store").manifest
     assert manifest.frame_spec == FrameSpec(num_frames=5, size=16, fast=True)

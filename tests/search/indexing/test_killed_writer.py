@@ -65,7 +65,7 @@ def check_and_continue(videos: Path, store: Path, done: list[str], bag: BagMetho
     assert {Path(hit.path).name for hit in hits} == set(NAMES)
 
 
-def test_a_killed_writer_loses_nothing_it_reported(
+def test_killed_writer_loses_nothing_it_reported(
     videos: Path, bag: BagMethod, tmp_path: Path
 ) -> None:
     done = kill_after(videos, tmp_path / "store", lines=2, delay=0.05)
@@ -98,7 +98,7 @@ def test_writers_killed_at_any_moment_lose_nothing_they_reported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 30, 60, 90])
-def test_a_disk_that_really_fills_up_leaves_a_readable_store(
+def test_full_disk_leaves_a_readable_store(
     room: int, videos: Path, bag: BagMethod, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"

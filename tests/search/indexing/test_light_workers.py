@@ -34,7 +34,7 @@ print([name for name in heavy if name in sys.modules])
 """
 
 
-def test_looking_at_files_and_decoding_imports_no_torch(tmp_path: Path) -> None:
+def test_inspecting_and_decoding_do_not_import_torch(tmp_path: Path) -> None:
     from PIL import Image
 
     video = colour_video(tmp_path / "a.mp4", ["red", "green"])

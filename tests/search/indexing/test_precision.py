@@ -48,7 +48,7 @@ def cosines(folder: Path, model: str, other: str = "bf16") -> np.ndarray:
     return (found["fp32"] * found[other]).sum(1)
 
 
-def test_vectors_in_bf16_point_where_those_in_fp32_do(tmp_path: Path) -> None:
+def test_bf16_vectors_agree_with_fp32(tmp_path: Path) -> None:
     """The arithmetic is the same on any CPU; only its speed is not."""
     model = save_small_model(tmp_path / "model")
     found = cosines(tmp_path, str(model))
@@ -57,7 +57,7 @@ def test_vectors_in_bf16_point_where_those_in_fp32_do(tmp_path: Path) -> None:
     assert found.min() < 1.0 - 1e-9, "nothing was computed in bf16"
 
 
-def test_the_packaged_model_loses_little_in_int8() -> None:
+def test_packaged_model_loses_little_in_int8() -> None:
     pytest.importorskip("onnxruntime", reason="int8 products need onnxruntime")
     method = load("small")
     twin = encoding.to_int8(method)
@@ -70,14 +70,14 @@ def test_the_packaged_model_loses_little_in_int8() -> None:
     assert twin.encoder.text is method.encoder.text
 
 
-def test_int8_from_the_command_to_the_store(tmp_path: Path) -> None:
+def test_index_stores_int8_vectors(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="int8 products need onnxruntime")
     found = cosines(tmp_path, str(save_small_model(tmp_path / "model")), "int8")
     assert found.min() > 0.999
     assert found.min() < 1.0 - 1e-9, "nothing was computed in int8"
 
 
-def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
+def test_auto_chooses_int8_for_much_work_and_equal_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``prepare_for_precision`` is told what machine and how much work there is."""
@@ -112,13 +112,11 @@ def test_auto_takes_int8_only_for_much_work_that_comes_out_the_same(
 @pytest.mark.skipif(
     not hardware.has_fast_bf16("cpu"), reason="this CPU has no bfloat16 products: they are emulated"
 )
-def test_the_packaged_model_loses_nothing_in_bf16(tmp_path: Path) -> None:
+def test_packaged_model_loses_nothing_in_bf16(tmp_path: Path) -> None:
     assert cosines(tmp_path, "small").min() > 0.999
 
 
-def test_the_machine_chooses_and_the_report_says_what(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_names_the_chosen_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = str(save_small_model(tmp_path / "model"))
     film = colour_video(tmp_path / "film.mp4", ["red"])
     for flags, precision in (({"amx_bf16": True}, "bf16"), ({}, "fp32")):
@@ -129,7 +127,7 @@ def test_the_machine_chooses_and_the_report_says_what(
         assert report.to_dict()["precision"] == precision
 
 
-def test_auto_puts_a_model_that_is_loaded_where_the_machine_is_best(
+def test_auto_moves_a_loaded_model_to_the_best_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``meta`` stands for a GPU: nothing can be computed there, but models can be put there."""
@@ -143,7 +141,7 @@ def test_auto_puts_a_model_that_is_loaded_where_the_machine_is_best(
     assert Engine.open(store, load(model)).method.device == torch.device("cpu")
 
 
-def test_the_commands_take_a_device_and_index_says_what_it_took(tmp_path: Path) -> None:
+def test_commands_take_a_device_and_index_prints_it(tmp_path: Path) -> None:
     model = str(save_small_model(tmp_path / "model"))
     film = str(colour_video(tmp_path / "film.mp4", ["red"]))
     store = str(tmp_path / "store")
@@ -161,7 +159,7 @@ def test_the_commands_take_a_device_and_index_says_what_it_took(tmp_path: Path) 
     assert open_store(store).manifest.model == model
 
 
-def test_a_new_store_with_the_default_says_once_which_model_it_is(tmp_path: Path) -> None:
+def test_new_store_names_the_default_model_once(tmp_path: Path) -> None:
     film = str(colour_video(tmp_path / "film.mp4", ["red"]))
     arguments = ["index", film, "--store", str(tmp_path / "store"), "--workers", "0"]
     first = CliRunner().invoke(app, arguments)

@@ -181,7 +181,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "PAUSE_FACTOR", 0.0)
 
 
-def test_a_worker_that_is_killed_costs_nothing_but_time(
+def test_killed_worker_costs_only_time(
     nodes: TwoNodes, videos: Path, expected: dict[Any, Any], tmp_path: Path
 ) -> None:
     killed: list[int] = []
@@ -215,7 +215,7 @@ def bucket(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
-def test_workers_reach_the_storage_that_only_the_driver_was_told_of(
+def test_workers_use_the_storage_variables_of_the_driver(
     nodes: TwoNodes, bucket: str, videos: Path, tmp_path: Path
 ) -> None:
     ObjectFolder(bucket).write("0.mp4", (videos / "0.mp4").read_bytes())
@@ -240,7 +240,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("form", ["{0}", "ray://{0}", "auto", None])
-def test_an_address_without_a_cluster_is_told(
+def test_address_without_a_cluster_is_an_error(
     form: str | None, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray itself would try for minutes. Where none is given, that of the environment is tried."""
@@ -256,7 +256,7 @@ def test_an_address_without_a_cluster_is_told(
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 
 
-def test_an_address_that_does_not_answer_is_told_after_seconds(
+def test_silent_address_is_an_error_within_seconds(
     silent: str, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray = pytest.importorskip("ray")
@@ -266,7 +266,7 @@ def test_an_address_that_does_not_answer_is_told_after_seconds(
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 
 
-def test_a_web_server_is_not_taken_for_a_cluster(nodes: TwoNodes) -> None:
+def test_web_server_is_not_a_cluster(nodes: TwoNodes) -> None:
     """The address of the dashboard is easily given in the place of that of the cluster."""
     server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     thread = threading.Thread(target=server.handle_request)
@@ -279,7 +279,7 @@ def test_a_web_server_is_not_taken_for_a_cluster(nodes: TwoNodes) -> None:
 
 
 @pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:ray", "head:66000", "ray://"])
-def test_what_is_no_address_is_told(address: str, videos: Path, tmp_path: Path) -> None:
+def test_invalid_address_is_an_error(address: str, videos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     options = IndexOptions(executor="ray", cluster=ClusterOptions(address))
     told = f"no Ray cluster at {address} .this is not HOST:PORT.*--ray-address HOST:PORT"
@@ -291,7 +291,7 @@ def test_what_is_no_address_is_told(address: str, videos: Path, tmp_path: Path) 
     hardware.choose_precision("cpu") != "int8" or not int8.is_installed(),
     reason="this machine does not take int8 by itself",
 )
-def test_workers_encode_in_int8_where_this_machine_would(
+def test_workers_encode_in_int8(
     nodes: TwoNodes, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An int8 model travels, and gives the vectors that it gives here."""
@@ -311,7 +311,7 @@ def test_workers_encode_in_int8_where_this_machine_would(
     assert not np.array_equal(found["ray"], found["fp32"])
 
 
-def test_one_machine_that_is_not_fast_in_int8_decides_for_all(
+def test_one_machine_without_fast_int8_decides_for_all(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray = pytest.importorskip("ray")
@@ -331,7 +331,7 @@ def test_one_machine_that_is_not_fast_in_int8_decides_for_all(
         RayExecutor._started = False
 
 
-def test_gpus_do_not_take_int8() -> None:
+def test_gpus_refuse_int8() -> None:
     pytest.importorskip("ray")
     setting = ExecutorSettings(
         BagMethod(), None, (), precision="int8", cluster=ClusterOptions(gpus_per_worker=1)
@@ -340,14 +340,14 @@ def test_gpus_do_not_take_int8() -> None:
         RayExecutor(setting)
 
 
-def test_less_than_no_gpu_is_told(videos: Path, tmp_path: Path) -> None:
+def test_negative_gpus_are_an_error(videos: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     options = IndexOptions(executor="ray", cluster=ClusterOptions(gpus_per_worker=-1))
     with pytest.raises(UsageError, match="--gpus-per-worker must be 0 or more, not -1"):
         index_videos([videos], tmp_path / "store", "bag", method=BagMethod(), options=options)
 
 
-def test_without_ray_the_extra_is_named(
+def test_missing_ray_error_names_the_extra(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -93,7 +93,7 @@ def lines_of(folder: Path, method: BagMethod, query: str) -> list[tuple[float, f
     return sorted((line.start, line.end) for hit in hits for line in hit.transcript)
 
 
-def test_text_is_read_once_and_lasts_as_long_as_it_is_shown(folder: Path, bag: BagMethod) -> None:
+def test_reads_text_once_with_its_duration(folder: Path, bag: BagMethod) -> None:
     assert index(folder, bag, read_text=True).transcript_lines == 6
     assert lines_of(folder, bag, '"city news"') == [(0.0, 49.75 + 1)]
     assert lines_of(folder, bag, '"is green"') == [(10.0, 20.0), (40.0, 50.75)]
@@ -102,7 +102,7 @@ def test_text_is_read_once_and_lasts_as_long_as_it_is_shown(folder: Path, bag: B
     assert len(ColourReader.read_at) == 5
 
 
-def test_reading_and_hearing_tell_how_far_they_are(folder: Path, bag: BagMethod) -> None:
+def test_recognition_reports_progress(folder: Path, bag: BagMethod) -> None:
     """A part of twenty seconds takes half a minute to read: no silent wait. A photograph is one."""
     Image.new("RGB", (40, 30), (0, 200, 0)).save(folder / "v" / "page.png")
     told: list[ProgressUpdate] = []
@@ -126,7 +126,7 @@ def test_reading_and_hearing_tell_how_far_they_are(folder: Path, bag: BagMethod)
     assert "page.png" in {Path(hit.path).name for hit in hits}
 
 
-def test_a_run_that_was_interrupted_goes_on_with_the_text_it_had_not_read(
+def test_interrupted_run_continues_with_unread_text(
     folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not over is read again from its beginning; no line is there twice."""
@@ -148,7 +148,7 @@ def test_a_run_that_was_interrupted_goes_on_with_the_text_it_had_not_read(
     assert lines_of(folder, bag, "green") == [(10.0, 20.0), (40.0, 50.75)]
 
 
-def test_another_model_reads_everything_again_and_replaces_what_was_read(
+def test_another_model_replaces_all_lines(
     folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(folder, bag, read_text=True)
@@ -157,12 +157,12 @@ def test_another_model_reads_everything_again_and_replaces_what_was_read(
     assert len(lines_of(folder, bag, '"city news"')) == 1
 
 
-def test_a_video_without_sound_is_not_listened_to_again(folder: Path, bag: BagMethod) -> None:
+def test_video_without_audio_has_no_problem(folder: Path, bag: BagMethod) -> None:
     report = index(folder, bag, listen="tiny")
     assert (report.transcript_lines, report.problems) == (0, ())
 
 
-def test_a_file_that_cannot_be_decoded_is_reported_and_tried_again_with_retry(
+def test_undecodable_file_is_reported_and_retried_on_request(
     folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_decoded_is_reported_and_tried_again_with_retry(
     assert index(folder, bag, read_text=True, retry=True).transcript_lines == 6
 
 
-def test_another_store_of_the_same_files_takes_what_was_read(folder: Path, bag: BagMethod) -> None:
+def test_copies_transcripts_from_another_store(folder: Path, bag: BagMethod) -> None:
     """Words do not depend on the model; another listener still hears everything again."""
     index(folder, bag, read_text=True, listen="tiny")
     expected = lines_of(folder, bag, '"is green"')

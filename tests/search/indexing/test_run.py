@@ -15,7 +15,7 @@ from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.engine import Engine
 
 
-def test_progress_counts_what_is_on_disk(
+def test_progress_counts_committed_files(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "COMMIT_CLIPS", 1)
@@ -43,7 +43,7 @@ def test_progress_counts_what_is_on_disk(
     assert last.speed > 0
 
 
-def test_progress_moves_inside_one_film_and_never_goes_back(
+def test_progress_advances_within_a_file(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eaglenet.indexing.run.PROGRESS_SECONDS", 0.0)
@@ -68,7 +68,7 @@ def test_progress_moves_inside_one_film_and_never_goes_back(
     assert any(state.seconds_left is not None and state.done == 0 for state in seen)
 
 
-def test_an_interrupted_film_goes_on_where_it_was(
+def test_interrupted_file_continues(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = []
@@ -101,7 +101,7 @@ def test_an_interrupted_film_goes_on_where_it_was(
     assert len(more) + len(decoded) == 5
 
 
-def test_an_interrupt_while_decoding_encodes_nothing_more(
+def test_interrupt_while_decoding_encodes_nothing_more(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends a run at once; the decoded clips are decoded again by the next run."""
@@ -128,7 +128,7 @@ def test_an_interrupt_while_decoding_encodes_nothing_more(
     assert run(videos, bag).clips == 5
 
 
-def test_a_run_says_at_once_how_much_there_is_to_do(videos: Path, bag: BagMethod) -> None:
+def test_first_progress_has_the_total(videos: Path, bag: BagMethod) -> None:
     seen: list[IndexProgress] = []
     index_videos(
         [videos],
@@ -142,7 +142,7 @@ def test_a_run_says_at_once_how_much_there_is_to_do(videos: Path, bag: BagMethod
     assert seen[-1].done == 3
 
 
-def test_batches_of_a_slow_model_are_small_and_those_of_a_fast_one_large(bag: BagMethod) -> None:
+def test_batch_size_adapts_to_the_speed_of_the_model(bag: BagMethod) -> None:
     manifest = make_manifest(bag)
     clips = ClipEncoding(bag, manifest, 0)
     frames, largest = manifest.frame_spec.num_frames, clips.max_clips

@@ -30,7 +30,7 @@ LANCE_ADD = "lancedb.table.LanceTable.add"
         ),
     ],
 )
-def test_a_full_disk_is_told_and_the_store_stays_readable(
+def test_full_disk_is_reported_and_the_store_stays_readable(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch, error: Exception, function: str
 ) -> None:
     run(videos, bag)
@@ -50,7 +50,7 @@ def test_a_full_disk_is_told_and_the_store_stays_readable(
     assert "new.mp4" in dict(found(videos, bag))
 
 
-def test_tables_without_a_manifest_are_not_taken_over(videos: Path, bag: BagMethod) -> None:
+def test_refuses_tables_without_a_manifest(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     (videos.parent / "store" / "manifest.json").unlink()
     with pytest.raises(StoreError, match=r"no manifest\.json"):
@@ -58,7 +58,7 @@ def test_tables_without_a_manifest_are_not_taken_over(videos: Path, bag: BagMeth
 
 
 @pytest.mark.parametrize("table", ["clips", "files"])
-def test_a_lost_table_stops_the_index(table: str, videos: Path, bag: BagMethod) -> None:
+def test_lost_table_stops_the_run(table: str, videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     shutil.rmtree(videos.parent / "store" / f"{table}.lance")
     with pytest.raises(StoreError, match=rf"lost {table}\.lance"):
@@ -67,9 +67,7 @@ def test_a_lost_table_stops_the_index(table: str, videos: Path, bag: BagMethod) 
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_files_whose_clips_got_lost_are_encoded_again(
-    is_shown: bool, videos: Path, bag: BagMethod
-) -> None:
+def test_encodes_files_with_lost_clips_again(is_shown: bool, videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     expected = found(videos, bag)
     store = open_store(videos.parent / "store")
@@ -87,7 +85,7 @@ def test_files_whose_clips_got_lost_are_encoded_again(
     assert run(videos, bag).unchanged == 3
 
 
-def test_a_second_writer_is_told_who_the_first_is(videos: Path, bag: BagMethod) -> None:
+def test_second_writer_is_refused_with_the_name_of_the_first(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
     store = open_store(videos.parent / "store")
     with store.hold(), pytest.raises(StoreError, match=f"process {os.getpid()}"):
@@ -96,7 +94,7 @@ def test_a_second_writer_is_told_who_the_first_is(videos: Path, bag: BagMethod) 
     assert run(videos, bag).unchanged == 3
 
 
-def test_a_store_that_cannot_be_written_is_told_and_still_searched(
+def test_read_only_store_is_reported_and_can_be_searched(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(videos, bag)
@@ -115,7 +113,7 @@ def test_a_store_that_cannot_be_written_is_told_and_still_searched(
     assert len(found(videos, bag)) == 5
 
 
-def test_other_peoples_folders_and_files_are_left_alone(videos: Path, bag: BagMethod) -> None:
+def test_leaves_other_folders_and_files_alone(videos: Path, bag: BagMethod) -> None:
     with pytest.raises(StoreError, match="other files"):
         run(videos, bag, videos)
     with pytest.raises(StoreError, match="is a file"):
@@ -125,7 +123,7 @@ def test_other_peoples_folders_and_files_are_left_alone(videos: Path, bag: BagMe
     assert not (videos.parent / "never").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told(
+def test_reports_a_folder_that_cannot_be_made(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, *_: object, **__: object) -> None:

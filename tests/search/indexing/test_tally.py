@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from ledger_cases import done_row, found
+from ledger_cases import candidate, done_row
 
 from eaglenet.indexing.commit import CommitResult
 from eaglenet.indexing.ledger import FileProgress, FileResult
@@ -19,9 +19,15 @@ def failed_row(path: str) -> FileRow:
     return dataclasses.replace(row, status="failed")
 
 
-def test_progress_counts_files_of_this_run_that_are_stored_and_nothing_else() -> None:
+def test_progress_counts_only_stored_files_of_this_run() -> None:
     tally = Tally()
-    tally.begin([found("/a.mp4", size=300), found("/b.mp4", size=100), found("/c.mp4", size=600)])
+    tally.begin(
+        [
+            candidate("/a.mp4", size=300),
+            candidate("/b.mp4", size=100),
+            candidate("/c.mp4", size=600),
+        ]
+    )
     first = tally.commit(CommitResult([done_row("/a.mp4", "A", size=300)], clips=3))
     assert (first.done, first.skipped, first.total, first.clips) == (1, 0, 3, 3)
     assert (first.bytes_done, first.bytes_total) == (300, 1000)
@@ -35,9 +41,9 @@ def test_progress_counts_files_of_this_run_that_are_stored_and_nothing_else() ->
     assert last.hours == pytest.approx(14 / 3600)
 
 
-def test_parts_of_unfinished_files_and_files_that_wait_for_their_commit_count() -> None:
+def test_progress_counts_unfinished_and_uncommitted_files() -> None:
     tally = Tally()
-    tally.begin([found("/film.mp4", size=900), found("/b.mp4", size=100)])
+    tally.begin([candidate("/film.mp4", size=900), candidate("/b.mp4", size=100)])
     first = tally.progress([FileProgress(size=300, seconds=36.0)])
     assert (first.bytes_done, first.done, first.hours) == (300, 0, pytest.approx(0.01))
     row = done_row("/b.mp4", "B", size=100)
@@ -49,7 +55,7 @@ def test_parts_of_unfinished_files_and_files_that_wait_for_their_commit_count() 
     assert third.hours == pytest.approx(68 / 3600)
 
 
-def test_the_report_counts_each_outcome_and_lists_what_is_wrong() -> None:
+def test_report_counts_outcomes_and_lists_problems() -> None:
     tally = Tally()
     damaged = done_row("/cut.mp4", "C", reason="damaged: cut short")
     partial = done_row("/part.mp4", "P", reason="1 of 3 clips: torn")

@@ -16,7 +16,7 @@ from eaglenet.video.decoding import write_video
 
 @pytest.mark.parametrize("size", [16, 224])
 @pytest.mark.parametrize(("width", "height"), [(480, 160), (160, 480)])
-def test_wide_and_tall_pictures_are_whole_and_upright(
+def test_wide_and_tall_thumbnails_are_whole_and_upright(
     tmp_path: Path, size: int, width: int, height: int
 ) -> None:
     """Their corners, which a square would cut off, are in it: red and green above, blue below."""

@@ -14,7 +14,7 @@ from eaglenet.core.errors import EagleNetError
 from eaglenet.video.pool import Failure, Success
 
 
-class FragileHands:
+class FragileBackend:
     """Squares numbers. A call is lost with a probability, and its worker's other calls with it."""
 
     def __init__(self, loss: float, seed: int, bad_starts: int = 0) -> None:
@@ -57,19 +57,19 @@ class FragileHands:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_item_gets_one_outcome_although_workers_are_lost(seed: int) -> None:
-    hands = FragileHands(loss=0.3, seed=seed, bad_starts=seed % 3)
-    outcomes = list(WorkerPool(hands, size=1 + seed % 4).map(iter(range(57))))
+def test_every_item_gets_one_outcome_despite_lost_workers(seed: int) -> None:
+    backend = FragileBackend(loss=0.3, seed=seed, bad_starts=seed % 3)
+    outcomes = list(WorkerPool(backend, size=1 + seed % 4).map(iter(range(57))))
     assert sorted(outcome.request for outcome in outcomes) == list(range(57))
     for outcome in outcomes:
         if isinstance(outcome, Success):
             assert outcome.result == outcome.request**2
-    assert hands.most_alive <= 1 + seed % 4
-    assert not hands.alive
+    assert backend.most_alive <= 1 + seed % 4
+    assert not backend.alive
 
 
-def test_an_item_that_ends_every_worker_is_given_up_and_the_others_are_not() -> None:
-    class Poisoned(FragileHands):
+def test_item_that_kills_workers_fails_alone() -> None:
+    class Poisoned(FragileBackend):
         def result(self, call: int) -> Any:
             if self.calls[call][1] == 5:
                 self.alive.discard(self.calls[call][0])
@@ -82,21 +82,21 @@ def test_an_item_that_ends_every_worker_is_given_up_and_the_others_are_not() -> 
     assert "workers were lost over it" in failed[0].reason
 
 
-def test_a_cluster_on_which_nothing_starts_is_told() -> None:
-    hands = FragileHands(0.0, seed=0, bad_starts=1000)
+def test_cluster_without_workers_is_an_error() -> None:
+    backend = FragileBackend(0.0, seed=0, bad_starts=1000)
     with pytest.raises(EagleNetError, match=r"no worker of the cluster can start \(killed\)"):
-        list(WorkerPool(hands, size=2).map(iter(range(3))))
+        list(WorkerPool(backend, size=2).map(iter(range(3))))
 
 
-def test_an_error_of_the_items_ends_the_work() -> None:
+def test_error_of_the_items_ends_the_work() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise EagleNetError("the list ends early")
 
-    hands = FragileHands(0.0, seed=0)
+    backend = FragileBackend(0.0, seed=0)
     with pytest.raises(EagleNetError, match="the list ends early"):
-        list(WorkerPool(hands, size=2).map(items()))
-    assert not hands.alive
+        list(WorkerPool(backend, size=2).map(items()))
+    assert not backend.alive
 
 
 def test_items_are_read_only_a_little_ahead() -> None:
@@ -107,7 +107,7 @@ def test_items_are_read_only_a_little_ahead() -> None:
             taken.append(number)
             yield number
 
-    outcomes = WorkerPool(FragileHands(0.0, seed=0), size=2).map(items())
+    outcomes = WorkerPool(FragileBackend(0.0, seed=0), size=2).map(items())
     next(outcomes)
     outcomes.close()
     assert len(taken) <= 2 * 2 + workers.DEPTH * 2 + 2

@@ -86,7 +86,7 @@ def engine(album: Path, small: Method) -> Engine:
     return Engine.open(album / "store", small)
 
 
-def test_a_picture_finds_itself_among_photographs_and_videos(album: Path, engine: Engine) -> None:
+def test_image_finds_itself_among_images_and_videos(album: Path, engine: Engine) -> None:
     """Whatever its kind, and turned as its camera says."""
     for name in ("phone.JPG", "drawing.png", "web.webp", "old.bmp", "scan.tiff", "still.gif"):
         first = engine.search(Query(image=album / "album" / name), k=2)[0]
@@ -95,7 +95,7 @@ def test_a_picture_finds_itself_among_photographs_and_videos(album: Path, engine
             assert (first.duration, first.moment.start, first.moment.end) == (0.0, 0.0, 0.0)
 
 
-def test_thumbnails_and_larger_pictures_show_all_of_it_upright(engine: Engine) -> None:
+def test_thumbnails_show_the_whole_upright_image(engine: Engine) -> None:
     """The photograph lies on its side in the file; its corners are where a person sees them."""
     hit = next(hit for hit in engine.search("a picture", k=9) if hit.path.endswith("phone.JPG"))
     for content, side in (
@@ -110,9 +110,7 @@ def test_thumbnails_and_larger_pictures_show_all_of_it_upright(engine: Engine) -
             assert np.abs(difference).max() < 30
 
 
-def test_a_second_run_leaves_them_alone_and_a_changed_one_is_read_again(
-    tmp_path: Path, bag: BagMethod
-) -> None:
+def test_second_run_reads_only_changed_images(tmp_path: Path, bag: BagMethod) -> None:
     (tmp_path / "album").mkdir()
     for number in (1, 2):
         scene(number).save(tmp_path / "album" / f"{number}.png")
@@ -125,9 +123,7 @@ def test_a_second_run_leaves_them_alone_and_a_changed_one_is_read_again(
     assert (report.dropped, report.clips) == (3, 0)
 
 
-def test_hostile_photographs_are_told_in_a_line_and_stop_nothing(
-    tmp_path: Path, bag: BagMethod
-) -> None:
+def test_hostile_images_are_reported_in_one_line(tmp_path: Path, bag: BagMethod) -> None:
     """Bombs, lies, halves and nothing."""
     folder = tmp_path / "album"
     folder.mkdir()
@@ -147,13 +143,13 @@ def test_hostile_photographs_are_told_in_a_line_and_stop_nothing(
     assert "12000 x 10000" in reasons["large.png"]
 
 
-def test_a_video_with_the_name_of_a_photograph_is_a_video(tmp_path: Path) -> None:
+def test_video_with_an_image_suffix_is_a_video(tmp_path: Path) -> None:
     colour_video(tmp_path / "film.mp4", ["red"])
     (tmp_path / "film.mp4").rename(tmp_path / "film.jpg")
     assert probe(tmp_path / "film.jpg").duration == pytest.approx(3.0)
 
 
-def test_whole_numbers_of_sixteen_bits_are_not_all_white(tmp_path: Path) -> None:
+def test_sixteen_bit_images_are_not_white(tmp_path: Path) -> None:
     """What scanners write: 40 of 256 is dark."""
     Image.fromarray(np.full((30, 50), 40 * 256, np.uint16)).save(tmp_path / "scan.png")
     video = decode(tmp_path / "scan.png", FrameSpec(num_frames=3, size=16))
@@ -161,7 +157,7 @@ def test_whole_numbers_of_sixteen_bits_are_not_all_white(tmp_path: Path) -> None
     assert video.frames.unique().tolist() == [40]
 
 
-def test_the_commands_say_picture_and_save_a_copy(album: Path, tmp_path: Path) -> None:
+def test_search_prints_image_and_saves_a_copy(album: Path, tmp_path: Path) -> None:
     photograph = album / "album" / "web.webp"
     store = ["--store", str(album / "store"), "--device", "cpu"]
     shown = CliRunner().invoke(

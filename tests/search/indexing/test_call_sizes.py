@@ -1,4 +1,4 @@
-"""How many clips a call to a worker of a cluster has."""
+"""Number of clips per call to a worker of a cluster."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_clip_is_in_one_call_in_order(size: int) -> None:
     assert 0 < sizes[-1] <= size
 
 
-def test_a_size_that_falls_in_between_leaves_nothing_out() -> None:
+def test_smaller_size_midway_drops_no_clip() -> None:
     sizes = iter([8, 8, 8, 2, 2, 2, 2, 8, 8] + [3] * 100)
     calls = list(
         group_requests([request("a", 5), request("b", 9), request("c", 7)], lambda: next(sizes))
@@ -57,28 +57,28 @@ def test_a_size_that_falls_in_between_leaves_nothing_out() -> None:
     assert sum(len(part.numbers) for call in calls for part in call) == 21
 
 
-def test_slow_workers_get_calls_that_are_soon_over() -> None:
+def test_slow_workers_get_short_calls() -> None:
     clock = Clock()
-    pace = CallSizer(2, clock)
-    assert pace.size() == FIRST_CALL
-    pace.record(8)
-    assert pace.size() == FIRST_CALL  # Of the first, most was the start.
+    sizer = CallSizer(2, clock)
+    assert sizer.size() == FIRST_CALL
+    sizer.record(8)
+    assert sizer.size() == FIRST_CALL  # Of the first, most was the start.
     for _ in range(6):  # Two workers, 2.5 s a clip.
         clock.now += 10.0
-        pace.record(8)
-    assert pace.size() == CALL_SECONDS / 2.5
+        sizer.record(8)
+    assert sizer.size() == CALL_SECONDS / 2.5
     for _ in range(20):
         clock.now += 400.0
-        pace.record(8)
-    assert pace.size() == MIN_CALL
+        sizer.record(8)
+    assert sizer.size() == MIN_CALL
 
 
-def test_fast_workers_get_as_much_as_a_call_takes() -> None:
+def test_fast_workers_get_full_calls() -> None:
     clock = Clock()
-    pace = CallSizer(4, clock)
+    sizer = CallSizer(4, clock)
     for _ in range(4):
-        pace.record(8)
-    assert pace.size() == MAX_CALL  # All at one moment.
+        sizer.record(8)
+    assert sizer.size() == MAX_CALL  # All at one moment.
     clock.now += 1.0
-    pace.record(32)
-    assert pace.size() == MAX_CALL
+    sizer.record(32)
+    assert sizer.size() == MAX_CALL

@@ -57,7 +57,7 @@ def format_of(store: Path) -> int:
     return int(json.loads((store / "manifest.json").read_text())["format"])
 
 
-def test_a_new_store_shares_frames_and_says_so(folder: Path, bag: BagMethod) -> None:
+def test_new_store_shares_frames(folder: Path, bag: BagMethod) -> None:
     run(folder, bag, splitting=HALF)
     store = folder.parent / "store"
     splitting = open_store(store).manifest.splitting
@@ -71,7 +71,7 @@ def test_a_new_store_shares_frames_and_says_so(folder: Path, bag: BagMethod) -> 
     assert open_store(store).manifest.splitting == splitting
 
 
-def test_a_store_of_before_is_extended_in_its_own_way(
+def test_older_store_keeps_its_frames(
     folder: Path, bag: BagMethod, as_before: pytest.MonkeyPatch
 ) -> None:
     run(folder, bag, splitting=HALF)
@@ -89,7 +89,7 @@ def test_a_store_of_before_is_extended_in_its_own_way(
     assert found["film.mp4", 0.0] == found["more.mp4", 0.0] == [0.5, 1.75, 3.0, 4.0, 5.25]
 
 
-def test_a_store_like_one_of_before_is_a_new_one(
+def test_store_like_an_older_one_shares_frames(
     folder: Path, bag: BagMethod, as_before: pytest.MonkeyPatch
 ) -> None:
     run(folder, bag, splitting=HALF)
@@ -103,12 +103,12 @@ def test_a_store_like_one_of_before_is_a_new_one(
 @pytest.mark.parametrize(
     "spec", [FrameSpec(3, sampling="per_second"), FrameSpec(3, fast=True), FrameSpec(1)]
 )
-def test_frames_that_are_taken_in_other_ways_stay_as_they_are(spec: FrameSpec) -> None:
+def test_other_sampling_shares_no_frames(spec: FrameSpec) -> None:
     assert with_shared_frames(HALF, spec).frame_step == 0
 
 
 @pytest.mark.parametrize("step", [-1.0, 1.3, float("nan"), float("inf")])
-def test_a_step_that_cannot_be_is_refused(step: float, bag: BagMethod) -> None:
+def test_refuses_an_impossible_frame_step(step: float, bag: BagMethod) -> None:
     splitting = dataclasses.replace(HALF, frame_step=step)
     content = make_manifest(bag, splitting=splitting).to_bytes()
     with pytest.raises(StoreError, match="damaged"):
