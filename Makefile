@@ -48,6 +48,9 @@ browser: ## install Debian's Chromium for the page test (skipped where there is 
 docs: $(STAMP) ## build the documentation with its Python reference into dist/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+quick: check ## checks and the fast tests, in under a minute: before a commit
+	$(BIN)/python tools/quick.py
+
 test: check docs browser ## checks, then the default tests (offline, CPU); pictures of the page in out/pictures
 	EAGLENET_KEEP_PICTURES=out/pictures $(BIN)/pytest -n 2 --dist worksteal
 
@@ -86,4 +89,4 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 demo: $(STAMP) ## render the demo world, evaluate the shipped model, index, search, draw the results
 	$(BIN)/eaglenet demo --output demo
 
-.PHONY: help setup format check docs browser test test-all test-hostile audit dist resolve pins smoke smoke-lowest smoke-newest test-gpu demo
+.PHONY: help setup format check docs browser quick test test-all test-hostile audit dist resolve pins smoke smoke-lowest smoke-newest test-gpu demo

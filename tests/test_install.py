@@ -165,3 +165,22 @@ def test_one_clip_is_read_indexed_and_found_with_this_environment() -> None:
     tool = ROOT / "tools" / "smoke.py"
     done = subprocess.run([sys.executable, str(tool)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_fast_files_are_chosen_by_the_sum_of_their_tests(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("quick", ROOT / "tools" / "quick.py")
+    assert spec is not None
+    assert spec.loader is not None
+    quick = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(quick)
+    report = tmp_path / "report.xml"
+    cases = [
+        ("tests.a.test_slow", 0.6),
+        ("tests.a.test_slow", 0.6),
+        ("tests.b.test_fast.TestX", 0.2),
+    ]
+    lines = [f'<testcase classname="{name}" name="t" time="{time}"/>' for name, time in cases]
+    lines.append('<testcase classname="tests.test_page" name="t" time="0"><skipped/></testcase>')
+    report.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>")
+    assert quick.choose(report) == ["test_fast.py"]
+    assert quick.fast_files()

@@ -1,7 +1,7 @@
 """Resolve the pinned versions for every supported Python and platform.
 
     python tools/resolve.py            check constraints.txt, print a table
-    python tools/resolve.py --update   choose the pins again and write all three files, then check
+    python tools/resolve.py --update   choose the pins again, write all three files, then check
 
 Needs uv (``pip install uv``; ``make resolve`` does that) and a package index. Only wheels count: a
 package that would have to be compiled is a failure. Exit code 1 if a supported combination does not
@@ -188,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--update", action="store_true", help="write the pins again first")
     parser.add_argument(
-        "--upgrade", nargs="*", default=[], metavar="PACKAGE", help="packages to take anew"
+        "--upgrade", nargs="*", default=[], metavar="PACKAGE", help="packages to upgrade"
     )
     parser.add_argument("--no-check", action="store_true", help="only write")
     options = parser.parse_args()

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from pathlib import Path
 COMMAND = ("-m", "eaglenet")
 MINUTES = 60
 START_SECONDS = 120
+SUBTITLES = "1\n00:00:00,500 --> 00:00:02,000\nWe walked to the lighthouse.\n"
 
 
 def direct_dependencies() -> dict[str, str]:
@@ -98,6 +100,15 @@ def check_search(folder: Path, clip: Path, query: str) -> str:
     return f"{len(hits)} hits"
 
 
+def check_speech(folder: Path, clip: Path) -> str:
+    """Search the subtitle that lies beside the clip: another index of the store."""
+    hits = json.loads(run(folder, *COMMAND, "search", "lighthouse", "--in", "speech", "--json"))
+    hits = hits["hits"] if isinstance(hits, dict) else hits
+    if not hits or clip.name not in json.dumps(hits[0]):
+        raise RuntimeError(f"the subtitle is not found: {hits}")
+    return f"{len(hits)} hits"
+
+
 def check_save(folder: Path, query: str) -> str:
     run(folder, *COMMAND, "search", query, "-k", "1", "--save-clips", str(folder / "saved"))
     saved = [path for path in (folder / "saved").rglob("*") if path.is_file()]
@@ -145,11 +156,17 @@ def main() -> None:
     print(", ".join(f"{name} {version}" for name, version in versions.items()))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        clip = options.clip.resolve() if options.clip else draw_clip(folder / "clip.mp4")
+        clip = folder / f"clip{options.clip.suffix if options.clip else '.mp4'}"
+        if options.clip:
+            shutil.copyfile(options.clip, clip)
+        else:
+            draw_clip(clip)
+        clip.with_suffix(".srt").write_text(SUBTITLES, "utf-8")
         steps: dict[str, Callable[[], str]] = {
             "import": lambda: check_import(folder),
             "index": lambda: check_index(folder, clip),
             "search": lambda: check_search(folder, clip, options.query),
+            "speech": lambda: check_speech(folder, clip),
             "save": lambda: check_save(folder, options.query),
         }
         if "fastapi" in versions:

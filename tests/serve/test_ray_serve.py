@@ -99,9 +99,7 @@ def test_arguments_override_variables(
         assert client.get("/api/search", params={"q": "red"}, headers=allowed).status_code == 200
 
 
-def test_service_without_a_token_is_refused(
-    script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_without_a_token_is_refused(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EAGLENET_TOKEN", raising=False)
     with pytest.raises(UsageError, match="EAGLENET_TOKEN is not set"):
         script.application({})

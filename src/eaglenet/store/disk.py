@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 import shutil
 import sqlite3
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from eaglenet.core.errors import StoreError
+from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.core.files import LockHeldError, hold_lock
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -43,7 +42,7 @@ class DamageError(StoreError):
 def damage(part: str, location: object) -> DamageError:
     return DamageError(
         f"{_one_line(part)} of {location} is damaged: it is not as it was written. Repair the "
-        f"store with: eaglenet store repair --store {shlex.quote(str(location))}"
+        f"store with: eaglenet store repair --store {shell_quote(location)}"
     )
 
 

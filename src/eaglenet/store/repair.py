@@ -9,7 +9,6 @@ encodes what is missing.
 from __future__ import annotations
 
 import re
-import shlex
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError
+from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.store import transcripts
 from eaglenet.store.database import Database, connect
 from eaglenet.store.disk import DamageError, damage, store_errors, writer_lock
@@ -182,7 +181,7 @@ def _read(folder: Path) -> Salvage:
                 for row in rows["hubness"].values():
                     salvage.bank = HubnessBank.from_row(row[1:], manifest.dim)
                 return salvage
-    name = shlex.quote(str(folder))
+    name = shell_quote(folder)
     raise StoreError(
         f"both copies of the manifest of {folder} are damaged, so its model is unknown. Index "
         f"again with: mv {name} {name}.old && eaglenet index FOLDER --store {name}"

@@ -13,14 +13,13 @@ one truth and one moment in which it changes.
 from __future__ import annotations
 
 import json
-import shlex
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from eaglenet.core.errors import StoreError
+from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.store import repair
 from eaglenet.store.database import Database
 from eaglenet.store.disk import (
@@ -85,7 +84,7 @@ class LocalStore:
         if not cls.exists(folder):
             raise StoreError(
                 f"no store at {folder}; make one with: eaglenet index PATH --store "
-                f"{shlex.quote(str(folder))}"
+                f"{shell_quote(folder)}"
             )
         return cls(folder, Database(folder, str(folder)))
 
@@ -182,9 +181,9 @@ def refuse_old_format(folder: Path) -> None:
     roots, model = ["FOLDER"], ""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads((folder / "manifest.json").read_bytes())
-        roots = [shlex.quote(str(root)) for root in values["roots"]] or roots
-        model = f" --model {shlex.quote(str(values['model']))}"
-    name = shlex.quote(str(folder))
+        roots = [shell_quote(root) for root in values["roots"]] or roots
+        model = f" --model {shell_quote(values['model'])}"
+    name = shell_quote(folder)
     raise StoreError(
         f"{folder} was made by an earlier eaglenet, in a format that is no longer read. Index "
         f"again with: mv {name} {name}.old && eaglenet index {' '.join(roots)} --store {name}"
