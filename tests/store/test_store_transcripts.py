@@ -10,7 +10,8 @@ from made_store import changes_of, content_of, fill, make_lines, make_manifest
 from eaglenet.store.records import Changes, Line, LineQuery, Source, SourceLines
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.store import LocalStore
-from eaglenet.store.transcripts import edit_distance
+from eaglenet.store.tables import read_state
+from eaglenet.store.transcripts import edit_distance, text_checksum
 
 
 def texts_of(snapshot: Snapshot, query: LineQuery, limit: int = 10) -> list[str]:
@@ -127,6 +128,25 @@ def test_removed_sources_are_not_found(tmp_path: Path) -> None:
     assert {hit.content for hit in snapshot.find_lines(LineQuery(("car",)), 9)} == {content_of(1)}
     assert snapshot.num_lines == 3
     store.verify()
+
+
+def test_a_reader_that_stays_open_verifies_after_every_change(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    store = fill(folder, 6)
+    for number in range(5):
+        assert store.snapshot().find_lines(LineQuery(("car",)), 9)
+        with LocalStore.write(folder) as writer:
+            writer.commit(Changes(removed_sources=[make_lines(number).source.key]))
+            writer.finish()
+        store.verify()
+
+
+def test_a_repaired_full_text_index_has_its_checksum(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    fill(folder, 6).database.close()
+    LocalStore.repair(folder)
+    database = LocalStore.open(folder).database
+    assert read_state(database).text_checksum == text_checksum(database.connection)
 
 
 @pytest.mark.parametrize(

@@ -181,10 +181,10 @@ def _read(folder: Path) -> Salvage:
                 for row in rows["hubness"].values():
                     salvage.bank = HubnessBank.from_row(row[1:], manifest.dim)
                 return salvage
-    name = shell_quote(folder)
     raise StoreError(
         f"both copies of the manifest of {folder} are damaged, so its model is unknown. Index "
-        f"again with: mv {name} {name}.old && eaglenet index FOLDER --store {name}"
+        f"again with: mv {shell_quote(folder)} {shell_quote(folder)}.old && "
+        f"eaglenet index FOLDER --store {shell_quote(folder)}"
     )
 
 

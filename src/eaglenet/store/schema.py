@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from eaglenet.core.errors import StoreError
+from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.store.disk import damage
 
 DATABASE = "store.db"
@@ -221,7 +221,7 @@ def require_version(connection: sqlite3.Connection, location: object) -> None:
     if is_other and version in MIGRATIONS:
         raise StoreError(
             f"{location} has schema {version}, this eaglenet needs {SCHEMA_VERSION}; upgrade it "
-            f"with: eaglenet store upgrade --store {location}"
+            f"with: eaglenet store upgrade --store {shell_quote(location)}"
         )
     if (application, version) != (APPLICATION_ID, SCHEMA_VERSION) or is_other:
         raise damage(f"the schema in {DATABASE}", location)

@@ -178,14 +178,13 @@ def refuse_old_format(folder: Path) -> None:
     """Say how to index again, if a folder holds a store of an earlier eaglenet."""
     if not any((folder / name).exists() for name in OLD_FORMAT):
         return
-    roots, model = ["FOLDER"], ""
+    command = ["eaglenet", "index", "FOLDER"]
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads((folder / "manifest.json").read_bytes())
-        roots = [shell_quote(root) for root in values["roots"]] or roots
-        model = f" --model {shell_quote(values['model'])}"
-    name = shell_quote(folder)
+        roots, model = [str(root) for root in values["roots"]], str(values["model"])
+        command = ["eaglenet", "index", *(roots or ["FOLDER"]), "--model", model]
+    line = " ".join(shell_quote(argument) for argument in [*command, "--store", folder])
     raise StoreError(
         f"{folder} was made by an earlier eaglenet, in a format that is no longer read. Index "
-        f"again with: mv {name} {name}.old && eaglenet index {' '.join(roots)} --store {name}"
-        f"{model}"
+        f"again with: mv {shell_quote(folder)} {shell_quote(folder)}.old && {line}"
     )
