@@ -305,8 +305,8 @@ def test_an_old_store_is_recognised(tmp_path: Path) -> None:
     values = {"roots": ["/my videos"], "model": "small"}
     (folder / "manifest.json").write_text(json.dumps(values))
     command = (
-        rf"mv '{folder}' '{folder}'\.old && eaglenet index '/my videos' --store '{folder}' "
-        "--model small"
+        rf"mv '{folder}' '{folder}'\.old && eaglenet index '/my videos' --model small --store "
+        rf"'{folder}'"
     )
     for act in (LocalStore.open, LocalStore.exists):
         with pytest.raises(StoreError, match=f"made by an earlier eaglenet.*{command}"):
