@@ -146,7 +146,7 @@ def test_train_evaluate_index_and_search_by_command(
     store = ("--store", tmp_path / "store")
     invoke("index", tmp_path / "world", *store, "--model", tmp_path / "run", *workers, "--json")
     picture = tmp_path / "found.png"
-    question = ("search", "a red circle moves left", *store, "-k", "2", "--picture", picture)
+    question = ("search", "a red circle moves left", *store, "-k", "2", "--save-sheet", picture)
     found = json.loads(invoke(*question, "--json"))
     assert [hit["rank"] for hit in found["hits"]] == [1, 2]
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -45,7 +45,7 @@ def planted(
     marks.mkdir()
     for number in range(2):
         small_video(folder / f"film{number}.mp4", frames=30 + number)
-    names = {*module_names, "sitecustomize", "usercustomize", "watchfiles", "pillow_heif"}
+    names = {*module_names, "sitecustomize", "usercustomize", "missing_extra"}
     for name in names - {"eaglenet"}:
         text = f"open({str(marks / name)!r}, 'w').close()\nraise ImportError('planted')\n"
         (folder / f"{name}.py").write_text(text)
@@ -107,7 +107,7 @@ def test_a_plugin_does_not_open_its_folder_to_others(planted: Path) -> None:
     Path("my_method.py").write_text("import math\n")
     code = (
         "import sys, importlib.util; from eaglenet.core import plugins; "
-        "plugins.import_plugin('my_method'); print(importlib.util.find_spec('watchfiles'))"
+        "plugins.import_plugin('my_method'); print(importlib.util.find_spec('missing_extra'))"
     )
     result = run(sys.executable, "-P", "-c", code)
     assert result.stdout == "None\n", result.stderr

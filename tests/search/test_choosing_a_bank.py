@@ -70,7 +70,7 @@ def test_indexing_keeps_changes_and_drops_a_bank(tmp_path: Path) -> None:
         ) as refused:
             index(str(tmp_path / name))
         assert str(refused.value).startswith(f"{tmp_path / name}: cannot read it ({cause}")
-    with pytest.raises(UsageError, match="a bank of 0 sentences"):
+    with pytest.raises(UsageError, match="a hubness bank of 0 texts"):
         read_hubness_texts([" "])
 
 

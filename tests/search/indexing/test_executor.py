@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ledger_cases import found
+from ledger_cases import candidate
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
@@ -112,5 +112,5 @@ def test_number_of_workers_depends_on_the_work(
     wanted: int | None, files: int, size: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "num_cores", lambda: 2)
-    todo = [found(f"/{number}.mp4", size=size) for number in range(files)]
+    todo = [candidate(f"/{number}.mp4", size=size) for number in range(files)]
     assert num_workers(todo, wanted) == expected
