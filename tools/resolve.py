@@ -130,7 +130,8 @@ def update(upgrade: list[str]) -> None:
     )
     CONSTRAINTS.write_text(plain_pins(pins), "utf-8")
     hashes = ("--generate-hashes", "--constraint", "constraints.txt")
-    HASHED.write_text(universal(*hashes, extras=USER_EXTRAS), "utf-8")
+    previous = HASHED.read_text("utf-8") if HASHED.exists() else ""
+    HASHED.write_text(universal(*hashes, extras=USER_EXTRAS, previous=previous), "utf-8")
     TOOL_REQUIREMENTS.write_text(universal(*hashes, requirements=RELEASE_TOOLS), "utf-8")
 
 
