@@ -1,7 +1,9 @@
 """Shapes in signatures are checked in every test; tests are single-threaded and offline."""
 
+import contextlib
 import os
 import shutil
+import signal
 from importlib.util import find_spec
 from typing import Any
 
@@ -35,6 +37,9 @@ if find_spec("beartype"):
 
     check_signatures(CHECKED)
 torch.set_num_threads(1)
+# A job in the background starts with this signal ignored, and would hand that on to every test.
+with contextlib.suppress(ValueError):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
