@@ -162,7 +162,7 @@ def next_steps(sentence: str, store: Path) -> str:
 The demo world:
   {program} search {shell_quote(sentence)} --store {shell_quote(store)}
   {program} serve --store {shell_quote(store)}          a page to search in, on this machine only
-  {program} train demo --output runs/demo         train the model yourself, in minutes"""
+  {program} train eaglenet --data demo --output runs/demo    train it yourself, in minutes"""
 
 
 def choose_sentences(world: DemoSplit) -> list[tuple[str, str]]:
