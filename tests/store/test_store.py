@@ -25,6 +25,7 @@ from made_store import (
 )
 
 from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.splitting import Splitting
 from eaglenet.store import disk, schema, segments
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, ClipBatch
@@ -265,10 +266,9 @@ def test_another_model_is_refused_and_roots_are_added(tmp_path: Path) -> None:
     other = make_manifest(identity="2e", model="other")
     with pytest.raises(StoreError, match=r"was made with model 'bag' \(now 'other'\)"):
         LocalStore.write(folder, other).__enter__()
-    with pytest.raises(StoreError, match=r"clip_seconds 5 \(now 10\)"):
-        make_manifest(settings={"clip_seconds": 5}).require_same(
-            make_manifest(settings={"clip_seconds": 10}), "a"
-        )
+    with pytest.raises(StoreError, match=r"clip_seconds 5.0 \(now 10.0\)"):
+        make_manifest(splitting=Splitting(clip_seconds=5.0)).require_same(make_manifest(), "a")
+    make_manifest(splitting=Splitting(frame_step=0.5)).require_same(make_manifest(), "a")
     with LocalStore.write(folder, make_manifest(roots=("/more",))):
         pass
     assert LocalStore.open(folder).manifest.roots == ("/videos", "/more")
