@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 from eaglenet.version import __version__
 
 if TYPE_CHECKING:
-    from eaglenet.core.types import (
-        Clips,
-        FrameSpec,
-        Hit,
-        Moment,
-        TextFeatures,
-        Tokens,
-        VideoFeatures,
-    )
+    from eaglenet.core.frame_spec import FrameSpec
+    from eaglenet.core.hits import Hit, Moment
+    from eaglenet.core.types import Clips, TextFeatures, Tokens, VideoFeatures
     from eaglenet.indexing.index import index
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.models.folder import load, save
@@ -33,9 +27,9 @@ _HOME = {
     "open": "eaglenet.search.engine",
     "save": "eaglenet.models.folder",
     "Clips": "eaglenet.core.types",
-    "FrameSpec": "eaglenet.core.types",
-    "Hit": "eaglenet.core.types",
-    "Moment": "eaglenet.core.types",
+    "FrameSpec": "eaglenet.core.frame_spec",
+    "Hit": "eaglenet.core.hits",
+    "Moment": "eaglenet.core.hits",
     "TextFeatures": "eaglenet.core.types",
     "Tokens": "eaglenet.core.types",
     "VideoFeatures": "eaglenet.core.types",
