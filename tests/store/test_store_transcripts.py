@@ -104,7 +104,7 @@ def test_lines_of_some_kinds_and_files(tmp_path: Path) -> None:
 
 def test_a_source_goes_on_where_it_stopped(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    source = Source(content_of(0), "speech", "", 0, 0, "listener", "done", until=20.0, lines=2)
+    source = Source(content_of(0), "speech", "", 0, 0, "listener", "done", until=20.0, lines=6)
     lines = [Line(5.0 * n, 5.0 * n + 4, "en", f"line {n}", f"line {n}") for n in range(6)]
     with LocalStore.write(folder, make_manifest()) as writer:
         writer.commit(changes_of(0))
@@ -112,6 +112,8 @@ def test_a_source_goes_on_where_it_stopped(tmp_path: Path) -> None:
         more = SourceLines(source, lines[2:], keep_until=10.0)
         writer.commit(Changes(transcripts=[more]))
         assert writer.sources()[source.key] == source
+        writer.commit(Changes(transcripts=[SourceLines(source, [], keep_until=float("inf"))]))
+        assert writer.sources()[source.key].lines == len(lines)
     snapshot = LocalStore.open(folder).snapshot()
     ((stored, kept),) = snapshot.transcripts(["speech"])
     assert stored == source

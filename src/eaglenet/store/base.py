@@ -77,12 +77,13 @@ class Store(Protocol):
 
     @classmethod
     def write(
-        cls, location: str, manifest: Manifest | None = None
+        cls, location: str, manifest: Manifest | None = None, bank: HubnessBank | None = None
     ) -> AbstractContextManager[Writer]:
         """Open a store for writing, and lock out other writers.
 
-        A store that does not exist is made from ``manifest``; one that was made with other settings
-        is refused before anything is written. Its roots are added.
+        A store that does not exist is made from ``manifest`` and ``bank``, in one step. One that
+        was made with other settings is refused before anything is written; it keeps its bank, and
+        the roots of ``manifest`` are added.
         """
         ...
 

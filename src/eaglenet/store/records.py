@@ -133,7 +133,7 @@ class Source:
 
     path: of the subtitle file; empty for what is inside the video. reader: program and version
     that read it; another reader reads it again. until: second up to which lines are stored;
-    infinity if the source is complete.
+    infinity if the source is complete. lines: their number; the store counts them.
     """
 
     content: str

@@ -327,7 +327,7 @@ def _drop_incomplete(salvage: Salvage) -> None:
 def _write(salvage: Salvage) -> Repaired:
     """Write the new ``store.db`` beside the old one, and put it in its place."""
     folder = salvage.folder
-    create(folder, salvage.manifest, lambda connection: _fill(connection, salvage))
+    create(folder, salvage.manifest, fill=lambda connection: _fill(connection, salvage))
     with LocalWriter.opened(folder) as writer:
         visible = writer.num_visible()
     rows = salvage.rows

@@ -27,6 +27,7 @@ from eaglenet.store.disk import (
     DamageError,
     writer_lock,
 )
+from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Repaired, Verified
 from eaglenet.store.schema import DATABASE
@@ -90,7 +91,12 @@ class LocalStore:
 
     @classmethod
     @contextmanager
-    def write(cls, location: str | Path, manifest: Manifest | None = None) -> Iterator[LocalWriter]:
+    def write(
+        cls,
+        location: str | Path,
+        manifest: Manifest | None = None,
+        bank: HubnessBank | None = None,
+    ) -> Iterator[LocalWriter]:
         folder = path_of(location)
         is_new = not cls.exists(folder)
         if is_new and manifest is None:
@@ -100,7 +106,7 @@ class LocalStore:
             cls.open(folder).manifest.require_same(manifest, str(folder))
         with writer_lock(folder):
             if not (folder / DATABASE).exists() and manifest is not None:
-                create(folder, manifest)
+                create(folder, manifest, bank)
             with LocalWriter.opened(folder) as writer:
                 if manifest is not None:
                     writer.manifest.require_same(manifest, str(folder))

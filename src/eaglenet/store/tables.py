@@ -86,8 +86,16 @@ def read_hidden(database: Database) -> NDArray[np.int64]:
     return ids
 
 
+def put_bank(connection: sqlite3.Connection, bank: HubnessBank) -> None:
+    row = row_of("hubness", 1, bank.to_row())
+    connection.execute(insert_statement("hubness", replace_on="id"), row)
+
+
 def create(
-    folder: Path, manifest: Manifest, fill: Callable[[sqlite3.Connection], None] | None = None
+    folder: Path,
+    manifest: Manifest,
+    bank: HubnessBank | None = None,
+    fill: Callable[[sqlite3.Connection], None] | None = None,
 ) -> None:
     """Make a store with the rows that ``fill`` inserts, in place of any other: all or nothing."""
     partial = folder / f".{DATABASE}.partial"
@@ -104,6 +112,8 @@ def create(
             create_tables(connection)
             put_manifest(connection, manifest)
             put_state(connection, State())
+            if bank is not None:
+                put_bank(connection, bank)
             if fill is not None:
                 fill(connection)
             connection.execute("COMMIT")

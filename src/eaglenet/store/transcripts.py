@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eaglenet.store.database import Database
@@ -59,13 +60,16 @@ def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: 
     ).fetchone()
     largest = "SELECT coalesce(max(id), 0) + 1 FROM"
     source_id = found[0] if found else connection.execute(f"{largest} sources").fetchone()[0]
-    values = source_values(source, content_id)
-    statement = insert_statement("sources", replace_on="id")
-    connection.execute(statement, row_of("sources", source_id, values))
     connection.execute(
         "DELETE FROM lines WHERE source_id = ? AND start >= ?",
         (source_id, float(change.keep_until) if change.keep_until else -INFINITY),
     )
+    (kept,) = connection.execute(
+        "SELECT count(*) FROM lines WHERE source_id = ?", (source_id,)
+    ).fetchone()
+    values = source_values(replace(source, lines=kept + len(change.lines)), content_id)
+    statement = insert_statement("sources", replace_on="id")
+    connection.execute(statement, row_of("sources", source_id, values))
     first = connection.execute(f"{largest} lines").fetchone()[0]
     origin = f"{source.kind} {_content_term(content_id)}"
     rows = [

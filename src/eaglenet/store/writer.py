@@ -36,6 +36,7 @@ from eaglenet.store.segments import (
 )
 from eaglenet.store.tables import (
     State,
+    put_bank,
     put_manifest,
     put_state,
     read_bank,
@@ -48,6 +49,13 @@ REMOVED_SHARE = 0.2
 """Share of removed rows from which on a segment is written again without them."""
 COPY_ROWS = 4096
 DONE = "SELECT content_id FROM files WHERE status = 'done' AND content_id IS NOT NULL"
+ORPHANS = (
+    f"SELECT id FROM contents WHERE id NOT IN ({DONE}) AND ("
+    "EXISTS (SELECT 1 FROM clips WHERE clips.content_id = contents.id) OR "
+    "EXISTS (SELECT 1 FROM sources WHERE sources.content_id = contents.id) OR "
+    "NOT EXISTS (SELECT 1 FROM files WHERE files.content_id = contents.id))"
+)
+"""Contents that no finished file has, with anything to remove."""
 
 
 @dataclass
@@ -189,14 +197,15 @@ class LocalWriter:
         with self._transaction() as change:
             change.connection.execute("DELETE FROM hubness")
             if bank is not None:
-                change.put("hubness", 1, bank.to_row())
+                put_bank(change.connection, bank)
                 for segment in self._segments():
                     self._relabel(change, segment, bank)
         self._remove_obsolete()
 
     def finish(self) -> int:
-        with self._transaction() as change:
-            _remove_orphans(change)
+        if self.database.rows(f"{ORPHANS} LIMIT 1"):
+            with self._transaction() as change:
+                _remove_orphans(change)
         for segment in self._segments():
             self._compact(segment)
         self._remove_obsolete()
@@ -415,7 +424,7 @@ def _remove_orphans(change: Transaction) -> None:
 
     Their rows stay in the segments: they are hidden until the segment is compacted.
     """
-    for content_id in change.ids(f"SELECT id FROM contents WHERE id NOT IN ({DONE})"):
+    for content_id in change.ids(ORPHANS):
         _set_visibility(change, content_id)
         change.connection.execute("DELETE FROM clips WHERE content_id = ?", (content_id,))
         for source_id in change.ids("SELECT id FROM sources WHERE content_id = ?", content_id):
