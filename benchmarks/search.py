@@ -41,8 +41,8 @@ from eaglenet.models.folder import load, save
 from eaglenet.research.data.demo.dataset import demo_split, demo_tokenizer_folder, render_clips
 from eaglenet.scoring import score_all
 from eaglenet.search.engine import Engine
-from eaglenet.search.model import make_manifest
-from eaglenet.search.reranking import prepare_for_store
+from eaglenet.search.torch_model import make_manifest
+from eaglenet.search.torch_model import prepare_for_store
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.manifest import Splitting
 

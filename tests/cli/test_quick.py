@@ -53,7 +53,7 @@ sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 import torch
 from eaglenet.methods.clip4clip import CLIP4Clip, CLIP4ClipConfig
 from eaglenet.models.folder import load, save
-from eaglenet.search.model import release_image_tower
+from eaglenet.search.torch_model import release_image_tower
 from eaglenet.core.types import Clips, Tokens
 from test_every_tower import make_tower
 sys.path.insert(0, sys.argv[1] + "/../methods")

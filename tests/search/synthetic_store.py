@@ -16,7 +16,7 @@ from eaglenet.core.types import Clips, FrameSpec, Losses, TextFeatures, Tokens, 
 from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
-from eaglenet.search.model import model_identity
+from eaglenet.search.torch_model import model_identity
 from eaglenet.search.store.layout import FeatureLayout
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest, Splitting

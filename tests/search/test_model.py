@@ -8,7 +8,7 @@ from synthetic_store import (
     BagMethod,
 )
 
-from eaglenet.search.model import model_identity
+from eaglenet.search.torch_model import model_identity
 
 
 def test_model_identity_depends_on_weights_and_configuration(bag: BagMethod) -> None:

@@ -438,7 +438,7 @@ def test_a_model_that_is_not_the_stores_is_refused_before_it_is_downloaded(
     def load(name: str) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("eaglenet.search.model.load_model", load)
+    monkeypatch.setattr("eaglenet.search.torch_model.load_model", load)
     result = runner.invoke(app, [*command, "--model", "fast"])
     assert isinstance(result.exception, EagleNetError)
     assert "was made with model 'demo' (now 'fast'): the two do not mix" in str(result.exception)

@@ -25,7 +25,7 @@ from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.encoders.weights import _MappedFile
 from eaglenet.indexing.index import index
 from eaglenet.models.folder import load_for_texts
-from eaglenet.search.model import model_identity, release_image_tower
+from eaglenet.search.torch_model import model_identity, release_image_tower
 from eaglenet.search.query import Query
 from openai_class import OpenaiClip, OpenaiShape, save_archive
 from small_model import save_small_model

@@ -17,6 +17,15 @@ MAX_DIM = 65_536
 FRAME_STEP = "frame_step"
 
 
+def cannot_mix(location: str, reasons: Sequence[str]) -> StoreError:
+    """The error for clips that were made in another way than those of a store."""
+    return StoreError(
+        f"{location} was made with {'; '.join(reasons)}: they cannot be mixed. Index with the "
+        "store's own settings, or use another --store (--like takes files and settings of another "
+        "store)"
+    )
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Model, settings and roots of a store. A store never mixes two models or settings.
@@ -61,11 +70,7 @@ class Manifest:
         """Refuse to mix features that cannot be compared."""
         reasons = self.differences(other)
         if reasons:
-            raise StoreError(
-                f"{location} was made with {'; '.join(reasons)}: they cannot be mixed. Index with "
-                "the store's own settings, or use another --store (--like takes files and settings "
-                "of another store)"
-            )
+            raise cannot_mix(location, reasons)
 
     def with_roots(self, roots: Sequence[str]) -> Manifest:
         return replace(self, roots=tuple(dict.fromkeys([*self.roots, *roots])))
