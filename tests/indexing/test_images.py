@@ -21,7 +21,7 @@ from eaglenet.indexing.decoding import THUMBNAIL_SIZE
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.search.engine import Engine
-from eaglenet.search.model import load_model
+from eaglenet.search.torch_model import load_model
 from eaglenet.search.query import Query
 from eaglenet.video.decoding import decode, probe
 
