@@ -1,4 +1,4 @@
-"""Encoding: decode clips ahead, encode them in batches, pack them as rows of the store."""
+"""Encoding: decode clips ahead, encode them in batches, pack them for the store."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from eaglenet.encoders.base import TowerEncoder
 from eaglenet.indexing.decoding import ClipFailure, ClipFrames, ClipRequest, Damage, decode_ahead
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.methods.base import Method
-from eaglenet.search.reranking import prepare_for_store
-from eaglenet.search.store.manifest import Manifest
-from eaglenet.search.store.tables import ClipRows
+from eaglenet.search.torch_model import prepare_for_store
+from eaglenet.store.layout import feature_arrays
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import ClipBatch
 from eaglenet.video.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -105,14 +106,14 @@ class ClipEncoding:
         first = max(1, FIRST_FRAMES // num_frames)
         self.batch_size = min(first, self.max_clips) if self.is_adaptive else self.max_clips
 
-    def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipRows | ClipFailure | Damage]:
-        """Yield rows, failures and damage; the clips of one file may be in several batches."""
+    def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipBatch | ClipFailure | Damage]:
+        """Yield encoded clips, failures and damage; clips of one file may be in several batches."""
         spec, step = self.manifest.frame_spec, self.manifest.splitting.frame_step
         return self.encode(decode_ahead(requests, spec, self.workers, self.limits, step))
 
     def encode(
         self, decoded: Iterable[ClipFrames | ClipFailure | Damage]
-    ) -> Iterator[ClipRows | ClipFailure | Damage]:
+    ) -> Iterator[ClipBatch | ClipFailure | Damage]:
         """Encode clips that are decoded already; see :meth:`run`."""
         batch: list[ClipFrames] = []
         for item in decoded:
@@ -122,9 +123,9 @@ class ClipEncoding:
             batch.append(item)
             if len(batch) == self.batch_size:
                 start = time.perf_counter()
-                rows, batch = self._encode(batch), []
+                encoded, batch = self._encode(batch), []
                 self._adapt(time.perf_counter() - start)
-                yield rows
+                yield encoded
         if batch:
             yield self._encode(batch)
 
@@ -135,7 +136,7 @@ class ClipEncoding:
             self.batch_size = min(max(MIN_CLIPS, target), self.max_clips)
 
     @torch.inference_mode()
-    def _encode(self, batch: list[ClipFrames]) -> ClipRows:
+    def _encode(self, batch: list[ClipFrames]) -> ClipBatch:
         seconds = torch.stack([clip.seconds for clip in batch]).float()
         clips = Clips(
             torch.stack([clip.frames for clip in batch]),
@@ -148,20 +149,19 @@ class ClipEncoding:
         if self.precision != "fp32":
             # Pooling, packing and preparing are cheap and stay exact.
             features = features.to(device, torch.float32)
-        coarse = self.method.coarse_vectors(features).float().cpu().numpy()
-        if not np.isfinite(coarse).all():
+        vectors = self.method.coarse_vectors(features).float().cpu().numpy()
+        if not np.isfinite(vectors).all():
             raise NonFiniteError(
                 f"the model returned non-finite vectors for {batch[0].path}; its weights are "
                 "damaged or belong to another model"
             )
         layout = self.manifest.layout
         prepared = prepare_for_store(self.method, features) if layout.has_prepared else None
-        return ClipRows(
+        return ClipBatch(
             keys=[clip.key for clip in batch],
-            paths=[clip.path for clip in batch],
             starts=np.array([clip.window[0] for clip in batch], np.float64),
             ends=np.array([clip.window[1] for clip in batch], np.float64),
-            coarse=coarse,
-            records=layout.pack(features, seconds, prepared),
+            vectors=vectors,
+            features=layout.pack(feature_arrays(features, seconds, prepared)),
             thumbnails=[clip.thumbnail for clip in batch],
         )

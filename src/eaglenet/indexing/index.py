@@ -28,7 +28,7 @@ from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_
 from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
-from eaglenet.indexing.options import IndexOptions
+from eaglenet.indexing.options import OFF, IndexOptions
 from eaglenet.indexing.recognition import (
     OnScreenTextRecognizer,
     RecognitionRun,
@@ -38,15 +38,15 @@ from eaglenet.indexing.recognition import (
 from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.indexing.run import IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun
-from eaglenet.search.store.base import kind_of, open_store
-from eaglenet.search.store.manifest import Manifest
+from eaglenet.store.kinds import kind_of, open_store
+from eaglenet.store.manifest import Manifest
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel
 from eaglenet.video.containers import looks_like_video
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
-    from eaglenet.search.store.hub_bank import HubBank
+    from eaglenet.store.hubness import HubnessBank
 
 __all__ = ["IndexOptions", "index", "index_videos"]
 
@@ -94,36 +94,31 @@ def index_videos(
     roots = [absolute_location(path) for path in (*paths, *parents_of(files))]
     candidates = _find_files(paths, files, store, options)
     source = _ModelSource(store, model, options, method)
-    manifest, bank = source.manifest(roots)
+    manifest, bank = source.manifest(roots), source.hubness_bank()
     recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
     if options.listen is not None:
         recognizers.append(SpeechRecognizer(options.listen, options.device))
     precision = "fp32"
-    with kind_of(store).create(str(store), manifest) as opened:
-        tables = opened.tables()
-        if options.hubness is not None or not opened.is_searched:
-            from eaglenet.indexing.hubness import set_hubness_bank
-
-            opened = set_hubness_bank(opened, tables, bank)
-        if not opened.is_searched:
-            opened.publish(tables)
+    with kind_of(store).write(str(store), manifest, bank) as writer:
+        if options.hubness is not None:
+            writer.set_hubness(bank)
         folders = (
             None
             if options.follow_links
             else real_folders([root for root in roots if not is_object_url(root)])
         )
         transcripts = TranscriptRun(
-            tables, retry=options.retry, subtitles=options.subtitles, folders=folders
+            writer, retry=options.retry, subtitles=options.subtitles, folders=folders
         )
-        ledger, commit = Ledger(tables, tags or {}), Commit(opened, tables)
-        run = IndexRun(ledger, commit, Tally(), transcripts, on_progress)
+        ledger = Ledger(writer, tags or {})
+        run = IndexRun(ledger, Commit(writer), Tally(), transcripts, on_progress)
         todo = run.todo(candidates, retry=options.retry)
         if todo:
             from eaglenet.indexing.encoding import prepare_for_precision
 
             for recognizer in recognizers:
                 recognizer.load()  # Now, so that a wrong name does not end a long run.
-            source.require_same(opened.manifest, roots)
+            source.require_same(writer.manifest, roots)
             encoder, precision = prepare_for_precision(
                 source.method,
                 options.precision,
@@ -132,7 +127,7 @@ def index_videos(
             )
             settings = ExecutorSettings(
                 encoder,
-                opened.manifest,
+                writer.manifest,
                 todo,
                 options.workers,
                 options.limits,
@@ -143,13 +138,12 @@ def index_videos(
         else:
             run.write()
         workers = num_workers(todo, options.workers)
-        stored = run.stored_rows(candidates)
+        stored = run.stored_files(candidates)
         if options.transcripts_from is not None:
-            other = open_store(options.transcripts_from).words()
-            if other is not None:
-                transcripts.copy_from(other, {row.content for row in stored})
+            other = open_store(options.transcripts_from).snapshot()
+            transcripts.copy_from(other, {file.content for file in stored})
         # Transcripts are read from local files only.
-        local = [row for row in stored if not is_object_url(row.path)]
+        local = [file for file in stored if not is_object_url(file.path)]
         transcripts.read_subtitles(local, workers, options.limits)
         for recognizer in recognizers:
             RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
@@ -189,7 +183,8 @@ class _ModelSource:
     @cached_property
     def method(self) -> Method:
         from eaglenet.core.hardware import choose_precision
-        from eaglenet.search.model import load_model, move_to_device, refuse_other_model
+        from eaglenet.search.model import refuse_other_model
+        from eaglenet.search.torch_model import load_model, move_to_device
 
         method = self._method
         if method is None:
@@ -201,26 +196,32 @@ class _ModelSource:
         choose_precision(method.device, self.options.precision)
         return method
 
-    def manifest(self, roots: Sequence[str]) -> tuple[Manifest, HubBank | None]:
-        """Manifest and hubness bank to open the store with.
+    def manifest(self, roots: Sequence[str]) -> Manifest:
+        """Manifest to open the store with.
 
         A store that was made with the same settings is opened with its own manifest; whether the
         model still is the same matters only once there is something to encode.
         """
         stored = self._stored_manifest()
         if stored is not None:
-            return dataclasses.replace(stored, roots=tuple(roots)), None
+            return dataclasses.replace(stored, roots=tuple(roots))
+        return self._make_manifest(roots)
+
+    def hubness_bank(self) -> HubnessBank | None:
+        """Bank of a new store, or the one that was asked for."""
+        choice = self.options.hubness
+        if choice == OFF or (choice is None and kind_of(self.store).exists(str(self.store))):
+            return None
         from eaglenet.indexing.hubness import choose_hubness_bank
 
-        manifest = self._make_manifest(roots)
-        return manifest, choose_hubness_bank(self.options.hubness, self.method, self.name)
+        return choose_hubness_bank(choice, self.method, self.name)
 
     def require_same(self, manifest: Manifest, roots: Sequence[str]) -> None:
         """Raise an error if the model is not the one that the store was made with."""
         manifest.require_same(self._make_manifest(roots), str(self.store))
 
     def _make_manifest(self, roots: Sequence[str]) -> Manifest:
-        from eaglenet.search.model import make_manifest
+        from eaglenet.search.torch_model import make_manifest
 
         spec = dataclasses.replace(self.method.frame_spec, fast=self.options.fast)
         splitting = with_shared_frames(self.options.splitting, spec)
@@ -231,18 +232,14 @@ class _ModelSource:
     def _stored_manifest(self) -> Manifest | None:
         """Manifest of a store with the settings of this run; None if the model must be loaded."""
         kind = kind_of(self.store)
-        if self._method is not None or self.options.hubness is not None:
+        if self._method is not None or not kind.exists(str(self.store)):
             return None
-        if not kind.exists(str(self.store)):
-            return None
-        opened = kind.open(str(self.store))
-        manifest = opened.manifest
+        manifest = kind.open(str(self.store)).manifest
         splitting = dataclasses.replace(
             self.options.splitting, frame_step=manifest.splitting.frame_step
         )
         is_same = (
-            opened.is_searched
-            and self._model in (None, manifest.model)
+            self._model in (None, manifest.model)
             and splitting == manifest.splitting
             and self.options.fast == manifest.frame_spec.fast
         )
@@ -275,7 +272,7 @@ def check_request(
     if options.listen is not None:
         SpeechModel.require()
     make_executor = find_executor(options.executor)
-    kind_of(store).require_room(str(store))  # Last: it may need the network.
+    kind_of(store).exists(str(store))  # Last: it may need the network.
     return make_executor
 
 
