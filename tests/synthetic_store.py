@@ -17,10 +17,11 @@ from eaglenet.encoders.base import BaseEncoder
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
 from eaglenet.search.torch_model import model_identity
-from eaglenet.search.store.layout import FeatureLayout
-from eaglenet.search.store.local import StoreFolder
-from eaglenet.search.store.manifest import Manifest, Splitting
-from eaglenet.search.store.tables import ClipRows, ClipStore, FileRow
+from eaglenet.store.base import Writer
+from eaglenet.store.layout import Layout, feature_arrays
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.records import Changes, ClipBatch, IndexedFile
+from eaglenet.store.store import LocalStore
 
 FRAMES, DIM, SIZE = 5, 24, 16
 WORDS = ["red", "green", "blue", "car", "dog", "ball", "runs", "jumps", "sleeps", "fast", "slow"]
@@ -91,56 +92,48 @@ def make_manifest(method: Method, **changes: Any) -> Manifest:
     spec = method.frame_spec
     frames = torch.zeros(1, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
     mask = torch.ones(1, spec.num_frames, dtype=torch.bool)
-    features = method.encode_video(Clips(frames, mask, torch.zeros(1, spec.num_frames)))
+    seconds = torch.zeros(1, spec.num_frames)
+    features = method.encode_video(Clips(frames, mask, seconds))
     values = {
         "model": "bag",
         "identity": model_identity(method),
         "method": method.name,
         "dim": features.frames.shape[-1],
+        "layout": Layout.of(feature_arrays(features, seconds)),
         "frame_spec": spec,
-        "splitting": Splitting(),
-        "layout": FeatureLayout.of(features),
     }
     return Manifest(**{**values, **changes})
 
 
-def clip_rows(
-    method: Method, layout: FeatureLayout, content: str, path: str, frames: Tensor
-) -> ClipRows:
-    """Rows of clips with given frame vectors ``[clips, frames, dim]``, ten seconds each."""
+def clip_batch(method: Method, layout: Layout, content: str, frames: Tensor) -> ClipBatch:
+    """Clips with given frame vectors ``[clips, frames, dim]``, ten seconds each."""
     mask = torch.ones(frames.shape[:2], dtype=torch.bool)
     features = VideoFeatures(frames, mask)
     count = len(frames)
     starts = 10.0 * np.arange(count)
     seconds = torch.from_numpy(starts)[:, None] + torch.arange(frames.shape[1]) * 2.0 + 1
-    return ClipRows(
+    return ClipBatch(
         keys=[(content, number) for number in range(count)],
-        paths=[path] * count,
         starts=starts,
         ends=starts + 10,
-        coarse=method.coarse_vectors(features).detach().numpy().astype(np.float32),
-        records=layout.pack(features, seconds),
+        vectors=method.coarse_vectors(features).detach().numpy().astype(np.float32),
+        features=layout.pack(feature_arrays(features, seconds)),
         thumbnails=[f"{content}{number}".encode() for number in range(count)],
     )
 
 
 def make_store(
     folder: Path, method: Method, num_files: int = 6, clips_each: int = 3, seed: int = 1
-) -> tuple[StoreFolder, ClipStore]:
-    """Files ``/videos/<n>.mp4`` with random features, published."""
-    manifest = make_manifest(method)
-    folder.mkdir(parents=True, exist_ok=True)
-    store = StoreFolder(folder, manifest)
-    store.write_manifest()
-    tables = store.tables()
+) -> LocalStore:
+    """Store of files ``/videos/<n>.mp4`` with random features."""
     generator = torch.Generator().manual_seed(seed)
-    for number in range(num_files):
-        frames = F.normalize(
-            torch.randn(clips_each, FRAMES, manifest.dim, generator=generator), dim=-1
-        )
-        add_file(tables, manifest, method, f"/videos/{number}.mp4", content_of(number), frames)
-    store.publish(tables)
-    return store, tables
+    with LocalStore.write(folder, make_manifest(method)) as writer:
+        for number in range(num_files):
+            frames = torch.randn(clips_each, FRAMES, DIM, generator=generator)
+            frames = F.normalize(frames, dim=-1)
+            add_file(writer, method, f"/videos/{number}.mp4", content_of(number), frames)
+        writer.finish()
+    return LocalStore.open(folder)
 
 
 def content_of(number: int) -> str:
@@ -148,15 +141,9 @@ def content_of(number: int) -> str:
 
 
 def add_file(
-    tables: ClipStore,
-    manifest: Manifest,
-    method: Method,
-    path: str,
-    content: str,
-    frames: Tensor,
-    **changes: Any,
+    writer: Writer, method: Method, path: str, content: str, frames: Tensor, **changes: Any
 ) -> None:
-    tables.add_clips(clip_rows(method, manifest.layout, content, path, frames))
+    """Commit a file with clips of these frame vectors."""
     number = int(content[:16], 16)
     values = {
         "path": path,
@@ -170,4 +157,5 @@ def add_file(
         "num_clips": len(frames),
         "tags": ("even" if number % 2 == 0 else "Odd",),
     }
-    tables.put_files([FileRow(**{**values, **changes})])
+    clips = clip_batch(method, writer.manifest.layout, content, frames)
+    writer.commit(Changes([clips], [IndexedFile(**{**values, **changes})]))
