@@ -19,6 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.store import repair
 from eaglenet.store.database import Database
@@ -29,12 +32,13 @@ from eaglenet.store.disk import (
 )
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.records import Repaired, Verified
+from eaglenet.store.records import IndexedFile, Repaired, Verified
 from eaglenet.store.schema import DATABASE
 from eaglenet.store.segments import FOLDER, KINDS, Segment, SegmentInfo
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.tables import (
     create,
+    read_files,
     read_hidden,
     read_manifest,
     read_segments,
@@ -53,7 +57,7 @@ class LocalStore:
     def __init__(self, folder: Path, database: Database) -> None:
         self.folder = folder
         self.database = database
-        self.manifest = read_manifest(database)
+        self.manifest = self._read_manifest()
         self._segments: dict[int, Segment] = {}
 
     @property
@@ -113,22 +117,33 @@ class LocalStore:
                     writer.add_roots(manifest.roots)
                 yield writer
 
+    def files(self) -> list[IndexedFile]:
+        return read_files(self.database)
+
     def snapshot(self) -> Snapshot:
         for attempt in range(ATTEMPTS):
             with self.database.reading():
                 version = read_state(self.database).version
                 infos = read_segments(self.database)
                 hidden = read_hidden(self.database)
-                self.manifest = read_manifest(self.database)
+                self.manifest = self._read_manifest()
             try:
                 segments = self._open_segments(infos)
-                return Snapshot(self.database, self.manifest, version, segments, hidden)
+                return self._make_snapshot(version, segments, hidden)
             except DamageError:
                 # A writer may have replaced a segment after its name was read.
                 is_last = attempt + 1 == ATTEMPTS
                 if is_last or read_state(self.database).version == version:
                     raise
         raise AssertionError("unreachable")
+
+    def _read_manifest(self) -> Manifest:
+        return read_manifest(self.database)
+
+    def _make_snapshot(
+        self, version: int, segments: Sequence[Segment], hidden: NDArray[np.int64]
+    ) -> Snapshot:
+        return Snapshot(self.database, self.manifest, version, segments, hidden)
 
     def _open_segments(self, infos: Sequence[SegmentInfo]) -> list[Segment]:
         """Map segments; those that did not change stay open."""

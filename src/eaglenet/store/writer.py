@@ -40,6 +40,7 @@ from eaglenet.store.tables import (
     put_manifest,
     put_state,
     read_bank,
+    read_files,
     read_manifest,
     read_segments,
     read_state,
@@ -95,9 +96,12 @@ class Transaction:
 class LocalWriter:
     """See :class:`eaglenet.store.base.Writer`. The caller holds the writer lock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, location: str | None = None, *, is_trusted: bool = False
+    ) -> None:
+        """``is_trusted``: skip SQLite's check of all pages, for a copy that can be made again."""
         self.folder = folder
-        self.location = str(folder)
+        self.location = location or str(folder)
         with store_errors(folder):
             connection = connect(folder, is_writer=True)
             try:
@@ -106,7 +110,8 @@ class LocalWriter:
                 connection.close()
             self.mode = stat.S_IMODE(os.stat(folder / DATABASE).st_mode) & 0o666
         self.database = Database(folder, self.location, is_writer=True)
-        self.database.check_integrity()  # Changes to a damaged database would spread the damage.
+        if not is_trusted:  # Changes to a damaged database would spread the damage.
+            self.database.check_integrity()
         self.manifest = read_manifest(self.database)
         self._remove_obsolete()
 
@@ -126,7 +131,7 @@ class LocalWriter:
         self.database.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[Transaction]:
         """Everything in the block becomes durable and visible at its end, or nothing does."""
         with self.database.writing() as connection:
             change = Transaction(connection, self.database, read_state(self.database))
@@ -136,15 +141,12 @@ class LocalWriter:
     def add_roots(self, roots: Sequence[str]) -> None:
         manifest = self.manifest.with_roots(roots)
         if manifest != self.manifest:
-            with self._transaction() as change:
+            with self.transaction() as change:
                 put_manifest(change.connection, manifest)
             self.manifest = manifest
 
     def files(self) -> list[IndexedFile]:
-        with self.database.reading():
-            rows = self.database.checked("files")
-            hashes = dict(self.database.checked("contents"))
-        return [_file_of(row[1:], hashes) for row in rows]
+        return read_files(self.database)
 
     def incomplete_contents(self) -> dict[str, frozenset[int]]:
         rows = self.database.rows(
@@ -180,7 +182,7 @@ class LocalWriter:
     def commit(self, changes: Changes) -> None:
         if not changes:
             return
-        with self._transaction() as change:
+        with self.transaction() as change:
             affected: set[int] = set()
             if changes.clips:
                 affected |= self._add_clips(change, ClipBatch.concatenate(changes.clips))
@@ -194,7 +196,7 @@ class LocalWriter:
     def set_hubness(self, bank: HubnessBank | None) -> None:
         if read_bank(self.database, self.manifest) == bank:
             return
-        with self._transaction() as change:
+        with self.transaction() as change:
             change.connection.execute("DELETE FROM hubness")
             if bank is not None:
                 put_bank(change.connection, bank)
@@ -204,13 +206,13 @@ class LocalWriter:
 
     def finish(self) -> int:
         if self.database.rows(f"{ORPHANS} LIMIT 1"):
-            with self._transaction() as change:
+            with self.transaction() as change:
                 _remove_orphans(change)
         for segment in self._segments():
             self._compact(segment)
         self._remove_obsolete()
         if read_state(self.database).text_checksum is None:
-            with self._transaction() as change:
+            with self.transaction() as change:
                 change.state.text_checksum = transcripts.text_checksum(change.connection)
         self.database.checkpoint()
         return self.num_visible()
@@ -316,7 +318,7 @@ class LocalWriter:
         if not len(removed) or len(removed) < REMOVED_SHARE * len(segment):
             return
         live = np.setdiff1d(np.arange(len(segment)), rows)
-        with self._transaction() as change:
+        with self.transaction() as change:
             target: SegmentInfo | None = None
             for start in range(0, len(live), COPY_ROWS):
                 part = segment.copy_of(live[start : start + COPY_ROWS])
@@ -350,13 +352,6 @@ def _make_obsolete(change: Transaction, paths: Iterable[Path]) -> None:
     """Name files to be removed after the transaction."""
     names = [(path.name,) for path in paths]
     change.connection.executemany("INSERT OR IGNORE INTO obsolete VALUES (?)", names)
-
-
-def _file_of(values: Sequence[Any], hashes: Mapping[int, str]) -> IndexedFile:
-    path, size, modified_ns, content_id, status, *rest = values
-    content = "" if content_id is None else hashes[content_id]
-    rest[-1] = tuple(json.loads(rest[-1]))
-    return IndexedFile(path, size, modified_ns, content, status, *rest)
 
 
 def _file_values(file: IndexedFile, content_id: int | None) -> tuple[Any, ...]:
