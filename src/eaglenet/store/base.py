@@ -26,7 +26,7 @@ class Writer(Protocol):
     def manifest(self) -> Manifest: ...
 
     def files(self) -> list[IndexedFile]:
-        """Every path that was dealt with."""
+        """Every path that an index run has dealt with, failed ones included."""
         ...
 
     def incomplete_contents(self) -> Mapping[str, frozenset[int]]:
@@ -87,8 +87,12 @@ class Store(Protocol):
         """
         ...
 
+    def files(self) -> list[IndexedFile]:
+        """Every path that an index run has dealt with, failed ones included."""
+        ...
+
     def snapshot(self) -> Snapshot:
-        """The newest version, for searching."""
+        """The newest version of what is at the location now, for searching."""
         ...
 
     def stamp(self) -> Hashable:

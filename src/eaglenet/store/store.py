@@ -121,6 +121,9 @@ class LocalStore:
         return read_files(self.database)
 
     def snapshot(self) -> Snapshot:
+        if self.database.opened_file != self.database.file_id():
+            # Another store was put in the place of this one; its snapshots keep their database.
+            self.database, self._segments = Database(self.folder, self.location), {}
         for attempt in range(ATTEMPTS):
             with self.database.reading():
                 version = read_state(self.database).version
