@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -125,6 +126,11 @@ class FileTable:
 
     def __len__(self) -> int:
         return len(self.contents)
+
+    @cached_property
+    def numbers(self) -> dict[int, int]:
+        """Position of each content in the columns, by content id."""
+        return {content_id: number for number, content_id in enumerate(self.ids.tolist())}
 
 
 @dataclass(frozen=True)

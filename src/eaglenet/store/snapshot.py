@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -71,6 +72,11 @@ class Snapshot:
     @property
     def location(self) -> str:
         return self.database.location
+
+    @property
+    def stamp(self) -> Hashable:
+        """What :meth:`eaglenet.store.base.Store.stamp` gives while this is the newest version."""
+        return self.database.opened_file, self.version
 
     def __len__(self) -> int:
         """Number of clips that can be found."""
@@ -166,6 +172,16 @@ class Snapshot:
 
     # Clips
 
+    def fingerprints(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Checksums of the vector and the features of clips: equal if their bytes are equal."""
+        names = ["vector_checksum", "features_checksum"]
+        checksums = np.zeros((len(rows), len(names)), np.uint32)
+        with self._current():
+            for segment, indices, inside in self._by_segment(rows):
+                labels = segment.labels[inside]
+                checksums[indices] = np.stack([labels[name] for name in names], axis=1)
+        return [(first, second) for first, second in checksums.tolist()]
+
     def features_at(self, rows: NDArray[np.int64]) -> Features:
         """Features of a few clips, compared with their checksums."""
         features = np.empty(len(rows), self.manifest.layout.dtype)
@@ -200,24 +216,30 @@ class Snapshot:
     def clips_of_content(self, content: str) -> list[Clip]:
         """Clips of a file that can be found, in order of time."""
         with self.database.reading():
-            content_id = self._content_id(content)
-            if content_id is None:
-                return []
-            values = self.database.checked("clips", "WHERE content_id = ?", (content_id,))
-            files = self.database.checked("files", "WHERE content_id = ?", (content_id,))
-            if len(values) < max((row[10] for row in files if row[5] == "done"), default=0):
-                raise damage("table clips in store.db", self.location)
-        rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
-        clips = [
-            Clip(row, content_id, content, *value[2:])
-            for row, value in zip(rows, values, strict=True)
-            if row >= 0 and (self.visible is None or self.visible[row])
-        ]
-        return sorted(clips, key=lambda clip: (clip.start, clip.number))
+            rows = self.database.checked("contents", "WHERE hash = ?", (content,))
+            return self.clips_of_contents([rows[0][0]])[rows[0][0]] if rows else []
 
-    def _content_id(self, content: str) -> int | None:
-        rows = self.database.checked("contents", "WHERE hash = ?", (content,))
-        return rows[0][0] if rows else None
+    def clips_of_contents(self, content_ids: Iterable[int]) -> dict[int, list[Clip]]:
+        """Clips that can be found, by content id; those of a content in order of time."""
+        ids = sorted(set(map(int, content_ids)))
+        with self._current(), self.database.reading():
+            values = list(self.database.checked_by_id("clips", "content_id", ids))
+            needed = dict.fromkeys(ids, 0)
+            for row in self.database.checked_by_id("files", "content_id", ids):
+                if row[5] == "done":
+                    needed[row[4]] = max(needed[row[4]], row[10])
+            counts = Counter(row[1] for row in values)
+            if any(counts[number] < needed[number] for number in ids):
+                raise damage("table clips in store.db", self.location)
+            contents = transcripts.content_hashes(self.database, set(counts))
+        rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
+        clips: dict[int, list[Clip]] = {number: [] for number in ids}
+        for row, (_, owner, *value) in zip(rows, values, strict=True):
+            if row >= 0 and (self.visible is None or self.visible[row]):
+                clips[owner].append(Clip(row, owner, contents[owner], *value))
+        for each in clips.values():
+            each.sort(key=lambda clip: (clip.start, clip.number))
+        return clips
 
     # Clip ids
 
@@ -287,9 +309,9 @@ class Snapshot:
 
     # Files
 
-    def files(self, content_ids: Sequence[int] | None = None) -> FileTable:
+    def files(self, content_ids: Iterable[int] | None = None) -> FileTable:
         """Files that can be found: those of some contents, or all."""
-        with self.database.reading():
+        with self._current(), self.database.reading():
             if content_ids is None:
                 rows = [row[1:] for row in self.database.checked("files")]
                 wanted = {row[3] for row in rows if row[4] == "done"}
@@ -300,9 +322,10 @@ class Snapshot:
                 found = self.database.checked_by_id("files", "content_id", sorted(wanted))
                 rows = [row[1:] for row in found]
                 hashes = transcripts.content_hashes(self.database, wanted)
-                if wanted != {row[3] for row in rows}:
-                    raise damage("table files in store.db", self.location)
-        return _file_table(sorted(row for row in rows if row[4] == "done"), hashes)
+            files = [row for row in rows if row[4] == "done"]
+            if wanted != {row[3] for row in files} or len(hashes) != len(wanted):
+                raise damage("table files in store.db", self.location)
+        return _file_table(sorted(files), hashes)
 
     @property
     def num_files(self) -> int:
