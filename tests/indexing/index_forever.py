@@ -6,11 +6,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from synthetic_store import BagMethod
 
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing import commit, encoding, index
 from eaglenet.indexing.report import IndexProgress
-from eaglenet.search.store.manifest import Splitting
+from synthetic_store import BagMethod
 
 
 def say_what_is_done(progress: IndexProgress) -> None:

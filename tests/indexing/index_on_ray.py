@@ -5,13 +5,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from synthetic_store import BagMethod
-
 from eaglenet.cluster import ray_executor
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing import commit, index
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress
-from eaglenet.search.store.manifest import Splitting
+from synthetic_store import BagMethod
 
 
 def say_what_is_done(progress: IndexProgress) -> None:

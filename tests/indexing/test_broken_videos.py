@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from index_cases import found, run, tables_of
-from small_videos import cut_short_video, damaged_video
-from synthetic_store import BagMethod
+from index_cases import clip_keys, found, run, stored_files
 
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.indexing import decoding
-from eaglenet.search.store.base import open_store
+from small_videos import cut_short_video, damaged_video
+from synthetic_store import BagMethod
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def test_damaged_videos_are_indexed_and_noted(
         assert all(note.reason.startswith("damaged: ") for note in report.damaged)
         assert words in report.damaged[0].reason
         assert [Path(problem.path).name for problem in report.problems] == ["broken.mp4"]
-    row = next(row for row in tables_of(videos).files() if row.path == path)
+    row = next(row for row in stored_files(videos) if row.path == path)
     assert (row.status, row.reason) == ("done", report.damaged[0].reason)
 
 
@@ -65,7 +64,7 @@ def test_file_lost_midway_keeps_its_clips_and_gets_the_others_later(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(videos, bag, videos.parent / "whole")
-    expected = sorted(open_store(videos.parent / "whole").tables().clip_keys())
+    expected = clip_keys(videos.parent / "whole")
     monkeypatch.setattr(decoding, "CLIPS_AT_ONCE", 1)
     reached, asked = decoding.local_path, Counter[str]()
 
@@ -77,9 +76,9 @@ def test_file_lost_midway_keeps_its_clips_and_gets_the_others_later(
 
     monkeypatch.setattr(decoding, "local_path", refuse)
     run(videos, bag)
-    assert 0 < len(tables_of(videos).clip_keys()) < len(expected)
+    assert 0 < len(clip_keys(videos.parent / "store")) < len(expected)
     run(videos, bag)
-    assert sorted(tables_of(videos).clip_keys()) == expected
+    assert clip_keys(videos.parent / "store") == expected
 
 
 def test_two_hundred_broken_files_do_not_stop_the_good_ones(videos: Path, bag: BagMethod) -> None:

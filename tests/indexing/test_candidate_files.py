@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from index_cases import SPLITTING, found, run, tables_of
-from small_videos import colour_video
-from synthetic_store import BagMethod
+from index_cases import SPLITTING, found, run, stored_files
 
 from eaglenet.core.errors import UsageError
 from eaglenet.indexing.files import find_videos, read_tags
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 
 def test_finds_videos_by_content_and_skips_the_store(videos: Path, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_unreadable_folder_is_reported_and_its_files_stay(
 
 
 def stored_names(videos: Path) -> set[str]:
-    return {Path(row.path).name for row in tables_of(videos).files() if row.status == "done"}
+    return {Path(row.path).name for row in stored_files(videos) if row.status == "done"}
 
 
 def subtitle_lines(videos: Path, bag: BagMethod, query: str) -> int:

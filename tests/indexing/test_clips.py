@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.decoding import check_splitting, fixed_windows, shot_windows
-from eaglenet.search.store.manifest import Splitting
 
 
 @settings(deadline=None, max_examples=40)

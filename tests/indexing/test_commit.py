@@ -1,124 +1,80 @@
-"""Clips, then files, then the snapshot; and nothing is forgotten that could not be stored."""
+"""Clips and files go into one commit, and nothing is forgotten that could not be stored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from ledger_cases import done_row, rows_of
+from ledger_cases import batch_of, done_file
 
 from eaglenet.core.errors import StoreError
 from eaglenet.indexing import commit as commits
 from eaglenet.indexing.commit import Commit
-from eaglenet.search.store.tables import ClipKey, ClipRows, FileRow
-
-
-@dataclass(frozen=True)
-class SmallManifest:
-    """All that a commit asks of a manifest."""
-
-    dim: int = 2
+from eaglenet.store.records import Changes
 
 
 @dataclass
 class Notebook:
-    """A store and its tables that write down what is asked of them, and refuse some of it."""
+    """A writer that writes down what is committed, or refuses it."""
 
-    calls: list[str] = field(default_factory=list)
-    refused: str = ""
-    keys: list[ClipKey] = field(default_factory=list)
-    manifest: SmallManifest = field(default_factory=SmallManifest)
+    calls: list[tuple[list[int], list[str]]] = field(default_factory=list)
+    is_full: bool = False
 
-    def note(self, call: str) -> None:
-        if self.refused and call.startswith(self.refused):
-            raise StoreError(f"no {call}")
-        self.calls.append(call)
-
-    def add_clips(self, rows: ClipRows) -> None:
-        self.note(f"clips {[number for _, number in rows.keys]}")
-
-    def put_files(self, rows: Sequence[FileRow]) -> None:
-        self.note(f"files {[row.path for row in rows]}")
-
-    def publish(self, tables: object, *, anew: bool = False) -> int:
-        self.note("publish")
-        return len(self.keys)
-
-    def clip_keys(self, contents: Sequence[str] | None = None) -> list[ClipKey]:
-        return self.keys
-
-    def remove_contents(self, contents: Sequence[str]) -> None:
-        self.note(f"remove {contents}")
-
-    def set_path(self, content: str, path: str) -> None:
-        self.note(f"path {content} {path}")
-
-    def optimize(self) -> None:
-        self.note("optimize")
-
-    def sync(self) -> None:
-        self.note("sync")
+    def commit(self, changes: Changes) -> None:
+        if self.is_full:
+            raise StoreError("the disk is full")
+        numbers = [number for batch in changes.clips for _, number in batch.keys]
+        if changes:
+            self.calls.append((numbers, [file.path for file in changes.files]))
 
 
-def started(store: Notebook) -> Commit:
+def started(writer: Notebook) -> Commit:
     """Two batches of clips and the file that they complete."""
-    commit = Commit(store, store)
-    commit.add_clips(rows_of(("A", 0), ("A", 1)))
-    commit.add_clips(rows_of(("A", 2)))
-    commit.add_row(done_row("/a.mp4", "A"))
+    commit = Commit(writer)
+    commit.add_clips(batch_of(("A", 0), ("A", 1)))
+    commit.add_clips(batch_of(("A", 2)))
+    commit.add_file(done_file("/a.mp4", "A"))
     return commit
 
 
-def test_stores_clips_before_files_and_publishes_last() -> None:
-    store = Notebook()
-    commit = started(store)
-    committed = commit.write()
-    assert store.calls == ["clips [0, 1, 2]", "files ['/a.mp4']", "publish"]
-    assert ([row.path for row in committed.rows], committed.clips) == (["/a.mp4"], 3)
-    store.calls.clear()
-    assert not commit.write().rows
-    assert store.calls == []
+def test_clips_and_the_file_they_complete_are_one_commit() -> None:
+    writer = Notebook()
+    commit = started(writer)
+    result = commit.write()
+    assert writer.calls == [([0, 1, 2], ["/a.mp4"])]
+    assert ([file.path for file in result.files], result.clips) == (["/a.mp4"], 3)
+    assert not commit.write().files
+    assert len(writer.calls) == 1
 
 
-def test_clips_of_an_unfinished_file_are_stored_but_not_published() -> None:
-    store = Notebook()
-    commit = Commit(store, store)
-    commit.add_clips(rows_of(("A", 0)))
-    commit.add_clips(rows_of())
+def test_clips_of_an_unfinished_file_are_stored() -> None:
+    writer = Notebook()
+    commit = Commit(writer)
+    commit.add_clips(batch_of(("A", 0)))
+    commit.add_clips(batch_of())
     assert commit.write().clips == 1
-    assert store.calls == ["clips [0]", "sync"]
     assert commit.write().clips == 0
-    assert store.calls == ["clips [0]", "sync"]
+    assert writer.calls == [([0], [])]
 
 
-@pytest.mark.parametrize(
-    ("refused", "again"),
-    [
-        ("clips", ["clips [0, 1, 2]", "files ['/a.mp4']", "publish"]),
-        ("files", ["files ['/a.mp4']", "publish"]),
-        ("publish", ["files ['/a.mp4']", "publish"]),
-    ],
-)
-def test_failed_commit_is_repeated_without_duplicates(refused: str, again: list[str]) -> None:
-    store = Notebook(refused=refused)
-    commit = started(store)
+def test_failed_commit_is_repeated() -> None:
+    writer = Notebook(is_full=True)
+    commit = started(writer)
     with pytest.raises(StoreError):
         commit.write()
-    store.calls.clear()
-    store.refused = ""
-    commit.write()
-    assert store.calls == again
+    writer.is_full = False
+    assert commit.write().clips == 3
+    assert writer.calls == [([0, 1, 2], ["/a.mp4"])]
 
 
 def test_commit_is_due_by_clips_or_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(commits.time, "monotonic", lambda: now)
     monkeypatch.setattr(commits, "COMMIT_CLIPS", 3)
-    commit = Commit(Notebook(), Notebook())
-    commit.add_clips(rows_of(("A", 0), ("A", 1)))
+    commit = Commit(Notebook())
+    commit.add_clips(batch_of(("A", 0), ("A", 1)))
     assert not commit.is_due
-    commit.add_clips(rows_of(("A", 2)))
+    commit.add_clips(batch_of(("A", 2)))
     assert commit.is_due
     commit.write()
     assert not commit.is_due
@@ -126,37 +82,27 @@ def test_commit_is_due_by_clips_or_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert commit.is_due
 
 
-def test_clean_up_removes_unused_clips_and_moves_those_of_copies() -> None:
-    store = Notebook(keys=[("A", 0), ("B", 0), ("B", 1), ("C", 0)])
-    commit = Commit(store, store)
-    assert commit.clean_up({"A": "/a.mp4", "C": "/copy.mp4"}, {"C", "gone"}) == 4
-    assert store.calls == ["remove ['B']", "path C /copy.mp4", "optimize", "publish"]
-
-
-def test_slow_commit_is_followed_by_a_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slow_commit_is_followed_by_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
 
     class SlowNotebook(Notebook):
-        """A store whose commits take two seconds."""
+        """A writer whose commits take two seconds."""
 
-        def publish(self, tables: object, *, anew: bool = False) -> int:
+        def commit(self, changes: Changes) -> None:
             nonlocal now
             now += 2.0
-            return super().publish(tables, anew=anew)
+            super().commit(changes)
 
     monkeypatch.setattr(commits.time, "monotonic", lambda: now)
     monkeypatch.setattr(commits, "COMMIT_CLIPS", 1)
     monkeypatch.setattr(commits, "MAX_CLIPS", 3)
-    store = SlowNotebook()
-    commit = started(store)
+    commit = started(SlowNotebook())
     commit.write()
-    commit.add_clips(rows_of(("B", 0)))
+    commit.add_clips(batch_of(("B", 0)))
     assert not commit.is_due
     now += 2.0 * commits.PAUSE_FACTOR
     assert commit.is_due
     now -= 0.5
     assert not commit.is_due
-    commit.add_clips(rows_of(("B", 1), ("B", 2)))
+    commit.add_clips(batch_of(("B", 1), ("B", 2)))
     assert commit.is_due

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_videos import colour_video
-from synthetic_store import BagMethod
+from index_cases import clip_keys
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.object_storage import ObjectFolder
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing import fetching
 from eaglenet.indexing.fetching import find_listed_files, find_objects, read_list
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.search.store.base import open_store
-from eaglenet.search.store.manifest import Splitting
+from eaglenet.store.kinds import open_store
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
@@ -96,9 +97,8 @@ def test_object_storage_gives_the_same_clips_as_files(
         report = index_videos([place], store, "bag", method=BagMethod(), options=OPTIONS)
         assert report.indexed == 3
     assert [problem.path for problem in report.problems] == [f"{bucket}/deep/broken.mp4"]
-    keys = [sorted(open_store(store).tables().clip_keys()) for store in stores]
-    assert keys[0] == keys[1]
-    paths = open_store(stores[1]).snapshot().files.paths
+    assert clip_keys(stores[0]) == clip_keys(stores[1])
+    paths = open_store(stores[1]).snapshot().files().paths
     assert sorted(map(os.path.basename, (path for each in paths for path in each))) == [
         "one.mp4",
         "other.mp4",

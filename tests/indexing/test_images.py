@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from index_cases import run
 from PIL import Image
-from small_videos import colour_video
-from synthetic_store import BagMethod
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
@@ -21,9 +19,11 @@ from eaglenet.indexing.decoding import THUMBNAIL_SIZE
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.search.engine import Engine
-from eaglenet.search.torch_model import load_model
 from eaglenet.search.query import Query
+from eaglenet.search.torch_model import load_model
 from eaglenet.video.decoding import decode, probe
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 ORIENTATION, TURNED = 0x0112, 6
 """The tag of EXIF, and its value for a camera held upright: shown turned by a quarter."""

@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from small_videos import colour_video
-from synthetic_store import BagMethod
 
 from eaglenet.core.errors import StoreError
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.search.store.manifest import Splitting
+from eaglenet.store.store import LocalStore
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 SCRIPT = Path(__file__).with_name("index_forever.py")
 NAMES = [f"video{number}.mp4" for number in range(8)]
@@ -86,7 +87,7 @@ def test_writers_killed_at_any_moment_lose_nothing_they_reported(
         delay = generator.uniform(0, 4.0) if lines == 0 else generator.uniform(0, 0.3)
         remaining = len(NAMES) - len(done)
         done |= set(kill_after(videos, store, min(lines, remaining), delay))
-        if (store / "snapshot" / "current.json").exists():
+        if LocalStore.exists(store):
             shown = {
                 Path(hit.path).name
                 for hit in Engine.open(store, bag).search("red", k=100, keep_duplicates=True)

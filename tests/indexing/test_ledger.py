@@ -5,22 +5,22 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from ledger_cases import WINDOWS, FakeTables, candidate, done_row, inspection, rows_of
+from ledger_cases import WINDOWS, FakeWriter, batch_of, candidate, done_file, inspection
 
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.ledger import FileResult, Ledger
-from eaglenet.search.store.tables import FileRow
+from eaglenet.store.records import IndexedFile
 
 
-def ledger(*rows: FileRow, clips: int = 3, **tags: tuple[str, ...]) -> Ledger:
+def ledger(*rows: IndexedFile, clips: int = 3, **tags: tuple[str, ...]) -> Ledger:
     """Of a store with these files, so many clips of each content stored."""
     keys = [(row.content, number) for row in rows for number in range(clips)]
-    return Ledger(FakeTables(list(rows), keys), tags)
+    return Ledger(FakeWriter(list(rows), keys), tags)
 
 
 def summary(results: list[FileResult]) -> list[tuple[str, str, bool]]:
     """Path, outcome, and whether a row is to be stored."""
-    return [(each.row.path, each.outcome, each.is_new) for each in results]
+    return [(each.file.path, each.outcome, each.is_new) for each in results]
 
 
 def fail_all(book: Ledger, content: str) -> list[FileResult]:
@@ -34,11 +34,11 @@ def fail_all(book: Ledger, content: str) -> list[FileResult]:
 def test_file_is_settled_when_all_clips_were_tried() -> None:
     book = ledger()
     assert book.begin(inspection("/a.mp4", "A")) == []
-    assert book.record_clips(rows_of(("A", 0), ("A", 2))) == []
+    assert book.record_clips(batch_of(("A", 0), ("A", 2))) == []
     (results,) = book.record_failure(ClipFailure(("A", 1), "torn"))
     assert summary([results]) == [("/a.mp4", "encoded", True)]
-    assert (results.row.status, results.row.num_clips) == ("done", 2)
-    assert results.row.reason == "1 of 3 clips: torn"
+    assert (results.file.status, results.file.num_clips) == ("done", 2)
+    assert results.file.reason == "1 of 3 clips: torn"
 
 
 @pytest.mark.parametrize("is_met_again", ["while it is worked on", "after it was given up"])
@@ -53,22 +53,22 @@ def test_copies_of_an_undecodable_file_fail_with_its_reason(
     else:
         results = [*fail_all(book, "A"), *book.begin(inspection("/copy.mp4", "A"))]
     assert summary(results) == [("/a.mp4", "failed", True), ("/copy.mp4", "failed", True)]
-    assert {each.row.reason for each in results} == {"reason 0"}
-    assert {each.row.status for each in results} == {"failed"}
+    assert {each.file.reason for each in results} == {"reason 0"}
+    assert {each.file.status for each in results} == {"failed"}
 
 
 def test_copies_of_a_file_finish_with_it() -> None:
     book = ledger()
     book.begin(inspection("/a.mp4", "A"))
     book.begin(inspection("/early.mp4", "A"))
-    results = book.record_clips(rows_of(("A", 0), ("A", 1), ("A", 2)))
+    results = book.record_clips(batch_of(("A", 0), ("A", 1), ("A", 2)))
     results += book.begin(inspection("/late.mp4", "A"))
     assert summary(results) == [
         ("/a.mp4", "encoded", True),
         ("/early.mp4", "alias", True),
         ("/late.mp4", "alias", True),
     ]
-    assert {each.row.num_clips for each in results} == {3}
+    assert {each.file.num_clips for each in results} == {3}
 
 
 def test_uninspected_file_is_reported_but_not_stored_as_failed() -> None:
@@ -90,7 +90,7 @@ def test_uninspected_file_is_reported_but_not_stored_as_failed() -> None:
 
 
 def test_unchanged_files_are_settled_at_once() -> None:
-    good, bad = done_row("/a.mp4", "A", tags=("home",)), done_row("/b.mp4", "B")
+    good, bad = done_file("/a.mp4", "A", tags=("home",)), done_file("/b.mp4", "B")
     bad = dataclasses.replace(bad, status="failed", reason="torn", num_clips=0)
     book = ledger(good, bad)
     assert book.check_unchanged(candidate("/a.mp4"), retry=False) == FileResult(
@@ -106,14 +106,14 @@ def test_unchanged_files_are_settled_at_once() -> None:
 
 
 def test_stores_new_tags_of_an_unchanged_file() -> None:
-    book = ledger(done_row("/a.mp4", "A", tags=("home",)), **{"a.mp4": ("garden",)})
+    book = ledger(done_file("/a.mp4", "A", tags=("home",)), **{"a.mp4": ("garden",)})
     results = book.check_unchanged(candidate("/a.mp4"), retry=False)
     assert results is not None
-    assert (results.row.tags, results.is_new) == (("garden",), True)
+    assert (results.file.tags, results.is_new) == (("garden",), True)
 
 
 def test_file_with_lost_clips_is_encoded_again() -> None:
-    book = ledger(done_row("/a.mp4", "A"), clips=2)
+    book = ledger(done_file("/a.mp4", "A"), clips=2)
     assert book.check_unchanged(candidate("/a.mp4"), retry=False) is None
     assert list(book.requests([inspection("/a.mp4", "A")]))[1:] == [
         ClipRequest("A", "/a.mp4", (2,), (WINDOWS[2],), duration=14.0)
@@ -121,19 +121,19 @@ def test_file_with_lost_clips_is_encoded_again() -> None:
 
 
 def test_retries_failed_clips_on_request() -> None:
-    row = done_row("/a.mp4", "A", num_clips=2, reason="1 of 3 clips: the decoder process died")
+    row = done_file("/a.mp4", "A", num_clips=2, reason="1 of 3 clips: the decoder process died")
     book = ledger(row, clips=2)
     assert book.check_unchanged(candidate("/a.mp4"), retry=False) is not None
     assert book.check_unchanged(candidate("/a.mp4"), retry=True) is None
     requests = list(book.requests([inspection("/a.mp4", "A")]))[1:]
     assert [request.numbers for request in requests] == [(2,)]
     book.begin(inspection("/a.mp4", "A"))
-    results = book.record_clips(rows_of(("A", 2)))
-    assert (results[0].row.num_clips, results[0].row.reason) == (3, "")
+    results = book.record_clips(batch_of(("A", 2)))
+    assert (results[0].file.num_clips, results[0].file.reason) == (3, "")
 
 
 def test_temporary_failure_is_not_stored() -> None:
-    book = Ledger(FakeTables(), {})
+    book = Ledger(FakeWriter(), {})
     passing = inspection("/a.mp4", "", problem="Permission denied", is_temporary=True)
     assert summary(book.begin(passing)) == [("/a.mp4", "failed", False)]
     lasting = inspection("/b.mp4", "B", problem="no video stream in it")
@@ -141,26 +141,26 @@ def test_temporary_failure_is_not_stored() -> None:
 
 
 def test_requests_only_clips_that_are_not_stored() -> None:
-    book = Ledger(FakeTables(keys=[("A", 1)]), {})
+    book = Ledger(FakeWriter(keys=[("A", 1)]), {})
     first, request, *rest = book.requests([inspection("/a.mp4", "A"), inspection("/b.mp4", "A")])
     assert first == inspection("/a.mp4", "A")
     windows = (WINDOWS[0], WINDOWS[2])
     assert request == ClipRequest("A", "/a.mp4", (0, 2), windows, duration=14.0)
     assert rest == [inspection("/b.mp4", "A")]  # The same content is asked for once.
     book.begin(inspection("/a.mp4", "A"))
-    assert summary(book.record_clips(rows_of(("A", 0), ("A", 2)))) == [("/a.mp4", "encoded", True)]
+    assert summary(book.record_clips(batch_of(("A", 0), ("A", 2)))) == [("/a.mp4", "encoded", True)]
 
 
 def test_repeated_clips_count_once() -> None:
     book = ledger()
     book.begin(inspection("/a.mp4", "A"))
-    first = rows_of(("A", 0), ("A", 1))
+    first = batch_of(("A", 0), ("A", 1))
     assert book.select_pending(first) is first
     book.record_clips(first)
-    again = book.select_pending(rows_of(("A", 1), ("A", 2), ("A", 2), ("B", 0)))
+    again = book.select_pending(batch_of(("A", 1), ("A", 2), ("A", 2), ("B", 0)))
     assert again.keys == [("A", 2)]
     assert again.thumbnails == [b"A2"]
-    assert again.coarse.tolist() == [[2.0, 2.0]]
+    assert again.vectors.tolist() == [[2.0, 2.0]]
     assert summary(book.record_clips(again)) == [("/a.mp4", "encoded", True)]
     assert len(book.select_pending(first)) == 0
     assert book.record_failure(ClipFailure(("A", 0), "late")) == []
@@ -180,16 +180,5 @@ def test_damage_is_stored_with_the_file(is_cut_short: bool, seconds: float, reas
     book.begin(inspection("/a.mp4", "A", is_cut_short=is_cut_short))
     book.record_damage(Damage("A", seconds))
     book.record_damage(Damage("A", seconds / 2))
-    (results,) = book.record_clips(rows_of(("A", 0), ("A", 1), ("A", 2)))
-    assert results.row.reason == reason
-
-
-def test_moved_contents_belong_to_their_first_copy() -> None:
-    book = ledger(done_row("/b.mp4", "A"), done_row("/a.mp4", "A"), done_row("/c.mp4", "C"))
-    assert (book.content_paths(), book.moved_contents()) == ({"A": "/a.mp4", "C": "/c.mp4"}, set())
-    book.forget(["/a.mp4"])
-    book.record_commit([done_row("/c.mp4", "D")])
-    assert (book.content_paths(), book.moved_contents()) == (
-        {"A": "/b.mp4", "D": "/c.mp4"},
-        {"A", "C"},
-    )
+    (results,) = book.record_clips(batch_of(("A", 0), ("A", 1), ("A", 2)))
+    assert results.file.reason == reason

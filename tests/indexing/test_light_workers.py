@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
 from small_videos import colour_video
 
 CODE = """
@@ -15,7 +16,7 @@ from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.indexing.decoding import decode_clips, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
-from eaglenet.search.store.splitting import Splitting
+from eaglenet.core.splitting import Splitting
 from eaglenet.video.pool import map_ahead
 from eaglenet.video.worker import pack
 

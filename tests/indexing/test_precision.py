@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_videos import colour_video
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
@@ -22,8 +21,9 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.search.engine import Engine
-from eaglenet.search.store.base import open_store
+from eaglenet.store.kinds import open_store
 from small_model import save_small_model
+from small_videos import colour_video
 
 ON_CPU = ("--device", "cpu", "--workers", "0")
 

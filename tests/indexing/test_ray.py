@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_videos import colour_video
-from synthetic_store import BagMethod
+from index_cases import stored_clips
 
 from eaglenet.cluster import ray_executor
 from eaglenet.cluster import ray_executor as pacing
@@ -27,16 +26,17 @@ from eaglenet.cluster.ray_executor import RayExecutor
 from eaglenet.core import hardware
 from eaglenet.core.errors import UsageError
 from eaglenet.core.object_storage import ObjectFolder
+from eaglenet.core.splitting import Splitting
 from eaglenet.encoders import int8
 from eaglenet.indexing import commit
 from eaglenet.indexing.executor import ExecutorSettings
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.indexing.maintenance import verify
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress, IndexReport
-from eaglenet.search.store.base import open_store
-from eaglenet.search.store.manifest import Splitting
+from eaglenet.store.kinds import open_store
 from small_model import save_small_model
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
@@ -136,28 +136,14 @@ def expected(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Any
     options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
     report = index_videos([videos], store, "bag", method=BagMethod(), options=options)
     assert report.clips == NUM_CLIPS
-    return rows_of(store)
-
-
-def rows_of(store: Path) -> dict[Any, Any]:
-    tables = open_store(store).tables()
-    keys = tables.clip_keys()
-    assert len(keys) == len(set(keys))
-    rows = tables.read_clips(sorted(keys))
-    return {
-        key: (rows.coarse[place], rows.records[place].tobytes(), rows.thumbnails[place])
-        for place, key in enumerate(rows.keys)
-    }
+    return stored_clips(store)
 
 
 def require_same(store: Path, expected: dict[Any, Any]) -> None:
     """The same clips and vectors, none twice, and the store whole."""
-    found = rows_of(store)
-    assert found.keys() == expected.keys()
-    for key, (vector, record, thumbnail) in expected.items():
-        assert np.array_equal(found[key][0], vector)
-        assert found[key][1:] == (record, thumbnail)
-    assert verify(store).clips == NUM_CLIPS
+    assert stored_clips(store) == expected
+    verified = open_store(store).verify()
+    assert verified.clips == verified.stored_clips == NUM_CLIPS
 
 
 def index_here(

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from small_videos import colour_video
-from synthetic_store import BagMethod
 
 from eaglenet.core.progress import ProgressUpdate
 from eaglenet.indexing import index as index_module
@@ -23,6 +21,8 @@ from eaglenet.search.engine import Engine
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, RecognizedText
 from eaglenet.transcripts.speech import RATE, Samples
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 COLOURS = ("red", "green", "blue")
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from index_cases import SPLITTING, run
-from synthetic_store import BagMethod, make_manifest
 
 from eaglenet.indexing import commit, decoding, encoding
 from eaglenet.indexing.encoding import BATCH_SECONDS, MIN_CLIPS, ClipEncoding
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexProgress
 from eaglenet.search.engine import Engine
+from synthetic_store import BagMethod, make_manifest
 
 
 def test_progress_counts_committed_files(

@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-from index_cases import found, run
+from index_cases import clip_keys, found, run
+
+from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.splitting import Splitting
+from eaglenet.store.store import LocalStore
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
-from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.search.store.base import open_store
-from eaglenet.search.store.manifest import Splitting
-
-LANCE_ADD = "lancedb.table.LanceTable.add"
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize(
-    ("function", "error"),
-    [
-        (LANCE_ADD, OSError(errno.ENOSPC, "No space left on device")),
-        (LANCE_ADD, RuntimeError("lance error: LanceError(IO): No space left on device")),
-        (
-            "eaglenet.search.store.publishing.write_bytes",
-            OSError(errno.ENOSPC, "No space left on device"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("call", ["os.fsync", "os.pwrite", "eaglenet.store.segments.append_rows"])
 def test_full_disk_is_reported_and_the_store_stays_readable(
-    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch, error: Exception, function: str
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     run(videos, bag)
     before = found(videos, bag)
     colour_video(videos / "new.mp4", ["blue", "red"])
 
     def fail(*_: object, **__: object) -> None:
-        raise error
+        raise FULL
 
     with monkeypatch.context() as patch:
-        patch.setattr(function, fail)
+        patch.setattr(call, fail)
         with pytest.raises(StoreError, match="full"):
             run(videos, bag)
         assert found(videos, bag) == before
@@ -50,45 +39,54 @@ def test_full_disk_is_reported_and_the_store_stays_readable(
     assert "new.mp4" in dict(found(videos, bag))
 
 
-def test_refuses_tables_without_a_manifest(videos: Path, bag: BagMethod) -> None:
+def test_refuses_segments_without_a_database(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
-    (videos.parent / "store" / "manifest.json").unlink()
-    with pytest.raises(StoreError, match=r"no manifest\.json"):
+    (videos.parent / "store" / "store.db").unlink()
+    with pytest.raises(StoreError, match=r"lost its store\.db.*eaglenet index"):
         run(videos, bag, splitting=Splitting(clip_seconds=4.0))
+    with pytest.raises(StoreError, match=r"lost its store\.db.*eaglenet index"):
+        found(videos, bag)
 
 
-@pytest.mark.parametrize("table", ["clips", "files"])
-def test_lost_table_stops_the_run(table: str, videos: Path, bag: BagMethod) -> None:
+@pytest.mark.parametrize("kind", ["vectors", "features", "thumbnails", "labels", "codes"])
+def test_lost_segment_is_repaired_and_encoded_again(
+    kind: str, videos: Path, bag: BagMethod
+) -> None:
     run(videos, bag)
-    shutil.rmtree(videos.parent / "store" / f"{table}.lance")
-    with pytest.raises(StoreError, match=rf"lost {table}\.lance"):
-        run(videos, bag)
-    assert len(found(videos, bag)) == 5
+    expected, store = found(videos, bag), videos.parent / "store"
+    for path in (store / "segments").glob(f"*.{kind}"):
+        path.unlink()
+    with pytest.raises(StoreError, match="eaglenet store repair"):
+        LocalStore.open(store).verify()
+    repaired = LocalStore.repair(store)
+    LocalStore.open(store).verify()
+    report = run(videos, bag)
+    assert report.indexed == len(repaired.incomplete_files) == (0 if kind == "codes" else 3)
+    assert found(videos, bag) == expected
+    assert run(videos, bag).unchanged == 3
 
 
-@pytest.mark.parametrize("is_shown", [True, False])
-def test_encodes_files_with_lost_clips_again(is_shown: bool, videos: Path, bag: BagMethod) -> None:
+def test_encodes_files_with_lost_clips_again(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
-    expected = found(videos, bag)
-    store = open_store(videos.parent / "store")
-    tables = store.tables()
-    lost = next(row for row in tables.files() if row.path.endswith("long.mp4"))
-    tables.remove_contents([lost.content])
-    tables.sync()
-    if not is_shown:
-        store.publish(tables, anew=True)
-        assert len(found(videos, bag)) == 2
+    expected, store = found(videos, bag), videos.parent / "store"
+    with LocalStore.write(store) as writer, writer.transaction() as change:
+        change.connection.execute(
+            "DELETE FROM clips WHERE number = 1 AND content_id = "
+            "(SELECT content_id FROM files WHERE path LIKE '%long.mp4')"
+        )
     report = run(videos, bag)
     assert (report.indexed, report.unchanged, report.clips) == (1, 2, 5)
     assert found(videos, bag) == expected
-    assert len(store.tables().clip_keys()) == 5
+    assert len(clip_keys(store)) == 5
     assert run(videos, bag).unchanged == 3
 
 
 def test_second_writer_is_refused_with_the_name_of_the_first(videos: Path, bag: BagMethod) -> None:
     run(videos, bag)
-    store = open_store(videos.parent / "store")
-    with store.hold(), pytest.raises(StoreError, match=f"process {os.getpid()}"):
+    with (
+        LocalStore.write(videos.parent / "store"),
+        pytest.raises(StoreError, match=f"process {os.getpid()}"),
+    ):
         run(videos, bag)
     assert len(found(videos, bag)) == 5
     assert run(videos, bag).unchanged == 3

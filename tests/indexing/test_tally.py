@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from ledger_cases import candidate, done_row
+from ledger_cases import candidate, done_file
 
 from eaglenet.indexing.commit import CommitResult
 from eaglenet.indexing.ledger import FileProgress, FileResult
 from eaglenet.indexing.run import Tally
-from eaglenet.search.store.tables import FileRow
+from eaglenet.store.records import IndexedFile
 
 
-def failed_row(path: str) -> FileRow:
+def failed_file(path: str) -> IndexedFile:
     """A file of which nothing could be stored."""
-    row = done_row(path, "X", num_clips=0, reason="torn", duration=0.0)
+    row = done_file(path, "X", num_clips=0, reason="torn", duration=0.0)
     return dataclasses.replace(row, status="failed")
 
 
@@ -28,15 +28,15 @@ def test_progress_counts_only_stored_files_of_this_run() -> None:
             candidate("/c.mp4", size=600),
         ]
     )
-    first = tally.commit(CommitResult([done_row("/a.mp4", "A", size=300)], clips=3))
+    first = tally.commit(CommitResult([done_file("/a.mp4", "A", size=300)], clips=3))
     assert (first.done, first.skipped, first.total, first.clips) == (1, 0, 3, 3)
     assert (first.bytes_done, first.bytes_total) == (300, 1000)
     assert first.path == "/a.mp4"
     # A file that only got other tags was no work; a part of a film is clips without a file.
-    second = tally.commit(CommitResult([done_row("/retagged.mp4", "R")], clips=0))
+    second = tally.commit(CommitResult([done_file("/retagged.mp4", "R")], clips=0))
     third = tally.commit(CommitResult([], clips=5))
     assert (second.done, third.done, third.clips, third.path) == (1, 1, 8, "")
-    last = tally.commit(CommitResult([failed_row("/b.mp4")], clips=0))
+    last = tally.commit(CommitResult([failed_file("/b.mp4")], clips=0))
     assert (last.done, last.skipped) == (1, 1)
     assert last.hours == pytest.approx(14 / 3600)
 
@@ -46,7 +46,7 @@ def test_progress_counts_unfinished_and_uncommitted_files() -> None:
     tally.begin([candidate("/film.mp4", size=900), candidate("/b.mp4", size=100)])
     first = tally.progress([FileProgress(size=300, seconds=36.0)])
     assert (first.bytes_done, first.done, first.hours) == (300, 0, pytest.approx(0.01))
-    row = done_row("/b.mp4", "B", size=100)
+    row = done_file("/b.mp4", "B", size=100)
     tally.settle(FileResult(row, "encoded"))
     second = tally.progress([FileProgress(size=450, seconds=54.0)])
     assert (second.bytes_done, second.done) == (550, 0)
@@ -57,14 +57,14 @@ def test_progress_counts_unfinished_and_uncommitted_files() -> None:
 
 def test_report_counts_outcomes_and_lists_problems() -> None:
     tally = Tally()
-    damaged = done_row("/cut.mp4", "C", reason="damaged: cut short")
-    partial = done_row("/part.mp4", "P", reason="1 of 3 clips: torn")
+    damaged = done_file("/cut.mp4", "C", reason="damaged: cut short")
+    partial = done_file("/part.mp4", "P", reason="1 of 3 clips: torn")
     for row, outcome in (
-        (done_row("/a.mp4", "A"), "encoded"),
+        (done_file("/a.mp4", "A"), "encoded"),
         (damaged, "encoded"),
         (partial, "alias"),
-        (done_row("/d.mp4", "D"), "unchanged"),
-        (failed_row("/bad.mp4"), "failed"),
+        (done_file("/d.mp4", "D"), "unchanged"),
+        (failed_file("/bad.mp4"), "failed"),
     ):
         tally.settle(FileResult(row, outcome))
     report = tally.report(dropped=1, missing=2, clips=11, unused_tags=("x",))

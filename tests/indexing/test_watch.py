@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_videos import colour_video
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.indexing import watch
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport
+from small_videos import colour_video
 
 
 class Script:
