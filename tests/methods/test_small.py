@@ -13,8 +13,9 @@ import eaglenet
 from eaglenet.core.errors import CheckpointError
 from eaglenet.core.types import Clips
 from eaglenet.methods.base import Method
-from eaglenet.models.folder import PACKAGED
-from eaglenet.search.model import DEFAULT_MODEL, check_vectors, load_model
+from eaglenet.models.files import PACKAGED
+from eaglenet.search.model import DEFAULT_MODEL
+from eaglenet.search.torch_model import check_vectors, load_model
 
 MOST_BYTES = 45_000_000
 

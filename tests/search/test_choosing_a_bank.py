@@ -24,7 +24,8 @@ from eaglenet.indexing.maintenance import verify
 from eaglenet.indexing.rebuilding import options_like
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
-from eaglenet.models.folder import PACKAGED, load
+from eaglenet.models.files import PACKAGED
+from eaglenet.models.folder import load
 from eaglenet.models.head import save_head
 from eaglenet.search.engine import Engine
 from eaglenet.search.store.base import open_store

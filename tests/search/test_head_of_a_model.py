@@ -11,7 +11,8 @@ from synthetic_store import make_store
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrameConfig
-from eaglenet.models.folder import PACKAGED, load
+from eaglenet.models.files import PACKAGED
+from eaglenet.models.folder import load
 from eaglenet.models.head import save_head
 from eaglenet.search.engine import Engine
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
-from eaglenet.models.light import WEIGHTS, Array, Weights, read_config
+from eaglenet.models.weights import Array, Weights
 
 Precision = Literal["fp32", "int8"]
 NUM_APART = 8
@@ -25,12 +24,17 @@ AGREEMENT = 0.999
 ORT_DOMAIN = "com.microsoft"
 
 
-class LightVision:
+class OnnxVision:
     """Frames to one vector each: uint8 [frames, 3, size, size] to float32 [frames, dim]."""
 
-    def __init__(self, folder: Path, precision: Precision = "fp32", threads: int = 0) -> None:
-        config = read_config(folder)["encoder"]["config"]
-        weights = Weights(folder / WEIGHTS)
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        weights: Weights,
+        precision: Precision = "fp32",
+        threads: int = 0,
+    ) -> None:
+        """``config`` is that of ``CompactConfig``; 0 threads are as many as there are cores."""
         self.size = int(config["vision"]["image_size"])
         graph = _Tower(weights, config)
         self._session = _session(graph.build(), threads)
