@@ -12,9 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, Self
 
-from eaglenet.core.object_storage import SCHEMES
 from eaglenet.core.registry import Registry
-from eaglenet.search.store.bucket import StoreBucket
 from eaglenet.search.store.hub_bank import HubBank
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.manifest import Manifest
@@ -114,8 +112,6 @@ class Store(Protocol):
 
 STORES: Registry[type[Store]] = Registry("kind of store", is_open=True)
 STORES.add("file", StoreFolder)
-for _scheme in SCHEMES:
-    STORES.add(_scheme, StoreBucket)
 
 
 def kind_of(location: str | Path) -> type[Store]:

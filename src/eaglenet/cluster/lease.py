@@ -1,8 +1,8 @@
-"""One writer for a store on object storage: a small object that its holder keeps renewing.
+"""Lease of a store on object storage: a small object that the one writer keeps renewing.
 
-Nobody's clock is trusted. Who finds a lease watches it: one that is renewed has a holder, one that
-is not for ``LEASE_SECONDS`` is taken over, by a write that fails where the holder was faster. A
-holder that could not renew it for half that time stops writing.
+No clock of another machine is trusted. A process that finds a lease watches it. If it is not
+renewed for ``LEASE_SECONDS``, it is taken over by a conditional write, which fails if the holder
+was faster. A holder that could not renew it for half that time stops writing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEASE_SECONDS = 30.0
 
 
 class Lease:
-    """Held by this process until it is given back, or another takes it."""
+    """Held by this process until it is released, or taken over by another."""
 
     def __init__(self, folder: ObjectFolder) -> None:
         self.folder = folder
@@ -42,31 +42,33 @@ class Lease:
         self._stop = threading.Event()
 
     def take(self) -> None:
-        """Take the lease, or say who has it."""
+        """Take the lease, or raise an error that names its holder."""
         watched: str | None = None
         since = 0.0
         while True:
-            found: str | None
+            tag: str | None
             try:
-                content, found = self.folder.read(LEASE)
+                content, tag = self.folder.read(LEASE)
             except MissingObjectError:
-                content, found = b"", None
-            if found is not None and found != watched:
+                content, tag = b"", None
+            if tag is not None and tag != watched:
                 if watched is not None:
-                    raise self._is_held(content)  # It was renewed while we watched.
-                watched, since = found, time.monotonic()
-                logger.warning("%s: looking whether %s is alive", self.folder.url, _holder(content))
-            if found is None or time.monotonic() - since >= LEASE_SECONDS:
+                    raise self._held_error(content)  # It was renewed while we watched.
+                watched, since = tag, time.monotonic()
+                logger.warning(
+                    "%s: checking whether %s is alive", self.folder.url, _holder(content)
+                )
+            if tag is None or time.monotonic() - since >= LEASE_SECONDS:
                 break
             time.sleep(min(1.0, LEASE_SECONDS / 20))
         self._renewed = time.monotonic()
         try:
-            self._tag = self.folder.write_if(LEASE, self._content(), found)
+            self._tag = self.folder.write_if(LEASE, self._content(), tag)
         except ChangedObjectError:
-            raise self._is_held(self.folder.read(LEASE)[0]) from None
+            raise self._held_error(self.folder.read(LEASE)[0]) from None
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
 
-    def _is_held(self, content: bytes) -> StoreError:
+    def _held_error(self, content: bytes) -> StoreError:
         return StoreError(
             f"{self.folder.url} is being written to by {_holder(content)}; wait for it to finish. "
             "Searching works meanwhile"
@@ -90,15 +92,15 @@ class Lease:
                 logger.warning("%s; the lease is renewed later", error)
 
     def require(self) -> None:
-        """Refuse to go on where the lease is not certainly ours any more."""
+        """Raise an error unless this process certainly holds the lease."""
         if time.monotonic() - self._renewed > LEASE_SECONDS / 2:
             raise StoreError(
                 f"{self.folder.url}/{LEASE} could not be renewed, or another writer took it; what "
                 "was reported as done is safe. Run the same command again to continue"
             )
 
-    def give_back(self) -> None:
-        """Let others write at once."""
+    def release(self) -> None:
+        """Let other writers in at once."""
         self._stop.set()
         try:
             if self.folder.tag(LEASE) == self._tag:
@@ -115,11 +117,11 @@ def _holder(content: bytes) -> str:
 
 
 @contextmanager
-def held_lease(folder: ObjectFolder) -> Iterator[Lease]:
+def hold_lease(folder: ObjectFolder) -> Iterator[Lease]:
     """Hold a store for writing."""
     lease = Lease(folder)
     lease.take()
     try:
         yield lease
     finally:
-        lease.give_back()
+        lease.release()
