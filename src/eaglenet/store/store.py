@@ -75,6 +75,7 @@ class LocalStore:
         if not folder.exists():
             return False
         refuse_old_format(folder)
+        refuse_lost_database(folder)
         others = [path.name for path in folder.iterdir() if not _is_ours(path.name)]
         if others:
             raise StoreError(
@@ -121,9 +122,10 @@ class LocalStore:
         return read_files(self.database)
 
     def snapshot(self) -> Snapshot:
-        if self.database.opened_file != self.database.file_id():
-            # Another store was put in the place of this one; its snapshots keep their database.
-            self.database, self._segments = Database(self.folder, self.location), {}
+        with suppress(FileNotFoundError):  # Moved away: what is open can still be read.
+            if self.database.opened_file != self.database.file_id():
+                # Another store was put in its place; earlier snapshots keep their database.
+                self.database, self._segments = Database(self.folder, self.location), {}
         for attempt in range(ATTEMPTS):
             with self.database.reading():
                 version = read_state(self.database).version
@@ -182,6 +184,7 @@ class LocalStore:
 
     @classmethod
     def repair(cls, location: str | Path) -> Repaired:
+        cls.exists(location)
         return repair.repair(path_of(location))
 
 
@@ -196,6 +199,16 @@ def path_of(location: str | Path) -> Path:
 
 def _is_ours(name: str) -> bool:
     return name in (LOCK, FOLDER) or name.startswith((DATABASE, "."))
+
+
+def refuse_lost_database(folder: Path) -> None:
+    """Keep a new store from being made over the segments of one that lost its ``store.db``."""
+    if any((folder / FOLDER).glob("*.*")):
+        raise StoreError(
+            f"{folder} lost its {DATABASE}, which names all files and clips. Restore it from a "
+            f"backup, or index again with: mv {shell_quote(folder)} {shell_quote(folder)}.old && "
+            f"eaglenet index FOLDER --store {shell_quote(folder)}"
+        )
 
 
 def refuse_old_format(folder: Path) -> None:
