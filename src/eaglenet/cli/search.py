@@ -44,7 +44,7 @@ from eaglenet.search.query import Query
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
-    from eaglenet.core.types import Hit
+    from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
     from eaglenet.search.hits import CaptionHit, SearchResult
 

@@ -72,7 +72,7 @@ def serve(
             f"the service needs {error.name}; install it with: pip install 'eaglenet[serve]'"
         ) from error
     from eaglenet.search.engine import Engine
-    from eaglenet.search.store.base import open_store
+    from eaglenet.store.kinds import open_store
     from eaglenet.serve.settings import Settings, is_local_host
 
     token = read_token(token_file)

@@ -30,7 +30,7 @@ from eaglenet.search.transcripts import explain_no_match
 from eaglenet.store.base import Store
 from eaglenet.store.kinds import open_store
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.records import FileTable
+from eaglenet.store.records import Clip, FileTable
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 if TYPE_CHECKING:
@@ -93,11 +93,6 @@ class Engine:
         return self._current_view().snapshot
 
     @property
-    def files(self) -> FileTable:
-        """All files of the newest version."""
-        return self._read(lambda view: view.files)
-
-    @property
     def model(self) -> SearchModel:
         """The model, loaded on first use and checked to be the one that made the store."""
         return self._load_model(self._current_view())
@@ -118,7 +113,7 @@ class Engine:
             pass  # The store is gone; what is open can still be searched.
         return self._view
 
-    def _read(self, work: Callable[[StoreView], Result]) -> Result:
+    def read(self, work: Callable[[StoreView], Result]) -> Result:
         """Call ``work`` with the newest version; again if a writer removes clips meanwhile."""
         for _ in range(ATTEMPTS - 1):
             try:
@@ -178,7 +173,7 @@ class Engine:
         typed = [_to_query(query) for query in queries]
         if not typed:
             return []
-        return self._read(lambda view: self._retriever(view).search(typed, k, options))
+        return self.read(lambda view: self._retriever(view).search(typed, k, options))
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
         """Rank captions for the video, the image or the clip of a query."""
@@ -191,7 +186,7 @@ class Engine:
             example = retriever.encode_example(query)
             return rank_captions(retriever.model, example.features, example.span, captions, k)
 
-        return self._read(rank)
+        return self.read(rank)
 
     def explain(self, query: str | Query, clip_id: str) -> Explanation:
         """Return the scores of one clip for a text, frame by frame."""
@@ -206,14 +201,14 @@ class Engine:
             row = view.snapshot.row(clip_id)
             return explain_clip(view.snapshot, encoded, row, retriever.load(np.array([row])))
 
-        return self._read(explain)
+        return self.read(explain)
 
     def __contains__(self, clip_id: object) -> bool:
         return clip_id in self.snapshot
 
     def thumbnail(self, clip_id: str) -> bytes:
         """Small JPEG of the middle of a clip."""
-        return self._read(lambda view: view.snapshot.thumbnail(view.snapshot.row(clip_id)))
+        return self.read(lambda view: view.snapshot.thumbnail(view.snapshot.row(clip_id)))
 
     def frame(self, clip_id: str, seconds: float, size: int = 240) -> bytes:
         """JPEG of the frame at a time, its shorter side ``size``.
@@ -235,27 +230,27 @@ class Engine:
         """Clip id that a short one stands for."""
         return self.snapshot.full_id(text)
 
+    def clip(self, clip_id: str) -> tuple[Clip, FileTable]:
+        """A clip, and its file as a table of one row."""
+
+        def find(view: StoreView) -> tuple[Clip, FileTable]:
+            (clip,) = view.snapshot.clips([view.snapshot.row(clip_id)])
+            return clip, view.snapshot.files([clip.content_id])
+
+        return self.read(find)
+
     def file_of(self, clip_id: str) -> Path:
         """File of a clip; of several with the same content, the first that exists."""
-
-        def paths(view: StoreView) -> list[str]:
-            (clip,) = view.snapshot.clips([view.snapshot.row(clip_id)])
-            return view.snapshot.files([clip.content_id]).paths[0]
-
-        return Path(first_existing(self._read(paths)))
+        return Path(first_existing(self.clip(clip_id)[1].paths[0]))
 
     def span_of(self, clip_id: str) -> tuple[float, float]:
         """First and last second of a clip in its file."""
-
-        def span(view: StoreView) -> tuple[float, float]:
-            (clip,) = view.snapshot.clips([view.snapshot.row(clip_id)])
-            return clip.start, clip.end
-
-        return self._read(span)
+        clip, _ = self.clip(clip_id)
+        return clip.start, clip.end
 
     def info(self) -> dict[str, Any]:
         """Describe the store and how it is searched."""
-        return self._read(lambda view: view.info())
+        return self.read(lambda view: view.info())
 
     def why_empty(self, options: SearchOptions, query: Query | None = None) -> str:
         """Say why there are no hits: a filter that no file meets, or a text that no line has."""
@@ -266,7 +261,7 @@ class Engine:
                 return reason
             return explain_no_match(query.transcript, options.modalities, view.snapshot.num_lines)
 
-        return self._read(explain)
+        return self.read(explain)
 
     def shortlists(
         self, vectors: Vectors, k: int, filters: Filters | None = None

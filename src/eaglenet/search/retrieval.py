@@ -209,7 +209,9 @@ class Retriever:
             clips = clips_of_image(query.image, spec)
         if clips is None:
             raise UsageError("expected an image, a video or a clip, not a text")
-        frames, mask, seconds = map(np.asarray, (clips.frames, clips.mask, clips.seconds))
+        # Tensors are arrays too: a user may have decoded the clip in torch.
+        frames = np.asarray(clips.frames, np.uint8)
+        mask, seconds = np.asarray(clips.mask, bool), np.asarray(clips.seconds, np.float32)
         features = self.model.encode_frames(frames, mask, seconds)
         return Example(features, (0.0, float(seconds[mask].max())))
 
