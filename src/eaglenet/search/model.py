@@ -1,7 +1,8 @@
 """The model of a store, as searching sees it, and which model a store has.
 
-Everything that crosses this border is a numpy array: torch is imported by the implementation that
-needs it (:mod:`eaglenet.search.torch_model`), not by a search.
+Everything that crosses this border is a numpy array. There are two implementations:
+:mod:`eaglenet.search.numpy_model` for compact models, and :mod:`eaglenet.search.torch_model`, which
+alone imports torch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError
+from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.models.files import is_packaged
 from eaglenet.store.base import Store
 from eaglenet.store.kinds import kind_of
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "small"
 """Ships with the package, so it needs no network."""
+LIGHT_DEVICES = ("auto", "cpu")
+"""Devices for which a compact model runs through numpy. One query is no work for a GPU, and torch
+takes longer to import than the query takes."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +131,40 @@ class SearchModel(Protocol):
 def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
     """Load the model of a store, and check that it is the one that made the store.
 
-    ``model`` is its new location, or the model itself, which stays on its device. ``device``
-    ``auto`` uses a GPU if there is one.
+    ``model`` is its new location, or the model itself, which stays on its device. A compact model
+    runs through numpy, unless ``device`` names a GPU. Others run through torch; ``device`` ``auto``
+    uses a GPU if there is one.
     """
+    source = model if model is not None else store.manifest.model
+    if isinstance(source, str | Path) and str(device) in LIGHT_DEVICES:
+        from eaglenet.models.light_model import LightModel
+        from eaglenet.search.numpy_model import NumpyModel
+
+        if LightModel.supports(source):
+            light = LightModel.open(source)
+            require_identity(store, str(source), light.identity)
+            return NumpyModel(light)
     from eaglenet.search.torch_model import TorchModel, load_for_search
 
     return TorchModel(load_for_search(store, model, device))
+
+
+def require_identity(store: Store, name: str, identity: str) -> None:
+    """Raise an error if a store was made with another model than this one."""
+    manifest = store.manifest
+    if identity == manifest.identity:
+        return
+    if name == manifest.model:
+        raise StoreError(
+            f"{store.location} was made with other weights of {name!r}: the model has changed, or "
+            "is from another version of eaglenet. Index the same files into a new store, which "
+            "replaces this one when it is complete: eaglenet index --store NEW --like "
+            f"{shell_quote(store.location)} --model {shell_quote(name)} --swap"
+        )
+    raise StoreError(
+        f"{store.location} was made with another model than {name!r}, whose vectors cannot be "
+        f"compared. Use --model {shell_quote(manifest.model)}, or index into a new store"
+    )
 
 
 def uses_default_model(location: str | Path, model: str | None) -> bool:

@@ -15,7 +15,7 @@ from eaglenet.transcripts.lines import analyse, singular
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from eaglenet.core.types import Clips
+    from eaglenet.video.inputs import FrameBatch
 
 MAX_CHARACTERS = 4000
 """Characters of a text that are read; tokenizers keep some tens of words."""
@@ -61,7 +61,7 @@ class Query:
         },
     )
     window: tuple[float, float] | None = None
-    clips: Clips | None = None
+    clips: FrameBatch | None = None
 
     def __post_init__(self) -> None:
         names = [name for name in _SOURCES if getattr(self, name) is not None]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +17,7 @@ from torch import Tensor, nn
 from eaglenet.core.errors import (
     CheckpointError,
     ModelNotFoundError,
-    StoreError,
     UsageError,
-    shell_quote,
 )
 from eaglenet.core.hardware import AUTO, require_device
 from eaglenet.core.object_storage import absolute_location
@@ -34,17 +28,16 @@ from eaglenet.encoders.hub import exact_name
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.files import head_folder, is_packaged
 from eaglenet.models.head import with_head
+from eaglenet.models.weights import SAMPLED_VALUES, hash_model
 from eaglenet.scoring import Scorer, choose
 from eaglenet.scoring.scorer import ReferenceScorer
-from eaglenet.search.model import ClipFeatures, require_model
+from eaglenet.search.model import ClipFeatures, require_identity, require_model
 from eaglenet.store.base import Store
 from eaglenet.store.layout import Layout, feature_arrays, video_features
 from eaglenet.store.manifest import Manifest
 
 logger = logging.getLogger(__name__)
 
-SAMPLED_VALUES = 4096
-"""Values per tensor that a model's identity is computed from."""
 CACHE_BYTES = 384 * 2**20
 """Size of the cache of prepared clips: 3,000 clips of EagleNet. Preparing a clip is half the work
 of scoring it, and a few clips are on the shortlists of very many texts."""
@@ -76,26 +69,14 @@ def load_for_search(
     """
     from eaglenet.models.folder import load_for_texts
 
-    manifest = store.manifest
-    source = model if model is not None else manifest.model
+    source = model if model is not None else store.manifest.model
     method = source
     if not isinstance(method, Method):
         if model is None:
             require_model(store)
         method = load_for_texts(str(source))
-    if model_identity(method) != manifest.identity:
-        name = source.name if isinstance(source, Method) else str(source)
-        if not isinstance(source, Method) and name == manifest.model:
-            raise StoreError(
-                f"{store.location} was made with other weights of {name!r}: the model has changed, "
-                "or is from another version of eaglenet. Index the same files into a new store, "
-                "which replaces this one when it is complete: eaglenet index --store NEW --like "
-                f"{shell_quote(store.location)} --model {shell_quote(name)} --swap"
-            )
-        raise StoreError(
-            f"{store.location} was made with another model than {name!r}, whose vectors cannot be "
-            f"compared. Use --model {shell_quote(manifest.model)}, or index into a new store"
-        )
+    name = source.name if isinstance(source, Method) else str(source)
+    require_identity(store, name, model_identity(method))
     method.eval()
     # A head beside the model ranks shortlists; the vectors of the store come from its towers.
     head = None if isinstance(source, Method) else head_folder(str(source))
@@ -220,32 +201,16 @@ def make_manifest(
 
 
 def model_identity(method: Method) -> str:
-    """Hash of the method's name, its configuration and its weights.
+    """Hash of the method's name, its configuration and its weights."""
 
-    Only settings that differ from their defaults count, so that a new option in a later version
-    does not change the identity. Of a large tensor, ``SAMPLED_VALUES`` evenly spaced values count:
-    training changes all values, and opening a store must not read gigabytes.
-    """
-    digest = hashlib.sha256(method.name.encode())
-    config = getattr(method, "config", None)
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        digest.update(json.dumps(_non_default_values(config), sort_keys=True, default=str).encode())
-    for name, tensor in sorted(method.state_dict().items()):
-        flat = tensor.detach().reshape(-1)
-        step = max(1, flat.numel() // SAMPLED_VALUES)
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        # In single precision: the same weights stored in half precision are another model.
-        digest.update(flat[::step].to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]
+    def samples() -> Iterator[tuple[str, tuple[int, ...], NDArray[np.float32]]]:
+        for name, tensor in sorted(method.state_dict().items()):
+            flat = tensor.detach().reshape(-1)
+            step = max(1, flat.numel() // SAMPLED_VALUES)
+            # In single precision: the same weights stored in half precision are another model.
+            yield name, tuple(tensor.shape), _to_numpy(flat[::step])
 
-
-def _non_default_values(config: Any) -> dict[str, Any]:
-    values = dataclasses.asdict(config)
-    return {
-        spec.name: values[spec.name]
-        for spec in dataclasses.fields(config)
-        if spec.default is dataclasses.MISSING or getattr(config, spec.name) != spec.default
-    }
+    return hash_model(method.name, getattr(method, "config", None), samples())
 
 
 class RowCache:
