@@ -141,30 +141,37 @@ class BucketStore:
 
     def _read(self, read: Callable[[MirrorStore], Result]) -> Result:
         """Read from the local copy of the newest version."""
-        with storage_errors(), self._lock:
+
+        def read_copy(head: Head) -> Result:
+            with self.mirror.lock(), self.mirror.writer(head) as writer:
+                if writer.position.end > length_of(head.parts["log"]):
+                    raise MissingObjectError(f"{self.location} changes too fast to be read")
+                self._seen = time.monotonic(), head.tag
+                self.manifest = head.manifest
+                return read(self._open(head))
+
+        with self._lock:
+            try:
+                return self._with_newest(read_copy)
+            except DamageError:
+                self._local = None
+                self.mirror.drop_if_idle()
+                return self._with_newest(read_copy)
+
+    def _with_newest(self, use: Callable[[Head], Result]) -> Result:
+        """Use the newest version; again if a writer replaced objects since it was read."""
+        with storage_errors():
             for attempt in range(ATTEMPTS):
+                head = Head.read(self.folder)
                 try:
-                    head = Head.read(self.folder)
-                    with self.mirror.lock(), self.mirror.writer(head) as writer:
-                        if writer.position.end > length_of(head.parts["log"]):
-                            continue  # Another process has seen a newer version.
-                        self._seen = time.monotonic(), head.tag
-                        self.manifest = head.manifest
-                        return read(self._open(head))
+                    return use(head)
                 except MissingObjectError as error:
-                    # A writer may have replaced objects since their names were read.
-                    if attempt + 1 == ATTEMPTS:
-                        raise DamageError(
-                            f"{error}. Repair the store with: eaglenet store repair --store "
-                            f"{shell_quote(self.location)}"
-                        ) from error
+                    missing = error
                     time.sleep(0.2 * attempt)
-                except DamageError:
-                    if attempt:
-                        raise
-                    self._local = None
-                    self.mirror.drop_if_idle()
-        raise StoreError(f"{self.location} changes too fast to be read; try again")
+            raise DamageError(
+                f"{missing}. Repair the store with: eaglenet store repair --store "
+                f"{shell_quote(self.location)}"
+            ) from missing
 
     def _open(self, head: Head) -> MirrorStore:
         if self._local is None or self._local.is_replaced:
@@ -187,11 +194,13 @@ class BucketStore:
 
     def verify(self) -> Verified:
         """Compare every object with its hash, and the local copy with its checksums."""
-        with storage_errors():
-            head = Head.read(self.folder)
+
+        def read_objects(head: Head) -> None:
             for chunks in head.parts.values():
                 for chunk in chunks:
                     chunk.read(self.folder)
+
+        self._with_newest(read_objects)
         return self._read(
             lambda local: repair.verify(local.database, local.snapshot(), local.manifest)
         )
