@@ -105,4 +105,4 @@ def test_refuses_an_impossible_frame_step(step: float, bag: BagMethod) -> None:
     splitting = dataclasses.replace(HALF, frame_step=step)
     content = make_manifest(bag, splitting=splitting).to_json()
     with pytest.raises(ValueError, match="frame_step"):
-        Manifest.from_bytes(content, "manifest.json")
+        Manifest.from_json(content)

@@ -30,8 +30,7 @@ ON_CPU = ("--device", "cpu", "--workers", "0")
 
 def vectors(store: Path) -> np.ndarray:
     """Coarse vectors of the clips of a store, of length 1."""
-    snapshot = Engine.open(store, device="cpu").snapshot
-    found = snapshot.vectors.float().numpy()
+    found = np.concatenate([part for _, part in open_store(store).snapshot().vector_parts()])
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
@@ -136,8 +135,8 @@ def test_auto_moves_a_loaded_model_to_the_best_device(
     store = tmp_path / "store"
     index_videos([film], store, model, options=IndexOptions(device="cpu", workers=0))
     monkeypatch.setattr("eaglenet.core.hardware.best_device", lambda: "meta")
-    assert Engine.open(store).method.device.type == "meta"
-    assert Engine.open(store, device="cpu").method.device.type == "cpu"
+    assert Engine.open(store).model.device == "meta"
+    assert Engine.open(store, device="cpu").model.device == "cpu"
     assert Engine.open(store, load(model)).method.device == torch.device("cpu")
 
 

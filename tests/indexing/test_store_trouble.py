@@ -18,7 +18,7 @@ from synthetic_store import BagMethod
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("call", ["os.fsync", "os.pwrite", "eaglenet.store.segments.append_rows"])
+@pytest.mark.parametrize("call", ["os.fsync", "os.write", "os.ftruncate"])
 def test_full_disk_is_reported_and_the_store_stays_readable(
     videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -74,6 +74,10 @@ def test_encodes_files_with_lost_clips_again(videos: Path, bag: BagMethod) -> No
             "DELETE FROM clips WHERE number = 1 AND content_id = "
             "(SELECT content_id FROM files WHERE path LIKE '%long.mp4')"
         )
+    with pytest.raises(StoreError, match="eaglenet store repair"):
+        found(videos, bag)
+    assert LocalStore.repair(store).incomplete_files == (str(videos / "long.mp4"),)
+    assert len(found(videos, bag)) == 2
     report = run(videos, bag)
     assert (report.indexed, report.unchanged, report.clips) == (1, 2, 5)
     assert found(videos, bag) == expected

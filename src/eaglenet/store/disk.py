@@ -66,8 +66,10 @@ def _disk_error(location: object, number: int | None, text: str) -> StoreError:
             "searched. Free some space and run the same command to continue"
         )
     if number in FORBIDDEN:
+        is_store = (Path(str(location)) / "store.db").exists()
         return StoreError(
-            f"{location} cannot be written to ({text}). Make it writable or use another --store"
+            f"{location} cannot be written to ({text}){'; searching it still works' * is_store}. "
+            "Make it writable or use another --store"
         )
     return StoreError(f"{location}: {_one_line(text)}")
 
