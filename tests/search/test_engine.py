@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from synthetic_store import BagMethod, content_of, make_manifest, make_store
 
 import eaglenet
 from eaglenet.core.errors import EagleNetError, ModelNotFoundError, StoreError, UsageError
@@ -16,12 +15,19 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.search.reranking import NEGATIVE_WEIGHT
-from eaglenet.search.store.local import StoreFolder
+from eaglenet.store.layout import video_features
+from eaglenet.store.store import LocalStore
+from synthetic_store import BagMethod, content_of, make_manifest, make_store
 
 
 def all_features(engine: Engine) -> VideoFeatures:
     snapshot = engine.snapshot
-    return engine.manifest.layout.unpack(snapshot.records(np.arange(len(snapshot)))).features
+    records = snapshot.features_at(np.arange(len(snapshot)))
+    return video_features(engine.manifest.layout.unpack(records))[0]
+
+
+def ids_of(engine: Engine, rows: list[int]) -> list[str]:
+    return [clip.id for clip in engine.snapshot.clips(rows)]
 
 
 def test_ranks_the_shortlist_by_exact_score(engine: Engine, bag: BagMethod) -> None:
@@ -30,7 +36,7 @@ def test_ranks_the_shortlist_by_exact_score(engine: Engine, bag: BagMethod) -> N
     hits = engine.search("red car", k=4, shortlist=18)
     best = exact.topk(4)
     assert [hit.rank for hit in hits] == [1, 2, 3, 4]
-    assert [hit.clip_id for hit in hits] == [engine.snapshot.clip_id(int(i)) for i in best.indices]
+    assert [hit.clip_id for hit in hits] == ids_of(engine, best.indices.tolist())
     torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), best.values)
     coarse = engine.search("red car", k=4, rerank=False)
     assert [hit.score for hit in coarse] == [hit.coarse_score for hit in coarse]
@@ -107,9 +113,9 @@ def test_clip_query_returns_k_other_clips(engine: Engine, k: int) -> None:
     # The clip is its own nearest one, and takes no place on a shortlist that is just long enough.
     hits = engine.search(Query(clip_id=clip_id), k, shortlist=k, keep_duplicates=True)
     assert len(hits) == k
-    wide = engine.shortlists(engine.snapshot.vectors[engine.snapshot.row(clip_id)][None], k + 1)[1]
-    rows = [row for row in wide[0].rows.tolist() if engine.snapshot.clip_id(row) != clip_id]
-    assert {hit.clip_id for hit in hits} == {engine.snapshot.clip_id(row) for row in rows}
+    vectors = engine.snapshot.vectors_at(np.array([engine.snapshot.row(clip_id)]))
+    (wide,) = engine.shortlists(vectors, k + 1)[1]
+    assert {hit.clip_id for hit in hits} == {*ids_of(engine, wide.rows.tolist())} - {clip_id}
 
 
 def test_ranks_captions_for_a_clip(engine: Engine, bag: BagMethod) -> None:
@@ -132,9 +138,8 @@ def test_refuses_another_model(store_folder: Path) -> None:
 
 
 def test_reports_a_moved_model(bag: BagMethod, tmp_path: Path) -> None:
-    manifest = make_manifest(bag, model=str(tmp_path / "gone"))
-    make_store(tmp_path / "store", bag, num_files=1)
-    StoreFolder(tmp_path / "store", manifest).write_manifest()
+    with LocalStore.write(tmp_path / "store", make_manifest(bag, model=str(tmp_path / "gone"))):
+        pass
     with pytest.raises(StoreError, match="--model FOLDER"):
         Engine.open(tmp_path / "store").search("red")
     with pytest.raises(ModelNotFoundError, match="/no/such/model") as caught:

@@ -149,12 +149,15 @@ def open_model(store: Store, model: str | Path | Method | None, device: Any) -> 
     return TorchModel(load_for_search(store, model, device))
 
 
-def require_identity(store: Store, name: str, identity: str) -> None:
-    """Raise an error if a store was made with another model than this one."""
+def require_identity(store: Store, name: str, identity: str, *, is_location: bool = True) -> None:
+    """Raise an error if a store was made with another model than this one.
+
+    ``name`` is what ``--model`` takes, or with ``is_location`` False the name of a loaded model.
+    """
     manifest = store.manifest
     if identity == manifest.identity:
         return
-    if name == manifest.model:
+    if is_location and name == manifest.model:
         raise StoreError(
             f"{store.location} was made with other weights of {name!r}: the model has changed, or "
             "is from another version of eaglenet. Index the same files into a new store, which "

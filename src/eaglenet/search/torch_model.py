@@ -75,8 +75,9 @@ def load_for_search(
         if model is None:
             require_model(store)
         method = load_for_texts(str(source))
+    is_loaded = isinstance(source, Method)
     name = source.name if isinstance(source, Method) else str(source)
-    require_identity(store, name, model_identity(method))
+    require_identity(store, name, model_identity(method), is_location=not is_loaded)
     method.eval()
     # A head beside the model ranks shortlists; the vectors of the store come from its towers.
     head = None if isinstance(source, Method) else head_folder(str(source))
