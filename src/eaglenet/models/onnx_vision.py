@@ -6,7 +6,6 @@ output, and the few inputs with the largest values multiplied in fp32.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
+from eaglenet.core.platform import num_cores
 from eaglenet.models.weights import Array, Weights
 
 Precision = Literal["fp32", "int8"]
@@ -21,7 +22,6 @@ NUM_APART = 8
 """Inputs of a layer that are multiplied in fp32."""
 AGREEMENT = 0.999
 """Least cosine between a frame in int8 and in fp32."""
-ORT_DOMAIN = "com.microsoft"
 
 
 class OnnxVision:
@@ -37,12 +37,12 @@ class OnnxVision:
         """``config`` is that of ``CompactConfig``; 0 threads are as many as there are cores."""
         self.size = int(config["vision"]["image_size"])
         graph = _Tower(weights, config)
-        self._session = _session(graph.build(), threads)
+        self._session = open_session(graph.build(), threads or num_cores())
         if precision == "int8":
             exact = self(samples(self.size))
             largest = _largest_inputs(_Tower(weights, config, is_observed=True), self.size)
             quantised = _Tower(weights, config, largest=largest)
-            self._session = _session(quantised.build(), threads)
+            self._session = open_session(quantised.build(), threads or num_cores())
             cosine = _least_cosine(exact, self(samples(self.size)))
             if not cosine >= AGREEMENT:
                 raise UsageError(
@@ -56,7 +56,7 @@ class OnnxVision:
 
 
 class _Tower:
-    """Builds the graph node by node; every method returns the name of its output."""
+    """Builds the graph of a tower; methods return the name of their output."""
 
     def __init__(
         self,
@@ -66,68 +66,40 @@ class _Tower:
         largest: Mapping[str, Array] | None = None,
         is_observed: bool = False,
     ) -> None:
-        from onnx import helper, numpy_helper
-
-        self.helper, self.numpy_helper = helper, numpy_helper
+        """``largest``: of the inputs of each layer, for int8; ``is_observed`` puts these out."""
+        self.graph = Graph()
         self.weights, self.config, self.vision = weights, config, config["vision"]
         self.largest, self.is_observed = largest, is_observed
-        self.nodes: list[Any] = []
-        self.constants: dict[str, Any] = {}
         self.observed: list[str] = []
 
     def get(self, name: str) -> Array:
         return self.weights[f"encoder.vision.{name}"]
 
     def constant(self, values: Any) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants[name] = self.numpy_helper.from_array(np.array(values, order="C"), name)
-        return name
+        return self.graph.constant(values)
 
-    def node(self, operation: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        output = f"v{len(self.nodes)}"
-        self.nodes.append(
-            self.helper.make_node(operation, list(inputs), [output], domain=domain, **attributes)
-        )
-        return output
+    def node(self, operation: str, *inputs: str, **attributes: Any) -> str:
+        return self.graph.node(operation, *inputs, **attributes)
 
     def build(self) -> bytes:
         """Serialise the whole graph."""
-        from onnx import TensorProto
-
-        if self.vision["pool_after"]:
-            raise UsageError(
-                "a tower that pools its patches needs torch: pip install eaglenet[torch]"
-            )
+        size = int(self.vision["image_size"])
+        self.graph.input("pixels", np.uint8, ["frames", 3, size, size])
         tokens = self.embed()
         for number in range(int(self.vision["layers"])):
             tokens = self.block(tokens, f"blocks.{number}")
         tokens = self.norm(tokens, "norm")
         first = self.node("Gather", tokens, self.constant(np.int64(0)), axis=1)
         bounds = [self.constant(np.array([value], np.int64)) for value in (1, 2**31, 1)]
-        patches = self.node("Slice", tokens, bounds[0], bounds[1], bounds[2])
+        patches = self.node("Slice", tokens, *bounds)
         mean = self.node("ReduceMean", patches, axes=[1], keepdims=0)
         joined = self.node("Concat", first, mean, axis=1)
         product = self.node("MatMul", joined, self.constant(self.get("projection.weight").T))
-        self.nodes.append(self.helper.make_node("Identity", [product], ["frames"]))
-        size = int(self.vision["image_size"])
-        value = self.helper.make_tensor_value_info
-        outputs = [value("frames", TensorProto.FLOAT, ["frames", None])]
-        outputs += [value(name, TensorProto.FLOAT, None) for name in self.observed]
-        graph = self.helper.make_graph(
-            self.nodes,
-            "tower",
-            [value("pixels", TensorProto.UINT8, ["frames", 3, size, size])],
-            outputs,
-            list(self.constants.values()),
-        )
-        versions = [self.helper.make_opsetid("", 17), self.helper.make_opsetid(ORT_DOMAIN, 1)]
-        model = self.helper.make_model(graph, opset_imports=versions, ir_version=9)
-        return bytes(model.SerializeToString())
+        self.graph.output(product, "frames", np.float32, ["frames", int(self.config["dim"])])
+        return self.graph.to_bytes()
 
     def embed(self) -> str:
         """Patches by a convolution that also normalises the pixels, and the class token."""
-        from onnx import TensorProto
-
         side, width = int(self.vision["patch_size"]), int(self.vision["width"])
         kernel = self.get("patch_embedding.projection.weight").reshape(width, 3, side, side)
         mean, std = (
@@ -135,7 +107,7 @@ class _Tower:
         )
         scaled = (kernel / (255 * std[:, None, None])).astype(np.float32)
         shift = -(kernel * (mean / std)[:, None, None]).sum(axis=(1, 2, 3)).astype(np.float32)
-        pixels = self.node("Cast", "pixels", to=TensorProto.FLOAT)
+        pixels = self.graph.cast("pixels", np.float32)
         patches = self.node(
             "Conv", pixels, self.constant(scaled), self.constant(shift), strides=[side, side]
         )
@@ -154,7 +126,7 @@ class _Tower:
         attended = self.attention(self.norm(tokens, f"{name}.ln_1"), name)
         tokens = self.node("Add", tokens, attended)
         hidden = self.linear(self.norm(tokens, f"{name}.ln_2"), f"{name}.mlp.up")
-        hidden = self.node("Gelu", hidden, domain=ORT_DOMAIN)
+        hidden = self.node("Gelu", hidden, domain=OWN_DOMAIN)
         return self.node(
             "Add", tokens, self.linear(hidden, f"{name}.mlp.down", self.get(f"{name}.scale_2"))
         )
@@ -162,10 +134,9 @@ class _Tower:
     def attention(self, tokens: str, name: str) -> str:
         heads = int(self.vision["heads"])
         qkv = self.linear(tokens, f"{name}.attention.qkv")
-        query, key, value = (f"{qkv}_{part}" for part in "qkv")
-        self.nodes.append(self.helper.make_node("Split", [qkv], [query, key, value], axis=2))
+        query, key, value = self.graph.nodes("Split", qkv, count=3, axis=2)
         mixed = self.node(
-            "MultiHeadAttention", query, key, value, domain=ORT_DOMAIN, num_heads=heads
+            "MultiHeadAttention", query, key, value, domain=OWN_DOMAIN, num_heads=heads
         )
         return self.linear(mixed, f"{name}.attention.out", self.get(f"{name}.scale_1"))
 
@@ -179,11 +150,8 @@ class _Tower:
         if scale is not None:
             weight, bias = weight * scale[:, None], bias * scale
         if self.is_observed:
-            self.nodes.append(
-                self.helper.make_node(
-                    "ReduceMax", [self.node("Abs", values)], [name], axes=[0, 1], keepdims=0
-                )
-            )
+            largest = self.node("ReduceMax", self.node("Abs", values), axes=[0, 1], keepdims=0)
+            self.graph.output(largest, name, np.float32, [weight.shape[1]])
             self.observed.append(name)
         if self.largest is None:
             product = self.node("MatMul", values, self.constant(weight.T))
@@ -192,8 +160,6 @@ class _Tower:
 
     def int8_linear(self, values: str, weight: Array, bias: Array, apart: NDArray[np.int64]) -> str:
         """y = step s (q w) + low s sum(w) + b + W_apart x_apart; see ``encoders.int8``."""
-        from onnx import TensorProto
-
         rest = weight.copy()
         rest[:, apart] = 0
         scales = np.maximum(np.abs(rest).max(axis=1), 1e-12) / 127
@@ -209,14 +175,14 @@ class _Tower:
         step = self.node("Mul", span, self.constant(np.float32(1 / 255)))
         numbers = self.node("Div", self.node("Sub", rows, low), step)
         numbers = self.node("Add", numbers, self.constant(np.float32(0.5)))
-        numbers = self.node("Cast", numbers, to=TensorProto.UINT8)
+        numbers = self.graph.cast(numbers, np.uint8)
         product = self.node(
             "MatMulIntegerToFloat",
             numbers,
             self.constant(whole.T.astype(np.int8)),
             self.constant(np.float32(1)),
             self.constant(scales.astype(np.float32)),
-            domain=ORT_DOMAIN,
+            domain=OWN_DOMAIN,
         )
         product = self.node("Mul", product, step)
         narrow = self.node("Concat", low, large, axis=2)
@@ -224,20 +190,8 @@ class _Tower:
         return self.node("Add", self.node("Add", product, added), self.constant(bias))
 
 
-def _session(model: bytes, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    # Idle threads that spin would take the cores from the decoders.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
 def _largest_inputs(tower: _Tower, size: int) -> dict[str, Array]:
-    session = _session(tower.build(), 0)
+    session = open_session(tower.build(), num_cores())
     values = session.run(tower.observed, {"pixels": samples(size)})
     return dict(zip(tower.observed, values, strict=True))
 
