@@ -88,7 +88,6 @@ class BucketStore:
         self.mirror = Mirror(folder)
         self._local: MirrorStore | None = None
         self._lock = threading.Lock()
-        self._seen: tuple[float, Hashable] | None = None
 
     @property
     def location(self) -> str:
@@ -146,7 +145,7 @@ class BucketStore:
             with self.mirror.lock(), self.mirror.writer(head) as writer:
                 if writer.position.end > length_of(head.parts["log"]):
                     raise MissingObjectError(f"{self.location} changes too fast to be read")
-                self._seen = time.monotonic(), head.tag
+                self.mirror.last_look = time.monotonic(), head.tag
                 self.manifest = head.manifest
                 return read(self._open(head))
 
@@ -180,10 +179,10 @@ class BucketStore:
         return self._local
 
     def stamp(self) -> Hashable:
-        seen = self._seen
-        if seen is None or time.monotonic() - seen[0] > FRESH_SECONDS:
-            seen = self._seen = time.monotonic(), self.folder.tag(HEAD)
-        return seen[1]
+        look = self.mirror.last_look
+        if look is None or time.monotonic() - look[0] > FRESH_SECONDS:
+            look = self.mirror.last_look = time.monotonic(), self.folder.tag(HEAD)
+        return look[1], self.mirror.file_id
 
     def usage(self) -> dict[str, int]:
         parts = dict.fromkeys(PARTS, 0)

@@ -128,6 +128,17 @@ class Mirror:
         self.remote = folder
         name = hashlib.blake2b(folder.url.encode(), digest_size=12).hexdigest()
         self.path = cache_folder() / "stores" / name
+        self.last_look: tuple[float, str | None] | None = None
+        """When the head was last looked at, and its tag; None: look again."""
+
+    @property
+    def file_id(self) -> Hashable:
+        """Changes when the copy is made again."""
+        try:
+            status = os.stat(self.path / DATABASE)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -298,10 +309,7 @@ class MirrorStore(LocalStore):
     @property
     def is_replaced(self) -> bool:
         """True if the copy was made again since it was opened."""
-        try:
-            return self.database.file_id() != self.database.opened_file
-        except FileNotFoundError:
-            return True
+        return self.mirror.file_id != self.database.opened_file
 
     def _read_manifest(self) -> Manifest:
         return replace(read_manifest(self.database), layout=POINTER_LAYOUT)
@@ -336,7 +344,7 @@ class BucketSnapshot(Snapshot):
 
     @property
     def stamp(self) -> Hashable:
-        return self.head.tag
+        return self.head.tag, self.database.opened_file
 
     @contextmanager
     def _current(self) -> Iterator[None]:
@@ -348,9 +356,11 @@ class BucketSnapshot(Snapshot):
                 with suppress(StoreError):
                     if self.database.value("SELECT version FROM state") == self._local_version:
                         self.mirror.drop_if_idle()
-            raise OutdatedError(
-                f"{self.location} changed during the search; search again"
-            ) from error
+            raise self._outdated() from error
+
+    def _outdated(self) -> OutdatedError:
+        self.mirror.last_look = None
+        return OutdatedError(f"{self.location} changed during the search; search again")
 
     def vector_parts(
         self, first: int = 0, end: int | None = None
@@ -408,9 +418,7 @@ class BucketSnapshot(Snapshot):
         try:
             contents = read_spans(self.mirror.remote, self.head.parts[part], spans)
         except MissingObjectError as error:
-            raise OutdatedError(
-                f"{self.location} changed during the search; search again"
-            ) from error
+            raise self._outdated() from error
         if [*map(zlib.crc32, contents)] != checksums.tolist():
             raise damaged_object(self.mirror.remote, part)
         return contents
