@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 from object_storage import Gate, start_storage
-from small_videos import colour_video
-from synthetic_store import BagMethod
 
 from eaglenet.cli.main import main
 from eaglenet.core.object_storage import ENDPOINT, ObjectFolder
+from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import remove
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
-from eaglenet.search.store.manifest import Splitting
 from eaglenet.serve.app import create_app
 from eaglenet.serve.settings import Settings
+from small_videos import colour_video
+from synthetic_store import BagMethod
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
