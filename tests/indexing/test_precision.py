@@ -137,7 +137,7 @@ def test_auto_moves_a_loaded_model_to_the_best_device(
     monkeypatch.setattr("eaglenet.core.hardware.best_device", lambda: "meta")
     assert Engine.open(store).model.device == "meta"
     assert Engine.open(store, device="cpu").model.device == "cpu"
-    assert Engine.open(store, load(model)).method.device == torch.device("cpu")
+    assert Engine.open(store, load(model)).model.device == "cpu"
 
 
 def test_commands_take_a_device_and_index_prints_it(tmp_path: Path) -> None:

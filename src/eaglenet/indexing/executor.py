@@ -25,6 +25,7 @@ from eaglenet.video.limits import Limits
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
+    from eaglenet.models.light_model import LightModel
 
 ClipOutcome = ClipBatch | ClipFailure | Damage
 
@@ -51,7 +52,7 @@ class Executor(Protocol):
 class ExecutorSettings:
     """Work and resources of an executor."""
 
-    method: Method
+    method: Method | LightModel
     manifest: Manifest
     files: Sequence[CandidateFile]
     """All files to inspect."""

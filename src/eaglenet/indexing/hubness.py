@@ -7,23 +7,28 @@ the arithmetic, ``store.hubness`` the stored form).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of
 from eaglenet.indexing.options import OFF, OWN, HubnessChoice
-from eaglenet.methods.base import Method
-from eaglenet.models.head import head_folder, with_head
-from eaglenet.scoring.hubness import TEMPERATURE
+from eaglenet.models.files import head_folder
+from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.query import clean_text
 from eaglenet.store.hubness import HubnessBank
 
+if TYPE_CHECKING:
+    from eaglenet.methods.base import Method
+
+OWN_SOURCE = "of the model's own"
 MAX_TEXTS = 16_384
 BATCH_TEXTS = 256
+TEMPERATURE = 20.0
+"""Of a bank of given texts: that of QB-norm's inverted softmax, as in ``scoring.hubness``."""
 
 
 def read_hubness_texts(choice: HubnessChoice) -> tuple[str, ...]:
@@ -57,7 +62,9 @@ def _unique_texts(lines: Sequence[str]) -> tuple[str, ...]:
     return texts
 
 
-def choose_hubness_bank(choice: HubnessChoice, method: Method, model: str) -> HubnessBank | None:
+def choose_hubness_bank(
+    choice: HubnessChoice, method: Method | LightModel, model: str
+) -> HubnessBank | None:
     """The chosen bank, encoded with this model; None: no bank."""
     if choice is None or choice == OWN:
         bank = model_hubness_bank(method, model)
@@ -71,28 +78,28 @@ def choose_hubness_bank(choice: HubnessChoice, method: Method, model: str) -> Hu
     return encode_hubness_bank(texts, method) if texts else None
 
 
-@torch.no_grad()
-def model_hubness_bank(method: Method, model: str) -> HubnessBank | None:
+def model_hubness_bank(method: Method | LightModel, model: str) -> HubnessBank | None:
     """Bank that was saved with a model, or with the head beside it."""
-    folder = head_folder(model)
-    if folder is not None:
-        # On a copy that shares the weights: a head may change the towers, the store may not.
-        shared = (*method.parameters(), *method.buffers(), method.tokenizer)
-        method = with_head(copy.deepcopy(method, {id(each): each for each in shared}), folder)
-    level_bank = method.level_bank
-    if level_bank is None:
-        return None
-    bank, scale = level_bank
-    vectors = bank.held().to("cpu", torch.float32).numpy()
-    return HubnessBank("of the model's own", vectors, bank.weight, float(scale))
+    if isinstance(method, LightModel):
+        bank = method.bank
+        return (
+            None if bank is None else HubnessBank(OWN_SOURCE, bank.vectors, bank.weight, bank.scale)
+        )
+    from eaglenet.search.torch_model import level_bank
+
+    parts = level_bank(method, head_folder(model))
+    return None if parts is None else HubnessBank(OWN_SOURCE, *parts)
 
 
-@torch.no_grad()
-def encode_hubness_bank(texts: Sequence[str], method: Method) -> HubnessBank:
+def encode_hubness_bank(texts: Sequence[str], method: Method | LightModel) -> HubnessBank:
     """Encode texts as a bank, with the weight and temperature of ``evaluate --hubness``."""
-    batches = [
-        method.coarse_vectors(method.encode_text(texts[start : start + BATCH_TEXTS]))
-        for start in range(0, len(texts), BATCH_TEXTS)
-    ]
-    vectors = torch.cat(batches).to("cpu", torch.float32).numpy()
+    if isinstance(method, LightModel):
+        vectors = unit(method.encode_texts(texts))
+    else:
+        from eaglenet.search.torch_model import TorchModel
+
+        starts = range(0, len(texts), BATCH_TEXTS)
+        batches = (texts[start : start + BATCH_TEXTS] for start in starts)
+        model = TorchModel(method)
+        vectors = np.concatenate([model.encode_texts(batch).vectors for batch in batches])
     return HubnessBank("given", vectors, 1.0, TEMPERATURE, tuple(texts))

@@ -38,6 +38,7 @@ from eaglenet.indexing.recognition import (
 from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.indexing.run import IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun
+from eaglenet.models.light_model import LightModel
 from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.transcripts.ocr import OcrModel
@@ -181,14 +182,21 @@ class _ModelSource:
         return self._model if self._model is not None else model_for_store(self.store)
 
     @cached_property
-    def method(self) -> Method:
+    def method(self) -> Method | LightModel:
+        """The model: without torch if that is possible and as fast."""
         from eaglenet.core.hardware import choose_precision
         from eaglenet.search.model import refuse_other_model
-        from eaglenet.search.torch_model import load_model, move_to_device
 
         method = self._method
         if method is None:
             refuse_other_model(self.store, self.name)
+            if uses_light_model(self.name, self.options):
+                from eaglenet.search.numpy_model import load_light
+
+                return load_light(self.name)
+        from eaglenet.search.torch_model import load_model, move_to_device
+
+        if method is None:
             method = load_model(self.name)
         method.eval()
         if self.options.device != "auto" or self._method is None:
@@ -221,12 +229,17 @@ class _ModelSource:
         manifest.require_same(self._make_manifest(roots), str(self.store))
 
     def _make_manifest(self, roots: Sequence[str]) -> Manifest:
+        method = self.method
+        spec = dataclasses.replace(method.frame_spec, fast=self.options.fast)
+        splitting = with_shared_frames(self.options.splitting, spec)
+        if isinstance(method, LightModel):
+            from eaglenet.search.numpy_model import make_light_manifest
+
+            return make_light_manifest(method, self.name, spec, splitting, roots)
         from eaglenet.search.torch_model import make_manifest
 
-        spec = dataclasses.replace(self.method.frame_spec, fast=self.options.fast)
-        splitting = with_shared_frames(self.options.splitting, spec)
         return make_manifest(
-            self.method, self.name, spec, splitting, roots, prepare=self.options.prepare
+            method, self.name, spec, splitting, roots, prepare=self.options.prepare
         )
 
     def _stored_manifest(self) -> Manifest | None:
@@ -246,6 +259,24 @@ class _ModelSource:
         return manifest if is_same else None
 
 
+def uses_light_model(name: str, options: IndexOptions) -> bool:
+    """Return whether a run encodes without torch: with a compact model, on this machine's CPU.
+
+    If torch is installed, it encodes on a GPU, on a CPU with bf16, and for other executors.
+    """
+    from eaglenet.core.hardware import has_fast_bf16, has_gpu, is_torch_installed
+
+    if not LightModel.supports(name) or options.prepare or options.executor != "local":
+        return False
+    if options.device not in ("auto", "cpu") or options.precision not in ("auto", "fp32", "int8"):
+        return False
+    if not is_torch_installed():
+        return True
+    is_gpu = options.device == "auto" and has_gpu()
+    is_bf16 = options.precision == "auto" and has_fast_bf16("cpu")
+    return not is_gpu and not is_bf16
+
+
 def check_request(
     paths: Sequence[str | Path], store: str | Path, options: IndexOptions
 ) -> ExecutorFactory:
@@ -261,7 +292,8 @@ def check_request(
     if options.device != "auto" or options.precision != "auto":
         from eaglenet.core.hardware import choose_precision, require_device
 
-        require_device(options.device)
+        if options.device != "cpu":
+            require_device(options.device)
         choose_precision("cpu", options.precision)
     if options.hubness is not None:
         from eaglenet.indexing.hubness import read_hubness_texts

@@ -211,17 +211,26 @@ def refuse_lost_database(folder: Path) -> None:
         )
 
 
+def is_old_format(folder: Path) -> bool:
+    """Report whether a folder holds a store of the format before SQLite."""
+    is_current = (folder / DATABASE).exists()
+    return not is_current and any((folder / name).exists() for name in OLD_FORMAT)
+
+
 def refuse_old_format(folder: Path) -> None:
-    """Say how to index again, if a folder holds a store of an earlier eaglenet."""
-    if not any((folder / name).exists() for name in OLD_FORMAT):
-        return
+    if is_old_format(folder):
+        raise StoreError(
+            f"{folder} was made by an earlier eaglenet, in another format. Convert it with: "
+            f"eaglenet store upgrade --store {shell_quote(folder)}"
+        )
+
+
+def command_to_index_again(folder: Path) -> str:
+    """Command that makes a store of the old format again, from its videos."""
     command = ["eaglenet", "index", "FOLDER"]
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads((folder / "manifest.json").read_bytes())
         roots, model = [str(root) for root in values["roots"]], str(values["model"])
         command = ["eaglenet", "index", *(roots or ["FOLDER"]), "--model", model]
     line = " ".join(shell_quote(argument) for argument in [*command, "--store", folder])
-    raise StoreError(
-        f"{folder} was made by an earlier eaglenet, in a format that is no longer read. Index "
-        f"again with: mv {shell_quote(folder)} {shell_quote(folder)}.old && {line}"
-    )
+    return f"mv {shell_quote(folder)} {shell_quote(folder)}.old && {line}"
