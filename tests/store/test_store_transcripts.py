@@ -90,6 +90,16 @@ def test_spelling_mistakes(tmp_path: Path) -> None:
     assert snapshot.similar_terms("zzzzzz") == []
 
 
+def test_short_words_are_corrected_by_any_single_edit(tmp_path: Path) -> None:
+    snapshot = store_of(tmp_path / "store", "the world is a bike")
+    for wrong in ("wrold", "woold", "wold", "xorld", "orld", "worl", "worle"):
+        assert snapshot.similar_terms(wrong) == ["world"], wrong
+    assert snapshot.similar_terms("bake") == ["bike"]
+    assert snapshot.similar_terms("biked") == ["bike"]
+    for unlike in ("wrodl", "blue", "b?ke", "w*ld", "[a-z]"):
+        assert snapshot.similar_terms(unlike) == [], unlike
+
+
 def test_lines_of_some_kinds_and_files(tmp_path: Path) -> None:
     snapshot = fill(tmp_path / "store", 4).snapshot()
     ids = {hit.content: hit.content_id for hit in snapshot.find_lines(LineQuery(("car",)), 9)}

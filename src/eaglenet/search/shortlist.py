@@ -365,6 +365,7 @@ def nearest_in_shard(
 class Recall:
     """Fraction of the exact shortlist that the codes find, and times per query."""
 
+    index: str
     k: int
     queries: int
     recall: float
@@ -395,6 +396,7 @@ def measure_recall(store: Store, *, k: int = 100, num_queries: int = 100, seed: 
         num_common += len(np.intersect1d(exact.rows, by_codes.rows))
     count = max(1, len(rows))
     return Recall(
+        index="codes",
         k=k,
         queries=len(rows),
         recall=num_common / num_exact if num_exact else 1.0,

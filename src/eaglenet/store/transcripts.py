@@ -22,6 +22,8 @@ from eaglenet.store.schema import TEXT_INDEXES, insert_statement, row_of
 NEAR_WORDS = 10
 SHORTEST_TERM = 4
 """Characters of a term whose spelling may be corrected."""
+LONG_TERM = 6
+"""Characters from which on two edits are corrected."""
 SIMILAR_CANDIDATES = 200
 INFINITY = float("inf")
 
@@ -173,20 +175,45 @@ def content_hashes(database: Database, ids: Iterable[int]) -> dict[int, str]:
 
 
 def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
-    """Words in the transcripts that are spelled like ``term``, the most similar first."""
-    trigrams = {term[start : start + 3] for start in range(len(term) - 2)}
-    if len(term) < SHORTEST_TERM or not trigrams:
+    """Words in the transcripts that are spelled like ``term``, the most similar first.
+
+    Words of fewer than six letters may differ in one edit, others in two.
+    """
+    if len(term) < SHORTEST_TERM or not term.isalnum():
         return []
+    if len(term) < LONG_TERM:
+        largest, words = 1, _one_edit_away(database, term)
+    else:
+        largest, words = 2, _with_common_trigrams(database, term)
+    distances = {word: edit_distance(term, word, largest) for word in words}
+    similar = [word for word, distance in distances.items() if 0 < distance <= largest]
+    return sorted(similar, key=lambda word: (distances[word], word))[:limit]
+
+
+def _one_edit_away(database: Database, term: str) -> list[str]:
+    """Every word that one edit makes of ``term``: short words may share no trigram with it."""
+    cuts = [(term[:place], term[place:]) for place in range(len(term) + 1)]
+    patterns = [f"{left}?{right}" for left, right in cuts]  # A letter is missing.
+    patterns += [f"{left}?{right[1:]}" for left, right in cuts if right]  # One is wrong.
+    words = [left + right[1:] for left, right in cuts if right]
+    words += [left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1]
+    conditions = " OR ".join(["term GLOB ?"] * len(patterns))
+    marks = ", ".join("?" * len(words))
+    rows = database.rows(
+        f"SELECT term FROM terms WHERE {conditions} OR term IN ({marks})", [*patterns, *words]
+    )
+    return [word for (word,) in rows]
+
+
+def _with_common_trigrams(database: Database, term: str) -> list[str]:
+    trigrams = {term[start : start + 3] for start in range(len(term) - 2)}
     expression = " OR ".join(f'"{_escaped(trigram)}"' for trigram in sorted(trigrams))
     rows = database.rows(
         "SELECT terms.term FROM term_trigrams JOIN terms ON terms.id = term_trigrams.rowid "
         "WHERE term_trigrams MATCH ? ORDER BY term_trigrams.rank LIMIT ?",
         (expression, SIMILAR_CANDIDATES),
     )
-    largest = 1 if len(term) < 6 else 2
-    distances = {word: edit_distance(term, word, largest) for (word,) in rows}
-    similar = [word for word, distance in distances.items() if 0 < distance <= largest]
-    return sorted(similar, key=lambda word: (distances[word], word))[:limit]
+    return [word for (word,) in rows]
 
 
 def edit_distance(one: str, other: str, largest: int) -> int:
