@@ -18,6 +18,7 @@ from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.models.light_model import LightModel
 from eaglenet.search.engine import Engine
 from eaglenet.search.model import DEFAULT_MODEL
 from eaglenet.search.options import Filters
@@ -157,7 +158,7 @@ def test_missing_default_model_changes_nothing(
     def refuse(name: str) -> None:
         raise ModelNotFoundError(f"{name}: offline")
 
-    monkeypatch.setattr("eaglenet.models.folder.load", refuse)
+    monkeypatch.setattr(LightModel, "open", staticmethod(refuse))
     store = videos.parent / "never"
     with pytest.raises(ModelNotFoundError, match=f"{DEFAULT_MODEL}: offline"):
         index_videos([videos], store)
@@ -204,7 +205,7 @@ from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.options import IndexOptions
 report = index_videos([{str(videos)!r}], {str(store)!r}, options=IndexOptions(workers=0))
 assert (report.indexed, report.unchanged, report.clips) == (0, 3, {first.clips}), report
-heavy = {{"torch", "lancedb", "pyarrow", "onnxruntime", "eaglenet.methods", "eaglenet.encoders"}}
+heavy = {{"torch", "lancedb", "pyarrow", "onnxruntime", "eaglenet.methods.base", "eaglenet.encoders"}}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,16 +19,13 @@ from eaglenet.indexing.options import OFF, OWN, HubnessChoice
 from eaglenet.models.files import head_folder
 from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.query import clean_text
-from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.hubness import TEMPERATURE, HubnessBank
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
 
-OWN_SOURCE = "of the model's own"
 MAX_TEXTS = 16_384
 BATCH_TEXTS = 256
-TEMPERATURE = 20.0
-"""Of a bank of given texts: that of QB-norm's inverted softmax, as in ``scoring.hubness``."""
 
 
 def read_hubness_texts(choice: HubnessChoice) -> tuple[str, ...]:
@@ -82,13 +79,12 @@ def model_hubness_bank(method: Method | LightModel, model: str) -> HubnessBank |
     """Bank that was saved with a model, or with the head beside it."""
     if isinstance(method, LightModel):
         bank = method.bank
-        return (
-            None if bank is None else HubnessBank(OWN_SOURCE, bank.vectors, bank.weight, bank.scale)
-        )
-    from eaglenet.search.torch_model import level_bank
+        parts = None if bank is None else (bank.vectors, bank.weight, bank.scale)
+    else:
+        from eaglenet.search.torch_model import level_bank
 
-    parts = level_bank(method, head_folder(model))
-    return None if parts is None else HubnessBank(OWN_SOURCE, *parts)
+        parts = level_bank(method, head_folder(model))
+    return None if parts is None else HubnessBank("of the model's own", *parts)
 
 
 def encode_hubness_bank(texts: Sequence[str], method: Method | LightModel) -> HubnessBank:

@@ -27,10 +27,13 @@ from eaglenet.models.files import CONFIG, HEAD, WEIGHTS, model_folder
 from eaglenet.models.numpy_text import NumpyText
 from eaglenet.models.weights import Array, Weights, hash_model
 
+METHOD = "clip4clip"
 Precision = Literal["fp32", "int8"]
 MAX_LOGIT_SCALE = 4.6053
 """``losses.softmax`` bounds the logarithm of the scale by ln 100, and 0.0001 for rounding."""
 MIN_NORM = 1e-12
+BATCH_FRAMES = 16
+"""Frames per run of the image tower: more are no faster on two cores, and need more memory."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,6 @@ class LightModel:
     """Configuration of the encoder."""
     bank: LightBank | None
     weights: Weights
-    method: str = "clip4clip"
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     _visions: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -95,6 +97,13 @@ class LightModel:
         head = _read_json(folder / HEAD / CONFIG)
         return not (folder / HEAD / CONFIG).exists() or (head is not None and _is_bank(head))
 
+    device = "cpu"
+
+    @property
+    def name(self) -> str:
+        """Name of the method, as :class:`eaglenet.methods.base.Method` has it."""
+        return METHOD
+
     @property
     def dim(self) -> int:
         return int(self.towers["dim"])
@@ -104,7 +113,7 @@ class LightModel:
         """The hash of this model that a store keeps."""
         read = ((name, self.weights.read(name)) for name in self.weights.names)
         samples = ((name, weight.values.shape, weight.sample()) for name, weight in read)
-        return hash_model(self.method, self.config, samples)
+        return hash_model(METHOD, self.config, samples)
 
     @cached_property
     def text(self) -> NumpyText:
@@ -124,11 +133,19 @@ class LightModel:
     ) -> Array:
         """Vectors ``[clips, frames, dim]`` of ``[clips, frames, 3, size, size]``; padding is 0."""
         vectors = np.zeros((*mask.shape, self.dim), np.float32)
-        if mask.any():
-            vectors[mask] = self._vision(precision)(pixels[mask])
+        # Neighbouring clips share frames, and an image is repeated: each is encoded once.
+        numbers: dict[bytes, int] = {}
+        indices = [numbers.setdefault(frame.tobytes(), len(numbers)) for frame in pixels[mask]]
+        if indices:
+            frames = np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, *pixels.shape[2:])
+            vision = self.vision(precision)
+            starts = range(0, len(frames), BATCH_FRAMES)
+            parts = [vision(frames[start : start + BATCH_FRAMES]) for start in starts]
+            vectors[mask] = np.concatenate(parts)[indices]
         return vectors
 
-    def _vision(self, precision: Precision) -> Any:
+    def vision(self, precision: Precision) -> Any:
+        """Image tower in a precision, made on first use."""
         with self._lock:
             if precision not in self._visions:
                 from eaglenet.models.onnx_vision import OnnxVision
@@ -180,7 +197,7 @@ def _is_compact(plain: Mapping[str, Any]) -> bool:
             plain["eaglenet"] == 1
             and encoder["kind"] == "compact"
             and not encoder["config"]["vision"]["pool_after"]
-            and plain["method"] == "clip4clip"
+            and plain["method"] == METHOD
             and config.get("head", "mean") == "mean"
             and config.get("stem", "2d") == "2d"
         )

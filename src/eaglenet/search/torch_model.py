@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eaglenet.core.errors import (
-    CheckpointError,
     ModelNotFoundError,
     UsageError,
 )
@@ -26,6 +26,7 @@ from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.hub import exact_name
 from eaglenet.methods.base import Method, evaluating
+from eaglenet.models.checks import CHECK_TEXTS, check_frames, check_vectors
 from eaglenet.models.files import head_folder, is_packaged
 from eaglenet.models.head import with_head
 from eaglenet.models.weights import SAMPLED_VALUES, hash_model
@@ -55,7 +56,7 @@ def load_model(name: str) -> Method:
         raise ModelNotFoundError(
             f"{name} has no tokenizer, so it cannot encode queries; save the model with one"
         )
-    check_vectors(method, name)
+    check_method(method, name)
     return method
 
 
@@ -91,50 +92,17 @@ def load_for_search(
 
 
 @torch.no_grad()
-def check_vectors(method: Method, name: str) -> None:
-    """Refuse a model that gives all images, or all texts, the same vector.
-
-    With weights that are zero or did not load, no query could tell clips apart. A text about one of
-    two images must also be nearer to it: otherwise a packaged model is damaged. For other models
-    this is a warning, because they may be untrained on purpose.
-    """
-    size = method.frame_spec.size
-    shades = torch.linspace(0, 255, size)
-    # They differ in shape and in colour: a model may distinguish only one of these.
-    orange, blue = (
-        torch.tensor(colour).view(3, 1, 1) for colour in ((1.0, 0.6, 0.2), (0.1, 0.3, 0.9))
-    )
-    across, down = shades.expand(size, size), shades.flip(0)[:, None].expand(size, size)
-    frames = torch.stack([orange * across, blue * down]).to(torch.uint8)[:, None]
+def check_method(method: Method, name: str) -> None:
+    """Refuse a model whose weights did not load; see :func:`.checks.check_vectors`."""
+    frames = torch.from_numpy(check_frames(method.frame_spec.size))
     clips = Clips(frames, torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1))
+    texts = None
     with evaluating(method):
-        videos = method.coarse_vectors(method.encode_video(clips.to(method.device)))
-        texts = videos
+        images = method.coarse_vectors(method.encode_video(clips.to(method.device)))
         if method.tokenizer is not None:
-            tokens = method.tokenizer(["an orange background", "a blue background"])
-            texts = method.coarse_vectors(method.encode_text(tokens.to(method.device)))
-    for title, vectors in (("images", videos), ("texts", texts)):
-        if not bool(torch.isfinite(vectors).all()):
-            raise CheckpointError(
-                f"{name}: the vectors of {title} are not numbers. Nothing was written"
-            )
-        if torch.equal(vectors[0], vectors[1]) or not bool(vectors.any()):
-            raise CheckpointError(
-                f"{name}: different {title} have the same vector, so no search could work; the "
-                "weights did not load or were never trained. Nothing was written"
-            )
-    if method.tokenizer is None:
-        return
-    cosines = texts @ videos.T
-    if bool((cosines.diagonal() > cosines.flip(1).diagonal()).all()):
-        return
-    problem = (
-        f"{name}: a text about an orange or a blue image is nearer to the other image; the weights "
-        "are not trained, or the tokenizer belongs to another model"
-    )
-    if is_packaged(name):
-        raise CheckpointError(f"{problem}. Nothing was written; install the package again")
-    logger.warning("%s", problem)
+            tokens = method.tokenizer(CHECK_TEXTS)
+            texts = _to_numpy(method.coarse_vectors(method.encode_text(tokens.to(method.device))))
+    check_vectors(name, _to_numpy(images), texts)
 
 
 def move_to_device(method: Method, device: torch.device | str) -> Method:
@@ -212,6 +180,21 @@ def model_identity(method: Method) -> str:
             yield name, tuple(tensor.shape), _to_numpy(flat[::step])
 
     return hash_model(method.name, getattr(method, "config", None), samples())
+
+
+@torch.no_grad()
+def level_bank(
+    method: Method, head: Path | None
+) -> tuple[NDArray[np.float32], float, float] | None:
+    """Vectors, weight and scale of the bank of a model or of the head beside it, if it has one."""
+    if head is not None:
+        # On a copy that shares the weights: a head may change the towers, the store may not.
+        shared = (*method.parameters(), *method.buffers(), method.tokenizer)
+        method = with_head(copy.deepcopy(method, {id(each): each for each in shared}), head)
+    if method.level_bank is None:
+        return None
+    bank, scale = method.level_bank
+    return _to_numpy(bank.held()), bank.weight, float(scale)
 
 
 class RowCache:
