@@ -39,6 +39,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +187,9 @@ def recall(
 
 def measure_commit(folder: Path, sizes: Sequence[int]) -> list[dict[str, Any]]:
     synthetic, results = SyntheticClips(dim=64), []
-    for size in sizes:
+    for before, size in pairwise([0, *sizes]):
         with LocalStore.write(folder, synthetic.manifest) as writer:
-            num_files = size // CLIPS_PER_FILE
-            synthetic.fill(writer, len(writer.files()) // num_files * num_files, num_files)
+            synthetic.fill(writer, before // CLIPS_PER_FILE, size // CLIPS_PER_FILE)
             times = []
             for number in range(6):
                 changes = synthetic.changes([size * 10 + number], COMMIT_CLIPS)
