@@ -22,7 +22,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.errors import StoreError, shell_quote, store_option
 from eaglenet.store import repair
 from eaglenet.store.database import Database
 from eaglenet.store.disk import (
@@ -89,8 +89,7 @@ class LocalStore:
         folder = path_of(location)
         if not cls.exists(folder):
             raise StoreError(
-                f"no store at {folder}; make one with: eaglenet index PATH --store "
-                f"{shell_quote(folder)}"
+                f"no store at {folder}; make one with: eaglenet index PATH{store_option(folder)}"
             )
         return cls(folder, Database(folder, str(folder)))
 
