@@ -31,7 +31,7 @@ from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, ClipBatch
 from eaglenet.store.schema import DATABASE
 from eaglenet.store.snapshot import OutdatedError
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, command_to_index_again
 
 
 def rows_of(store: LocalStore) -> dict[str, bytes]:
@@ -304,15 +304,16 @@ def test_an_old_store_is_recognised(tmp_path: Path) -> None:
     (folder / "clips.lance").mkdir(parents=True)
     values = {"roots": ["/my videos"], "model": "small"}
     (folder / "manifest.json").write_text(json.dumps(values))
-    command = (
-        rf"mv '{folder}' '{folder}'\.old && eaglenet index '/my videos' --model small --store "
-        rf"'{folder}'"
-    )
+    command = f"eaglenet store upgrade --store '{folder}'"
     for act in (LocalStore.open, LocalStore.exists):
         with pytest.raises(StoreError, match=f"made by an earlier eaglenet.*{command}"):
             act(folder)
     with pytest.raises(StoreError, match="earlier eaglenet"):
         LocalStore.write(folder, make_manifest()).__enter__()
+    assert command_to_index_again(folder) == (
+        f"mv '{folder}' '{folder}'.old && eaglenet index '/my videos' --model small --store "
+        f"'{folder}'"
+    )
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
@@ -417,7 +418,7 @@ def test_usage_names_the_parts(tmp_path: Path) -> None:
 def test_searching_imports_nothing_heavy(tmp_path: Path) -> None:
     fill(tmp_path / "store", 2).database.close()
     code = (
-        "import sys; from eaglenet.store.store import LocalStore\n"
+        "import sys; from eaglenet.store.store import LocalStore, command_to_index_again\n"
         "from eaglenet.store.records import LineQuery\n"
         "snapshot = LocalStore.open(sys.argv[1]).snapshot()\n"
         "snapshot.find_lines(LineQuery(('car',)), 5), snapshot.clips([0])\n"

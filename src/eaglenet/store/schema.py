@@ -91,7 +91,7 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 HIDDEN = "hidden"
 """Clips that no search shows: of unfinished files, or removed and still in a segment."""
-COUNTED = ("contents", "files", "clips", "segments", "sources", "lines", HIDDEN)
+COUNTED = ("hubness", "contents", "files", "clips", "segments", "sources", "lines", HIDDEN)
 """Tables with an entry in ``totals``."""
 
 

@@ -154,8 +154,14 @@ class Snapshot:
     @cached_property
     def hubness_offsets(self) -> NDArray[np.float32] | None:
         """``[rows]``; None if the store corrects no hubness."""
-        if not self.database.rows("SELECT 1 FROM hubness"):
+        counts = (
+            self.database.value("SELECT count(*) FROM hubness"),
+            self.database.value("SELECT num_rows FROM totals WHERE name = 'hubness'"),
+        )
+        if counts == (0, 0):
             return None
+        if counts != (1, 1):
+            raise damage("table hubness in store.db", self.location)
         return self._label("hubness_offset", np.float32)
 
     @cached_property

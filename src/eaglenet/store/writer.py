@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -200,8 +201,8 @@ class LocalWriter:
             change.connection.execute("DELETE FROM hubness")
             if bank is not None:
                 put_bank(change.connection, bank)
-                for segment in self._segments():
-                    self._relabel(change, segment, bank)
+            for segment in self._segments():
+                self._relabel(change, segment, bank)
         self._remove_obsolete()
 
     def finish(self) -> int:
@@ -285,13 +286,13 @@ class LocalWriter:
         infos = read_segments(self.database)
         return [Segment(self.folder, info, self.manifest) for info in infos]
 
-    def _relabel(self, change: Transaction, segment: Segment, bank: HubnessBank) -> None:
-        """Write the labels of a segment again, with the offsets of another bank."""
+    def _relabel(self, change: Transaction, segment: Segment, bank: HubnessBank | None) -> None:
+        """Write the labels of a segment again, with the offsets of another bank, or 0."""
         info, labels = segment.info, segment.labels.copy()
         for start in range(0, len(labels), COPY_ROWS):
             end = min(start + COPY_ROWS, len(labels))
             vectors = segment.vectors_between(start, end)
-            labels["hubness_offset"][start:end] = bank.offsets(vectors)
+            labels["hubness_offset"][start:end] = 0 if bank is None else bank.offsets(vectors)
         checksums = info.block_checksums.copy()
         checksums[:, MAPPED.index("labels")] = block_checksums(labels)
         version = info.labels_version + 1
@@ -343,9 +344,17 @@ class LocalWriter:
         with store_errors(self.location):
             for name in names:
                 if name not in in_use and Path(name).name == name:
-                    (self.folder / FOLDER / name).unlink(missing_ok=True)
+                    _remove(self.folder / FOLDER / name)
         with self.database.writing() as connection:
             connection.execute("DELETE FROM obsolete")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a folder that was put in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _make_obsolete(change: Transaction, paths: Iterable[Path]) -> None:
