@@ -1,4 +1,4 @@
-"""Object storage on this machine."""
+"""Object storage on this machine, and a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ import pytest
 from object_storage import Gate, start_storage
 
 from eaglenet.cluster import bucket
+from synthetic_store import BagMethod
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
+
+
+@pytest.fixture(scope="session")
+def bag() -> BagMethod:
+    """A method whose texts and videos are bags of words."""
+    return BagMethod()
 
 
 @pytest.fixture(scope="session")

@@ -10,24 +10,26 @@ import numpy as np
 import pytest
 import torch
 from fastapi.testclient import TestClient
-from synthetic_store import BagMethod, add_file, clip_rows, content_of, make_store
 from torch.nn import functional as F
 
 from eaglenet.cluster import shard_front
 from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
-from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack_near
+from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack, unpack_near
 from eaglenet.core.types import Hit
-from eaglenet.indexing.hubness import encode_hubness_bank, set_hubness_bank
+from eaglenet.indexing.hubness import encode_hubness_bank
 from eaglenet.search import shortlist
-from eaglenet.search import shortlist as approximate
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
-from eaglenet.search.store import codes, near_codes
-from eaglenet.search.store.base import open_store
-from eaglenet.search.store.codes import code_bytes
+from eaglenet.store import codes
+from eaglenet.store.codes import code_bytes, merge_nearest
+from eaglenet.store.kinds import open_store
+from eaglenet.store.records import Changes
+from eaglenet.store.segments import MAPPED
+from eaglenet.store.store import LocalStore
+from synthetic_store import BagMethod, add_file, content_of, make_store
 
 QUERIES = ["red car", "blue dog jumps", "slow ball sleeps"]
-ASKED: tuple[dict[str, Any], ...] = (
+OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"shortlist": 300},
     {"rerank": False},
@@ -45,17 +47,17 @@ def few_candidates(
 ) -> Iterator[None]:
     """Every store is searched by codes, with so few candidates that those decide the hits."""
     monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
-    monkeypatch.setattr(approximate, "CANDIDATES", 30)
-    monkeypatch.setattr(approximate, "CANDIDATES_PER_RESULT", 1)
-    monkeypatch.setattr(codes, "BLOCK", 448)
+    monkeypatch.setattr(shortlist, "CANDIDATES", 30)
+    monkeypatch.setattr(shortlist, "CANDIDATES_PER_RESULT", 1)
+    monkeypatch.setattr(codes, "SCAN_BLOCK", 448)
     if request.param == "first halves first":
         # Codes of 256 bits, of which the store holds many.
-        monkeypatch.setattr(codes, "WORD", 256)
-        monkeypatch.setattr(near_codes, "MANY", 1000)
-        monkeypatch.setattr(near_codes, "WIDER", 2)
-    codes.turning.cache_clear()
+        monkeypatch.setattr(codes, "WORD_BITS", 256)
+        monkeypatch.setattr(codes, "HALVED_ROWS", 1000)
+        monkeypatch.setattr(codes, "HALVED_FACTOR", 2)
+    codes.rotation.cache_clear()
     yield
-    codes.turning.cache_clear()
+    codes.rotation.cache_clear()
 
 
 def frames_of(count: int, seed: int) -> torch.Tensor:
@@ -89,14 +91,14 @@ def fronts(folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch) -> lis
 def test_hits_equal_those_of_one_machine(
     few_candidates: None, bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With clips that are alike, that were removed, that came later and that have a level."""
-    store, tables = make_store(tmp_path, bag, num_files=30, clips_each=60)
-    # The same frames in several files: equal codes and equal cosines, in different parts.
-    for number in range(30, 40):
-        frames = frames_of(60, seed=number % 2)
-        path = f"/videos/{number}.mp4"
-        add_file(tables, store.manifest, bag, path, content_of(number), frames)
-    store.publish(tables)
+    """With clips that are alike, removed, hidden, added later, and corrected for hubness."""
+    make_store(tmp_path, bag, num_files=30, clips_each=60)
+    with LocalStore.write(tmp_path) as writer:
+        # The same frames in several files: equal codes and equal cosines, in different shards.
+        for number in range(30, 40):
+            frames = frames_of(60, seed=number % 2)
+            add_file(writer, bag, f"/videos/{number}.mp4", content_of(number), frames)
+        writer.finish()
     one = Engine.open(tmp_path, bag)
     assert (one.info()["index"], len(one.snapshot)) == ("codes", 2400)
     several = fronts(tmp_path, bag, monkeypatch)
@@ -105,29 +107,31 @@ def test_hits_equal_those_of_one_machine(
     assert Engine.open(tmp_path, bag).search_many(QUERIES, 7) != plain  # Codes decide.
     monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
 
-    tables.remove_files([f"/videos/{number}.mp4" for number in (0, 3, 17, 25, 26, 38)])
-    add_file(tables, store.manifest, bag, "/videos/3.mp4", content_of(77), frames_of(90, seed=9))
-    store.publish(tables)
-    assert not one.snapshot.is_dense
-    changed = agree(one, several, ASKED)
+    removed = [f"/videos/{number}.mp4" for number in (0, 3, 17, 25, 26, 38)]
+    with LocalStore.write(tmp_path) as writer:
+        writer.commit(Changes(removed_files=removed))
+        add_file(writer, bag, "/videos/3.mp4", content_of(77), frames_of(90, seed=9))
+    assert one.snapshot.visible is not None
+    changed = agree(one, several, OPTIONS)
     assert changed != plain
+    with LocalStore.write(tmp_path) as writer:
+        writer.finish()
+    assert agree(one, several) == changed
 
-    with store.hold():
-        bank = encode_hubness_bank(["a red ball", "a car", "it jumps"], bag)
-        store = set_hubness_bank(open_store(tmp_path), tables, bank)
-        store.publish(tables)
+    with LocalStore.write(tmp_path) as writer:
+        writer.set_hubness(encode_hubness_bank(["a red ball", "a car", "it jumps"], bag))
     assert agree(Engine.open(tmp_path, bag), several) != changed
     assert all(engine.missing == () for engine in several)
 
 
 def agree(
-    one: Engine, several: list[Engine], asked: Sequence[dict[str, Any]] = ASKED[:1]
+    one: Engine, several: list[Engine], all_options: Sequence[dict[str, Any]] = OPTIONS[:1]
 ) -> list[list[Hit]]:
-    """Ask all of them the same; what one machine answers.
+    """Search the same with all of them; returns the hits of one machine.
 
-    The first question goes to every front, each of the others to two of them in turn.
+    The first options go to every front, each of the others to two of them in turn.
     """
-    for number, options in enumerate(asked):
+    for number, options in enumerate(all_options):
         expected = one.search_many(QUERIES, 7, **options)
         fronts_asked = {(number + more) % len(several) for more in (0, 1)}
         for place, engine in enumerate(several):
@@ -144,26 +148,26 @@ def agree(
 def test_shards_have_the_nearest_codes_of_the_store(
     few_candidates: None, bag: BagMethod, tmp_path: Path
 ) -> None:
-    """In however many parts; and a part tells little more than it must."""
+    """Whatever their number; and a shard reports few rows more than it must."""
     make_store(tmp_path, bag, num_files=20, clips_each=60)
     snapshot = open_store(tmp_path).snapshot()
     generator = np.random.default_rng(0)
     asked = codes.codes_of(generator.standard_normal((2, 24), np.float32))
     for allowed in (None, generator.random(1200) < 0.3, generator.random(1200) < 0.01):
         for count, parts in ((1, 3), (40, 2), (40, 7), (300, 3), (2000, 2)):
-            whole = approximate.nearest_in_shard(snapshot, asked, count, (1, 1), allowed)
+            whole = shortlist.nearest_in_shard(snapshot, asked, count, (1, 1), allowed)
             found = [
-                approximate.nearest_in_shard(snapshot, asked, count, (number, parts), allowed)
+                shortlist.nearest_in_shard(snapshot, asked, count, (number, parts), allowed)
                 for number in range(1, parts + 1)
             ]
             for query, expected in enumerate(whole):
                 near = [each[query] for each in found]
-                kept = near_codes.nearest_of(near, count, 1200)
-                assert kept.tolist() == near_codes.nearest_of([expected], count, 1200).tolist()
-                assert all(len(each.slots) <= 5 * count for each in near)
+                rows = merge_nearest(near, count, 1200)
+                assert rows.tolist() == merge_nearest([expected], count, 1200).tolist()
+                assert all(len(each.rows) <= 5 * count for each in near)
     # A part without a clip.
-    (empty,) = approximate.nearest_in_shard(snapshot, asked[:1], 40, (1, 2000))
-    assert not len(empty.slots)
+    (empty,) = shortlist.nearest_in_shard(snapshot, asked[:1], 40, (1, 2000))
+    assert not len(empty.rows)
 
 
 def test_long_lists_of_queries_are_sent_in_chunks(
@@ -184,33 +188,28 @@ def test_long_lists_of_queries_are_sent_in_chunks(
     assert two.search(Query(clip_id=clip), 10_000) == one.search(Query(clip_id=clip), 10_000)
 
 
-def test_shard_reads_its_own_codes_and_added_ones(
+def test_shard_reads_its_own_codes_and_no_vectors(
     few_candidates: None, bag: BagMethod, tmp_path: Path
 ) -> None:
-    store, tables = make_store(tmp_path, bag, num_files=40, clips_each=50)
-    app = create_shard_app(store, (2, 4))
-    snapshot = app.state.shard.snapshot()
-    assert snapshot.part(2, 4) == (500, 1000)
-    held = snapshot.codes_between(500, 1000)
-    assert [block.shape[1] for block in held.blocks] == [448, 448]
-    assert not snapshot._checked_parts  # No vector is read.
-    rows = clip_rows(bag, store.manifest.layout, content_of(90), "/videos/90.mp4", frames_of(8, 1))
-    tables.add_clips(rows)
-    add_file(tables, store.manifest, bag, "/videos/91.mp4", content_of(91), frames_of(400, 2))
-    store.publish(tables)
-    newer = store.snapshot()
-    assert newer.part(2, 4) == (600, 1200)
-    more = newer.codes_between(600, 1200)
-    assert more.blocks[0] is held.blocks[0]
-    assert [block.shape[1] for block in more.blocks] == [448, 448]
-    whole = newer.codes.distances(np.ones(24, np.float32))
-    assert (more.distances(np.ones(24, np.float32)) == whole[600:1200]).all()
+    store = make_store(tmp_path, bag, num_files=40, clips_each=50)
+    snapshot = create_shard_app(store, (2, 4)).state.shard.snapshot()
+    (segment,) = snapshot.segments
+    is_checked = dict(zip(MAPPED, segment._is_checked.any(axis=0), strict=True))
+    assert is_checked["codes"]
+    assert not is_checked["vectors"]
+    assert shortlist.rows_of_shard(snapshot, (2, 4)) == (500, 1000)
+    shard_codes, code = snapshot.codes(500, 1000), codes.codes_of(np.ones((1, 24), np.float32))[0]
+    near = shard_codes.nearest_in_part(code, 2000)
+    whole = snapshot.codes().nearest_in_part(code, 2000)
+    is_inside = (whole.rows >= 500) & (whole.rows < 1000)
+    assert near.rows.tolist() == whole.rows[is_inside].tolist() == [*range(500, 1000)]
+    assert near.distances.tolist() == whole.distances[is_inside].tolist()
 
 
 def test_refuses_requests_and_responses_of_another_store(
     few_candidates: None, bag: BagMethod, tmp_path: Path
 ) -> None:
-    store, _ = make_store(tmp_path, bag, num_files=20, clips_each=60)
+    store = make_store(tmp_path, bag, num_files=20, clips_each=60)
     snapshot, size = store.snapshot(), code_bytes(24)
     client = TestClient(create_shard_app(store, (1, 2)), base_url="http://localhost")
     body = {
@@ -234,15 +233,15 @@ def test_refuses_requests_and_responses_of_another_store(
     ):
         assert client.post(NEAR_PATH, json={**body, **change}).status_code == status, change
     (near,) = answer.json()["lists"]
-    is_half = near["halves"] is not None
-    assert len(unpack_near(near, 1200, is_half).slots) >= 40
+    is_half, bounds = near["half_distances"] is not None, (0, 600)
+    assert len(unpack_near(near, bounds, is_half).rows) >= 40
     for wrong in (
-        {"rows": pack(np.full(40, 1200), "<i8")},
+        {"rows": pack(np.full(len(unpack(near["rows"], "<i8")), 600), "<i8")},
         {"rows": pack(np.full(40, -1), "<i8")},
         {"distances": pack(np.zeros(39), "<u2")},
     ):
-        with pytest.raises(ValueError, match="outside of the store"):
-            unpack_near({**near, **wrong}, 1200, is_half)
+        with pytest.raises(ValueError, match="outside of the shard"):
+            unpack_near({**near, **wrong}, bounds, is_half)
     if not is_half:
         with pytest.raises(TypeError):
-            unpack_near(near, 1200, True)
+            unpack_near(near, bounds, True)
