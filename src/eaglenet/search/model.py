@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.models.files import is_packaged
+from eaglenet.models.light_model import LightModel
 from eaglenet.store.base import Store
 from eaglenet.store.kinds import kind_of
 from eaglenet.store.layout import PREPARED, SECONDS
@@ -136,17 +137,20 @@ def open_model(store: Store, model: str | Path | Method | None, device: Any) -> 
     uses a GPU if there is one.
     """
     source = model if model is not None else store.manifest.model
-    if isinstance(source, str | Path) and str(device) in LIGHT_DEVICES:
-        from eaglenet.models.light_model import LightModel
+    if isinstance(source, str | Path) and runs_through_numpy(source, device):
         from eaglenet.search.numpy_model import NumpyModel
 
-        if LightModel.supports(source):
-            light = LightModel.open(source)
-            require_identity(store, str(source), light.identity)
-            return NumpyModel(light)
+        light = LightModel.open(source)
+        require_identity(store, str(source), light.identity)
+        return NumpyModel(light)
     from eaglenet.search.torch_model import TorchModel, load_for_search
 
     return TorchModel(load_for_search(store, model, device))
+
+
+def runs_through_numpy(model: str | Path, device: Any) -> bool:
+    """Return whether searching with this model, on this device, needs no torch."""
+    return str(device) in LIGHT_DEVICES and LightModel.supports(model)
 
 
 def require_identity(store: Store, name: str, identity: str, *, is_location: bool = True) -> None:
