@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,9 @@ from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.search.reranking import NEGATIVE_WEIGHT
 from eaglenet.store.layout import video_features
+from eaglenet.store.records import Changes, IndexedFile
 from eaglenet.store.store import LocalStore
-from synthetic_store import BagMethod, content_of, make_manifest, make_store
+from synthetic_store import BagMethod, clip_batch, content_of, make_manifest, make_store
 
 
 def all_features(engine: Engine) -> VideoFeatures:
@@ -184,3 +187,53 @@ def test_reports_unreadable_query_files(engine: Engine, tmp_path: Path, name: st
     query = Query(image=path) if name.endswith("png") else Query(video=path)
     with pytest.raises(EagleNetError, match=name):
         engine.search(query)
+
+
+def test_unknown_clip_ids_are_an_error(engine: Engine) -> None:
+    for clip_id in ("", "nope", "../../etc/passwd", "0" * 5000):
+        with pytest.raises(UsageError, match="no clip"):
+            engine.thumbnail(clip_id)
+        with pytest.raises(UsageError):
+            engine.file_of(clip_id)
+        assert clip_id not in engine
+
+
+def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").touch()
+    for location, message in (
+        (tmp_path / "nothing", "make one with: eaglenet index"),
+        ("~of-nobody/store", r"--store ~of-nobody/store: .*home"),
+        (tmp_path, "is no store; use another --store"),
+        (tmp_path / "a.mp4", "is a file"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            Engine.open(location)
+
+
+def test_damaged_features_are_an_error_and_not_a_ranking(bag: BagMethod, tmp_path: Path) -> None:
+    make_store(tmp_path, bag, num_files=2)
+    (path,) = (tmp_path / "segments").glob("*.features")
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(StoreError, match=rf"{path.name} .* repair --store {tmp_path}"):
+        Engine.open(tmp_path, bag).search("red car")
+
+
+def test_scores_that_are_not_numbers_are_an_error(bag: BagMethod, tmp_path: Path) -> None:
+    with LocalStore.write(tmp_path, make_manifest(bag)) as writer:
+        frames = torch.randn(2, 5, 24)
+        batch = clip_batch(bag, writer.manifest.layout, content_of(0), frames)
+        batch.features["frames"] = np.nan
+        file = IndexedFile("/videos/0.mp4", 1, 1, content_of(0), "done", num_clips=2)
+        writer.commit(Changes([batch], [file]))
+    with pytest.raises(StoreError, match="scores are not numbers"):
+        Engine.open(tmp_path, bag).search("red car")
+
+
+def test_searching_a_store_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, eaglenet.search.engine, eaglenet.store.kinds\n"
+        "heavy = ('torch', 'lancedb', 'pyarrow', 'av', 'cv2', 'PIL')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
