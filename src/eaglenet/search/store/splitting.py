@@ -1,3 +1,0 @@
-"""Moved to :mod:`eaglenet.core.splitting`."""
-
-from eaglenet.core.splitting import Splitting as Splitting
