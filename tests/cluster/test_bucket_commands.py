@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from object_storage import Gate, start_storage
 
 from eaglenet.cli.main import main
+from eaglenet.cluster import bucket
 from eaglenet.core.object_storage import ENDPOINT, ObjectFolder
 from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.index import IndexOptions, index_videos
@@ -74,6 +77,53 @@ def test_the_service_answers_from_object_storage(storage: Gate) -> None:
         answer = client.get("/api/search", params={"q": "blue", "k": 1})
         assert answer.status_code == 200
         assert answer.json()["hits"][0]["path"] == f"{FILMS}/1.mp4"
+
+
+def test_hits_are_those_of_a_local_store(
+    storage: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of frames and of transcripts, while files are added, removed and corrected for hubness."""
+    monkeypatch.setattr(bucket, "FRESH_SECONDS", 0.0)
+    method, videos = BagMethod(), tmp_path / "videos"
+    videos.mkdir()
+    locations = (f"{STORE}-compared", str(tmp_path / "store"))
+    engines: list[Engine] = []
+
+    def index(**changes: Any) -> None:
+        options = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0, **changes)
+        for location in locations:
+            report = index_videos([videos], location, "bag", method=method, options=options)
+            assert report.problems == ()
+        engines[:] = engines or [Engine.open(location, method) for location in locations]
+
+    def hits() -> list[Any]:
+        results = []
+        for engine in engines:
+            found = {}
+            for query in ("red", "a blue car"):
+                for hit in engine.search(query, 20, keep_duplicates=True):
+                    found[query, hit.clip_id] = (hit.score, hit.coarse_score, hit.moment)
+                    assert engine.thumbnail(hit.clip_id)
+            results.append((found, str(engine.search("walrus", 5, modalities="speech"))))
+        assert results[0] == results[1]
+        return [len(results[0][0]), "walrus" in results[0][1]]
+
+    colour_video(videos / "0.mp4", ["red", "green", "blue"])
+    (videos / "0.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\na walrus says hello\n")
+    index()
+    first = hits()
+    assert first[1]
+    colour_video(videos / "1.mp4", ["blue"] * 4)
+    index()
+    assert hits()[0] > first[0]
+    index(hubness=["red", "a blue car", "green ball"])
+    assert hits()[0] > first[0]
+    assert all(engine.info()["hubness"] != "off" for engine in engines)
+    (videos / "0.mp4").unlink()
+    index(drop_missing=True)
+    last = hits()
+    assert last[0] > 0
+    assert not last[1]
 
 
 def test_objects_that_a_run_has_listed_are_not_asked_for_again(storage: Gate) -> None:
