@@ -29,10 +29,6 @@ def command(*words: str) -> None:
 
 def trial(place: Path, number: int) -> str:
     """One cut; returns what was lost in words, or an empty text."""
-    from index_run import found, index
-
-    from eaglenet.store.store import LocalStore
-
     image, copy, mount = place / "disk.img", place / "copy.img", place / "mount"
     mount.mkdir(exist_ok=True)
     command("truncate", "-s", "64M", str(image))
@@ -62,21 +58,36 @@ def trial(place: Path, number: int) -> str:
         command("umount", str(mount))
     command("mount", "-o", "loop", str(copy), str(mount))
     try:
-        seen = found(mount / "store") if reported else set()
-        lost = [path for path in reported if path not in seen]
-        index(mount / "store", FILES)
-        LocalStore.open(mount / "store").verify()
-        return f"lost {lost}" if lost else ""
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        # Another process: this one must have no file open when the disk is unmounted.
+        program = [sys.executable, __file__, "--check", str(mount / "store"), *reported]
+        checked = subprocess.run(program, capture_output=True, text=True)
+        return (checked.stdout + checked.stderr[-300:]).strip()
     finally:
         command("umount", str(mount))
+
+
+def check(store: Path, reported: list[str]) -> str:
+    """What of the reported files is lost; goes on with the run and verifies the store."""
+    from index_run import found, index
+
+    from eaglenet.store.store import LocalStore
+
+    lost = set(reported) - found(store) if reported else set()
+    index(store, FILES)
+    LocalStore.open(store).verify()
+    return f"lost {sorted(lost)}" if lost else ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cuts", type=int, default=50)
-    cuts = parser.parse_args().cuts
+    parser.add_argument("--check", nargs="+", metavar="STORE [FILE ...]", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.check:
+        store, *reported = arguments.check
+        print(check(Path(store), reported), end="")
+        return
+    cuts = arguments.cuts
     losses = 0
     with tempfile.TemporaryDirectory() as folder:
         carrier, disk = Path(folder) / "carrier.img", Path(folder) / "carrier"
