@@ -62,7 +62,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'eaglenet' has no attribute {name!r}")
     # One thread at a time: two that import a package and its module at once wait for each other.
     with _IMPORTING:
-        value = getattr(import_module(_HOME[name]), name)
+        try:
+            value = getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            from eaglenet.core.extras import missing_extra
+
+            raise missing_extra(error, f"eaglenet.{name}") or error from error
     globals()[name] = value
     return value
 

@@ -12,6 +12,7 @@ from platform import machine
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.extras import require_torch
 from eaglenet.core.platform import read_proc
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def require_device(choice: torch.device | str) -> torch.device:
 
     ``auto`` is :func:`best_device`, ``rocm`` and ``rocm:N`` are AMD GPUs.
     """
+    require_torch(f"--device {choice}")
     import torch
 
     name = best_device() if choice == AUTO else str(choice)

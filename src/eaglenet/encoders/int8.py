@@ -112,7 +112,7 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     """
     if not is_installed():
         raise UsageError(
-            "int8 products need onnxruntime: pip install 'eaglenet[int8]', or encode with "
+            "int8 products need onnxruntime: pip install onnxruntime, or encode with "
             "--precision fp32"
         )
     pictures = _pictures(size)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.extras import require_torch
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import Progress
@@ -194,6 +195,7 @@ class _ModelSource:
                 from eaglenet.search.numpy_model import load_light
 
                 return load_light(self.name)
+        require_torch(f"indexing with the model {self.name!r} and these options")
         from eaglenet.search.torch_model import load_model, move_to_device
 
         if method is None:

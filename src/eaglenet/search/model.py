@@ -25,7 +25,7 @@ from eaglenet.store.layout import PREPARED, SECONDS
 from eaglenet.store.manifest import cannot_mix
 
 if TYPE_CHECKING:
-    from eaglenet.methods.base import Method
+    pass
 
 DEFAULT_MODEL = "small"
 """Ships with the package, so it needs no network."""
@@ -127,25 +127,6 @@ class SearchModel(Protocol):
     def frame_scores(self, texts: Any, clips: ClipFeatures) -> NDArray[np.float32]:
         """Scores of single frames ``[texts, clips, frames]``; -inf for padding."""
         ...
-
-
-def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
-    """Load the model of a store, and check that it is the one that made the store.
-
-    ``model`` is its new location, or the model itself, which stays on its device. A compact model
-    runs through numpy, unless ``device`` names a GPU. Others run through torch; ``device`` ``auto``
-    uses a GPU if there is one.
-    """
-    source = model if model is not None else store.manifest.model
-    if isinstance(source, str | Path) and runs_through_numpy(source, device):
-        from eaglenet.search.numpy_model import NumpyModel
-
-        light = LightModel.open(source)
-        require_identity(store, str(source), light.identity)
-        return NumpyModel(light)
-    from eaglenet.search.torch_model import TorchModel, load_for_search
-
-    return TorchModel(load_for_search(store, model, device))
 
 
 def runs_through_numpy(model: str | Path, device: Any) -> bool:
