@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.store.kinds import open_store
 from small_videos import colour_video
 from synthetic_store import BagMethod
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
 OPTIONS = IndexOptions(splitting=Splitting(3.0, 1.0), workers=0)
 
