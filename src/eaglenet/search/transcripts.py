@@ -103,12 +103,13 @@ def rank_clips(
         term: math.log1p((len(lines) - counts[term] + 0.5) / (counts[term] + 0.5))
         for term in query.terms
     }
-    clips_by_file = snapshot.clips_of_contents({line.hit.content_id for line in lines})
+    middles = [(line.hit.line.start + line.hit.line.end) / 2 for line in lines]
+    contents = [line.hit.content_id for line in lines]
+    clips = snapshot.clips_at(list(zip(contents, middles, strict=True)))
     by_clip: dict[Clip, list[_Line]] = {}
-    for line in lines:
-        clips = clips_by_file[line.hit.content_id]
-        if clips:
-            by_clip.setdefault(_clip_of_line(clips, line.hit), []).append(line)
+    for line, clip in zip(lines, clips, strict=True):
+        if clip is not None:
+            by_clip.setdefault(clip, []).append(line)
     ranked = [_match_clip(clip, lines, query, weights) for clip, lines in by_clip.items()]
     # Stable: clips of equal strength keep the BM25 order of their best lines.
     return sorted(ranked, key=lambda clip: -clip.strength)
@@ -210,11 +211,6 @@ def _correct_spelling(
         for term in query.terms
     ]
     return replace(query, terms=tuple(terms))
-
-
-def _clip_of_line(clips: Sequence[Clip], hit: LineHit) -> Clip:
-    middle = (hit.line.start + hit.line.end) / 2
-    return max(clips, key=lambda clip: min(middle - clip.start, clip.end - middle))
 
 
 def _has_all(analysis: Analysis, query: TranscriptQuery) -> bool:

@@ -49,6 +49,32 @@ class OutdatedError(StoreError):
     """A writer removed what this snapshot still shows; take a new snapshot and search again."""
 
 
+class _ClipsOfContent:
+    """Clips of one content in order of time; objects are made of those that are needed."""
+
+    def __init__(
+        self, content_id: int, content: str, values: Sequence[tuple[float, int, int, float]]
+    ) -> None:
+        """``values``: start, number, row and end of each clip."""
+        self.content_id = content_id
+        self.content = content
+        self.values = values
+        self.starts = np.array([value[0] for value in values])
+        self.ends = np.array([value[3] for value in values])
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Clip:
+        start, number, row, end = self.values[index]
+        return Clip(row, self.content_id, self.content, number, start, end)
+
+    def nearest(self, second: float) -> Clip | None:
+        if not self.values:
+            return None
+        return self[int(np.minimum(second - self.starts, self.ends - second).argmax())]
+
+
 class Snapshot:
     """Clips of one version. A row is an index into all clips stored, hidden ones included."""
 
@@ -68,6 +94,7 @@ class Snapshot:
         self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.num_rows = int(self._edges[-1])
         self.visible = self._visible(hidden)
+        self._known_clips: dict[int, _ClipsOfContent] = {}
 
     @property
     def location(self) -> str:
@@ -227,7 +254,24 @@ class Snapshot:
 
     def clips_of_contents(self, content_ids: Iterable[int]) -> dict[int, list[Clip]]:
         """Clips that can be found, by content id; those of a content in order of time."""
-        ids = sorted(set(map(int, content_ids)))
+        return {
+            content_id: [clips[index] for index in range(len(clips))]
+            for content_id, clips in self._clips_by_content(content_ids).items()
+        }
+
+    def clips_at(self, times: Sequence[tuple[int, float]]) -> list[Clip | None]:
+        """For each content id and second, the clip whose middle is nearest; None without clips."""
+        by_content = self._clips_by_content(content_id for content_id, _ in times)
+        return [by_content[content_id].nearest(second) for content_id, second in times]
+
+    def _clips_by_content(self, content_ids: Iterable[int]) -> dict[int, _ClipsOfContent]:
+        ids = set(map(int, content_ids))
+        new = sorted(ids - self._known_clips.keys())
+        if new:
+            self._known_clips.update(self._read_clips(new))
+        return {content_id: self._known_clips[content_id] for content_id in ids}
+
+    def _read_clips(self, ids: Sequence[int]) -> dict[int, _ClipsOfContent]:
         with self._current(), self.database.reading():
             values = list(self.database.checked_by_id("clips", "content_id", ids))
             needed = dict.fromkeys(ids, 0)
@@ -237,15 +281,16 @@ class Snapshot:
             counts = Counter(row[1] for row in values)
             if any(counts[number] < needed[number] for number in ids):
                 raise damage("table clips in store.db", self.location)
-            contents = transcripts.content_hashes(self.database, set(counts))
+            contents = transcripts.content_hashes(self.database, ids)
         rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
-        clips: dict[int, list[Clip]] = {number: [] for number in ids}
-        for row, (_, owner, *value) in zip(rows, values, strict=True):
+        clips: dict[int, list[tuple[float, int, int, float]]] = {number: [] for number in ids}
+        for row, (_, owner, number, start, end) in zip(rows, values, strict=True):
             if row >= 0 and (self.visible is None or self.visible[row]):
-                clips[owner].append(Clip(row, owner, contents[owner], *value))
-        for each in clips.values():
-            each.sort(key=lambda clip: (clip.start, clip.number))
-        return clips
+                clips[owner].append((start, number, row, end))
+        return {
+            owner: _ClipsOfContent(owner, contents[owner], sorted(each))
+            for owner, each in clips.items()
+        }
 
     # Clip ids
 
