@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.extras import require_torch
 from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
+from eaglenet.models.light_model import LightModel
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -20,7 +22,7 @@ from eaglenet.search.hits import (
     first_existing,
     rank_captions,
 )
-from eaglenet.search.model import SearchModel, open_model
+from eaglenet.search.model import SearchModel, require_identity, runs_through_numpy
 from eaglenet.search.options import Filters, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
@@ -269,6 +271,26 @@ class Engine:
         """Rows of the k nearest clips per vector ``[queries, dim]``, and their snapshot."""
         snapshot = self.snapshot
         return snapshot, make_shortlists(snapshot, vectors, k, filters, self._scan)
+
+
+def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
+    """Load the model of a store, and check that it is the one that made the store.
+
+    ``model`` is its new location, or the model itself, which stays on its device. A compact model
+    runs through numpy, unless ``device`` names a GPU. Others run through torch; ``device`` ``auto``
+    uses a GPU if there is one.
+    """
+    source = model if model is not None else store.manifest.model
+    if isinstance(source, str | Path) and runs_through_numpy(source, device):
+        from eaglenet.search.numpy_model import NumpyModel
+
+        light = LightModel.open(source)
+        require_identity(store, str(source), light.identity)
+        return NumpyModel(light)
+    require_torch(f"the model {store.manifest.model!r}")
+    from eaglenet.search.torch_model import TorchModel, load_for_search
+
+    return TorchModel(load_for_search(store, model, device))
 
 
 def _to_query(query: str | Query) -> Query:
