@@ -195,7 +195,7 @@ def measure_commit(folder: Path, sizes: Sequence[int]) -> list[dict[str, Any]]:
                 changes = synthetic.changes([size * 10 + number], COMMIT_CLIPS)
                 times.append(seconds_of(lambda changes=changes: writer.commit(changes)))
         median = round(float(np.median(times[1:])), 3)
-        results.append({"clips": size, "clips_per_commit": COMMIT_CLIPS, "seconds": median})
+        results.append({"rows": size, "clips_per_commit": COMMIT_CLIPS, "whole_seconds": median})
         print(results[-1], flush=True)
     return results
 
