@@ -39,7 +39,6 @@ from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenChe
 from eaglenet.serve.settings import Settings
 from eaglenet.store.base import Store
 from eaglenet.store.codes import Near, code_bytes
-from eaglenet.store.kinds import open_store
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 MAX_QUERIES = 64
@@ -206,7 +205,6 @@ class Shard:
             snapshot = self._find_open(version)  # Opened by another request meanwhile.
             if snapshot is not None:
                 return snapshot
-            self.store = open_store(self.store.location)
             newest = self.store.snapshot()
             self._read(newest)
             others = [open_ for open_ in self._snapshots if open_.version != newest.version]
@@ -260,7 +258,7 @@ class Shard:
                 hint="give the front the addresses in the order of the shards",
             )
         snapshot = self.snapshot(request.version)
-        manifest = self.store.manifest
+        manifest = snapshot.manifest
         if request.identity != manifest.identity or request.dim != manifest.dim:
             raise Problem(
                 409,
