@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import read_proc
@@ -21,9 +22,10 @@ from eaglenet.indexing.files import find_videos
 from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport
-from eaglenet.methods.base import Method
-from eaglenet.search.model import load_model, model_for_store, move_to_device
 from eaglenet.video.containers import looks_like_video
+
+if TYPE_CHECKING:
+    from eaglenet.methods.base import Method
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,9 @@ def watch(
 
     The first run drops missing files only if ``options`` say so, later runs always do.
     """
+    from eaglenet.search.model import model_for_store
+    from eaglenet.search.torch_model import load_model, move_to_device
+
     options = options or IndexOptions()
     roots = [path.expanduser() for path in paths]
     model = model if model is not None else model_for_store(store)
