@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from synthetic_store import DIM, FRAMES, BagMethod, add_file, content_of, make_store
-
-from eaglenet.cluster.shards import ScanRequest, Shard
-from eaglenet.core.errors import StoreError
 from eaglenet.search.store import snapshot as snapshot_module
 from eaglenet.search.store.base import open_store
 from eaglenet.search.store.checked import checked_slots
 from eaglenet.search.store.local import StoreFolder
 from eaglenet.search.store.snapshot import Snapshot
 from eaglenet.search.store.tables import ClipStore
+from numpy.typing import NDArray
+
+from eaglenet.cluster.shards import ScanRequest, Shard
+from eaglenet.core.errors import StoreError
 from eaglenet.serve.problems import Problem
+from synthetic_store import DIM, FRAMES, BagMethod, add_file, content_of, make_store
 
 CLIPS = 10
 """Of each file."""

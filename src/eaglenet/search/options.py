@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -163,10 +164,10 @@ class Filters:
 
 
 def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str], bool]:
-    """Return a function that compares paths with ``Filters.path``."""
+    """Return a function that compares paths with ``Filters.path``, without case and accents."""
 
     def normalise(path: str) -> str:
-        return path.lower().replace(separator, "/")
+        return fold_accents(path).replace(separator, "/")
 
     lower = normalise(pattern or "")
     if not any(character in lower for character in "*?["):
@@ -182,6 +183,18 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
     if "/" in lower:
         return lambda path: compiled.match(normalise(path)) is not None
     return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
+
+
+def fold_accents(text: str) -> str:
+    """Remove case and accents; macOS stores names decomposed, other systems composed.
+
+    >>> fold_accents("Été à Genève")
+    'ete a geneve'
+    """
+    if text.isascii():
+        return text.lower()
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(mark for mark in decomposed if not unicodedata.combining(mark))
 
 
 def _date(seconds: float) -> str:
