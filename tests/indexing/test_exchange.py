@@ -108,6 +108,45 @@ def test_incomplete_export_is_refused(part: str, store: Path, tmp_path: Path) ->
             import_store(tmp_path / "tables", tmp_path / "again")
 
 
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("clips", "content", "../../etc"),
+        ("clips", "number", -1),
+        ("clips", "number", 0.5),
+        ("clips", "number", None),
+        ("clips", "start", float("nan")),
+        ("clips", "vector", [float("nan")] * 24),
+        ("clips", "vector", [7.0] * 24),
+        ("clips", "frames", [1.0] * 3),
+        ("clips", "thumbnail", None),
+        ("files", "status", "running"),
+        ("files", "size", "large"),
+        ("files", "size", None),
+        ("files", "tags", "{"),
+        ("sources", "kind", "rumour"),
+        ("sources", "until", float("nan")),
+        ("lines", "start", None),
+        ("lines", "text", None),
+        ("hubness", "vector", [1.0]),
+    ],
+)
+def test_impossible_values_are_refused(
+    table: str, column: str, value: object, store: Path, tmp_path: Path
+) -> None:
+    """Whoever gives away an export may have changed it."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    export_store(store, tmp_path / "tables", "parquet")
+    path = tmp_path / "tables" / f"{table}.parquet"
+    columns = parquet.read_table(path).to_pydict()
+    columns[column] = [value] * len(columns[column])
+    parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(UsageError, match="not a whole export") as caught:
+        import_store(tmp_path / "tables", tmp_path / "again")
+    assert "\n" not in str(caught.value)
+
+
 def test_store_of_another_model_is_not_mixed(store: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     export_store(store, tmp_path / "tables", "parquet")

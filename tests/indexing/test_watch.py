@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from index_cases import SPLITTING, run
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
@@ -18,6 +19,7 @@ from eaglenet.indexing import watch
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport
 from small_videos import colour_video
+from synthetic_store import BagMethod
 
 
 class Script:
@@ -138,3 +140,21 @@ def test_interrupted_processes_end_quickly(tmp_path: Path) -> None:
         process.stderr.read()
         assert process.wait() == code
         assert time.monotonic() - start < 10  # 1 s on an idle machine.
+
+
+def test_model_is_loaded_once_and_only_when_there_is_work(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(videos, bag)
+    loaded: list[str] = []
+    monkeypatch.setattr("eaglenet.models.folder.load", lambda name: loaded.append(name) or bag)
+    steps = [
+        lambda: colour_video(videos / "new.mp4", ["blue", "red"]),
+        None,
+        lambda: colour_video(videos / "newer.mp4", ["red", "blue"]),
+        None,
+    ]
+    options = IndexOptions(splitting=SPLITTING, workers=0)
+    reports = watch.watch([videos], videos.parent / "store", options=options, wait=Script(*steps))
+    counts = [(report.indexed, len(loaded)) for report in reports]
+    assert counts == [(0, 0), (1, 1), (1, 1)]

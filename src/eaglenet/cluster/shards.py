@@ -39,7 +39,6 @@ from eaglenet.serve.security import GuardMiddleware, ObserveMiddleware, TokenChe
 from eaglenet.serve.settings import Settings
 from eaglenet.store.base import Store
 from eaglenet.store.codes import Near, code_bytes
-from eaglenet.store.kinds import open_store
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 MAX_QUERIES = 64
@@ -206,9 +205,7 @@ class Shard:
             snapshot = self._find_open(version)  # Opened by another request meanwhile.
             if snapshot is not None:
                 return snapshot
-            self.store = open_store(self.store.location)
-            newest = self.store.snapshot()
-            self._read(newest)
+            newest = self._open()
             others = [open_ for open_ in self._snapshots if open_.version != newest.version]
             self._snapshots = (newest, *others)[:OPEN_VERSIONS]
             if version is not None and newest.version != version:
@@ -217,6 +214,16 @@ class Shard:
 
     def _find_open(self, version: int | None) -> Snapshot | None:
         return next((open_ for open_ in self._snapshots if open_.version == version), None)
+
+    def _open(self) -> Snapshot:
+        """The newest version, read and checked; again if the store changed meanwhile."""
+        snapshot = self.store.snapshot()
+        try:
+            self._read(snapshot)
+        except OutdatedError:
+            snapshot = self.store.snapshot()
+            self._read(snapshot)
+        return snapshot
 
     def _read(self, snapshot: Snapshot) -> None:
         """Read and check the vectors or codes of a version before the first request needs them."""
@@ -260,7 +267,7 @@ class Shard:
                 hint="give the front the addresses in the order of the shards",
             )
         snapshot = self.snapshot(request.version)
-        manifest = self.store.manifest
+        manifest = snapshot.manifest
         if request.identity != manifest.identity or request.dim != manifest.dim:
             raise Problem(
                 409,

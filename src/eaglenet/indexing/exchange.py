@@ -14,11 +14,12 @@ Features are lists of numbers, flat; their shapes are in the manifest.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -53,6 +54,11 @@ DESCRIPTION = "export.json"
 VERSION = 1
 KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
 TABLES = ("clips", "files", "sources", "lines", "hubness")
+HASH = re.compile(r"[0-9a-f]{32}")
+CHOICES = {"status": ("done", "failed"), "kind": KINDS}
+NEEDED = {"path": str, "size": int, "modified_ns": int, "reader": str}
+"""Types of fields without a default."""
+Record = TypeVar("Record", IndexedFile, Source)
 
 
 def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, int]:
@@ -203,7 +209,7 @@ class _Reader:
                 line = TranscriptLine(row["start"], row["end"], row["text"], row["language"])
                 lines.setdefault(key, []).append(line)
         for chunk in self._chunks("sources"):
-            sources = [Source(**row) for row in _rows(chunk)]
+            sources = [_checked(Source(**row)) for row in _rows(chunk)]
             changes = [SourceLines(each, store_lines(lines.get(each.key, ()))) for each in sources]
             writer.commit(Changes(transcripts=changes))
 
@@ -217,18 +223,28 @@ class _Reader:
 
 
 def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
-    """Clips of a table with columns as those of an export."""
-    contents, numbers = columns["content"], np.asarray(columns["number"]).tolist()
-    if not all(re.fullmatch(r"[0-9a-f]{32}", content) for content in contents):
+    """Clips of a table with columns as those of an export; others may have made it."""
+    contents, numbers = columns["content"], np.asarray(columns["number"])
+    vectors = np.asarray(columns["vector"], np.float32)
+    spans = np.stack([np.asarray(columns[name], np.float64) for name in ("start", "end")])
+    if not all(HASH.fullmatch(content) for content in contents):
         raise ValueError("a content hash is not 32 hexadecimal digits")
+    if numbers.dtype.kind not in "iu" or numbers.min(initial=0) < 0:
+        raise ValueError("a clip number is not a number from 0 on")
+    if not np.isfinite(spans).all() or not np.allclose(
+        np.linalg.norm(vectors, axis=1), 1, atol=0.01
+    ):
+        raise ValueError("a time is not finite, or a vector has not length 1")
+    if not all(isinstance(image, bytes) for image in columns["thumbnail"]):
+        raise ValueError("a thumbnail is not bytes")
     features = np.zeros(len(contents), manifest.layout.dtype)
     for name in manifest.layout.dtype.names or ():
         features[name] = np.asarray(columns[name]).reshape(features[name].shape)
     return ClipBatch(
-        keys=list(zip(contents, numbers, strict=True)),
-        starts=np.asarray(columns["start"], np.float64),
-        ends=np.asarray(columns["end"], np.float64),
-        vectors=np.asarray(columns["vector"], np.float32),
+        keys=list(zip(contents, numbers.tolist(), strict=True)),
+        starts=spans[0],
+        ends=spans[1],
+        vectors=vectors,
         features=features,
         thumbnails=list(columns["thumbnail"]),
     )
@@ -243,4 +259,24 @@ def _rows(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _indexed_file(row: dict[str, Any]) -> IndexedFile:
     tags = tuple(map(str, json.loads(row["tags"])))
-    return IndexedFile(**{**row, "tags": tags})
+    return _checked(IndexedFile(**{**row, "tags": tags}))
+
+
+def _checked(record: Record) -> Record:
+    """Refuse values that the store would not have written."""
+    for each in dataclasses.fields(record):
+        value = getattr(record, each.name)
+        if each.name in CHOICES:
+            is_valid = value in CHOICES[each.name]
+        elif each.name == "content":
+            is_valid = bool(HASH.fullmatch(value)) or (
+                value == "" and isinstance(record, IndexedFile)
+            )
+        else:
+            kind = (
+                type(each.default) if each.default is not dataclasses.MISSING else NEEDED[each.name]
+            )
+            is_valid = type(value) is kind and value == value  # NaN is not.
+        if not is_valid:
+            raise ValueError(f"{each.name} is {value!r:.60}")
+    return record

@@ -85,17 +85,19 @@ def index_videos(
     method: Method | None = None,
     files: Sequence[str] = (),
     on_transcripts: Progress | None = None,
+    source: ModelSource | None = None,
 ) -> IndexReport:
     """Bring a store up to date with the videos under ``paths``, and those listed in ``files``.
 
-    Both may be URLs of object storage. ``method`` is a loaded ``model``. ``on_progress`` reports
-    encoding, ``on_transcripts`` the recognition of speech and on-screen text.
+    Both may be URLs of object storage. ``method`` is a loaded ``model``; ``source`` keeps a model
+    for several runs. ``on_progress`` reports encoding, ``on_transcripts`` the recognition of speech
+    and on-screen text.
     """
     options = options or IndexOptions()
     make_executor = check_request(paths, store, options)
     roots = [absolute_location(path) for path in (*paths, *parents_of(files))]
     candidates = _find_files(paths, files, store, options)
-    source = _ModelSource(store, model, options, method)
+    source = source or ModelSource(store, model, options, method)
     manifest, bank = source.manifest(roots), source.hubness_bank()
     recognizers: list[Recognizer] = [OnScreenTextRecognizer()] if options.read_text else []
     if options.listen is not None:
@@ -161,15 +163,15 @@ def index_videos(
     )
 
 
-class _ModelSource:
-    """The model of a run, loaded when it is first needed."""
+class ModelSource:
+    """The model of one or several runs, loaded when it is first needed."""
 
     def __init__(
         self,
         store: str | Path,
         model: str | None,
         options: IndexOptions,
-        method: Method | None,
+        method: Method | None = None,
     ) -> None:
         self.store = store
         self.options = options

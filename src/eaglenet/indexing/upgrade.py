@@ -19,7 +19,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import StoreError, cause_of
+from eaglenet.core.errors import StoreError, UsageError, cause_of
+from eaglenet.core.object_storage import is_object_url
 from eaglenet.core.platform import swap_folders
 from eaglenet.indexing.arrow_tables import read_table, require
 from eaglenet.indexing.exchange import clip_batch
@@ -52,6 +53,8 @@ class Upgrade:
 
 def upgrade_store(location: str | Path) -> Upgrade:
     """Convert a local store to the current format; one that is current stays as it is."""
+    if is_object_url(str(location)):
+        raise UsageError(f"{location} is on object storage; only local stores are converted")
     folder = path_of(location).resolve()
     if not is_old_format(folder):
         with LocalStore.write(folder) as writer:  # Migrates the schema.

@@ -123,7 +123,7 @@ class TranscriptQuery:
         outside = dict.fromkeys(term for span in spans[::2] for term in _terms(span))
         terms = [tuple(dict.fromkeys((term, singular(term)))) for term in outside]
         return cls(
-            plain=" ".join(_STARS.sub("", " ".join(spans)).split()),
+            plain=" ".join(_STARS.sub(" ", " ".join(spans)).split()),
             terms=tuple(terms[:MAX_TERMS]),
             phrases=tuple(phrase[:MAX_TERMS] for phrase in phrases if phrase),
         )
