@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from eaglenet.indexing.index import index
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.models.folder import load, save
-    from eaglenet.search.engine import open
+    from eaglenet.search.engine import Engine, open
+    from eaglenet.search.options import Filters, SearchOptions
     from eaglenet.search.query import Query
 
 _HOME = {
     "METHODS": "eaglenet.methods.base",
     "Method": "eaglenet.methods.base",
+    "Engine": "eaglenet.search.engine",
+    "Filters": "eaglenet.search.options",
     "Query": "eaglenet.search.query",
+    "SearchOptions": "eaglenet.search.options",
     "index": "eaglenet.indexing.index",
     "load": "eaglenet.models.folder",
     "open": "eaglenet.search.engine",
@@ -38,11 +42,14 @@ _HOME = {
 __all__ = [
     "METHODS",
     "Clips",
+    "Engine",
+    "Filters",
     "FrameSpec",
     "Hit",
     "Method",
     "Moment",
     "Query",
+    "SearchOptions",
     "TextFeatures",
     "Tokens",
     "VideoFeatures",

@@ -91,6 +91,13 @@ def test_path_patterns(pattern: str, path: str, is_meant: bool) -> None:
     assert path_matcher(pattern)(path) is is_meant
 
 
+@pytest.mark.parametrize("pattern", ["ete", "\u00c9T\u00c9", "e\u0301te\u0301", "*ete*"])
+@pytest.mark.parametrize("name", ["\u00c9t\u00e9 2023.mp4", "E\u0301te\u0301 2023.mp4"])
+def test_paths_are_compared_without_accents(pattern: str, name: str) -> None:
+    assert path_matcher(pattern)(f"/videos/{name}")
+    assert not path_matcher(pattern)("/videos/hiver.mp4")
+
+
 def test_empty_filters_are_false_and_dates_are_parsed() -> None:
     assert not Filters(path=expand_path(""))
     assert parse_date("2026-05-31") == parse_date("2026-05-31T00:00")

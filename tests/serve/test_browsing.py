@@ -34,6 +34,17 @@ def test_files_come_newest_first_and_by_folder(client: TestClient) -> None:
     assert client.get("/api/files", params={"folder": "videos/to"}).json()["total"] == 0
 
 
+def test_files_are_found_by_words_of_their_path(client: TestClient) -> None:
+    beach = client.get("/api/files", params={"name": "BEACH"}).json()
+    assert (beach["total"], beach["folders"]) == (5, [])
+    assert {file["folder"] for file in beach["files"]} == {"videos/beach"}
+    name = beach["files"][0]["name"]
+    both = client.get("/api/files", params={"name": f"b\u00e9ach {name}"}).json()
+    assert [file["name"] for file in both["files"]] == [name]
+    assert client.get("/api/files", params={"name": "beach town"}).json()["total"] == 0
+    assert client.get("/api/files", params={"name": "  "}).json()["total"] == 0
+
+
 def test_files_come_in_pages(client: TestClient) -> None:
     whole = client.get("/api/files", params={"order": "oldest"}).json()["files"]
     part = client.get("/api/files", params={"order": "oldest", "first": 4, "k": 3}).json()

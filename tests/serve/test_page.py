@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chromium import BROWSER, Running, Watched, keep, wait_until
@@ -95,6 +96,56 @@ def test_everything_can_be_done_with_keys(browser: object, address: str) -> None
     assert page.input_value("#query") == "a blue square"
     assert tab.problems == []
     tab.context.close()
+
+
+def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_path: Path) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.goto("/?q=a+red+ball")
+    page.wait_for_selector("button.card")
+    path = page.evaluate("document.querySelectorAll('button.card')[1].title")
+    for number in (0, 1):
+        page.locator(".tick input").nth(number).check()
+    assert page.text_content("#selected-count") == "2 selected"
+    keep(page, "page_selection.png", tmp_path)
+    with page.expect_download() as saved:
+        page.click("#save-csv")
+    lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "path,start,end,best,score,clip_id"
+    assert len(lines) == 3
+    assert path in lines[2]
+    page.click("#favour")
+    page.goto("/")
+    page.wait_for_selector("#favourites:not([hidden])")
+    assert page.locator("#favourites li").count() == 2
+    page.locator("#favourites .drop").first.click()
+    assert page.locator("#favourites li").count() == 1
+    page.locator("#favourites .tile").click()
+    page.wait_for_selector("#player[open]")
+    assert tab.problems == []
+    tab.context.close()
+
+
+def test_names_are_searched_and_another_language_is_told(browser: object, address: str) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.route("**/api/info", lambda route: _with_language(route, "English"))
+    page.goto("/?q=beach")
+    page.wait_for_selector("#named:not([hidden])")
+    assert page.locator("#named .tile").count() == 5
+    assert page.locator("#language").is_hidden()
+    page.fill("#query", "ein Hund und eine Katze")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#language:not([hidden])")
+    assert "German" in page.text_content("#language")
+    page.wait_for_selector("#named", state="hidden")
+    assert tab.problems == []
+    tab.context.close()
+
+
+def _with_language(route: Any, languages: str) -> None:
+    answer = route.fetch()
+    route.fulfill(response=answer, json=answer.json() | {"languages": languages})
 
 
 def test_filters_empty_results_and_errors_are_told(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -223,7 +223,7 @@ def _index(
 
 def _search(
     method: Method, asked: list[tuple[str, str]], output: Path, num_clips: int
-) -> list[list[Hit]]:
+) -> Sequence[list[Hit]]:
     from eaglenet.search.engine import Engine
     from eaglenet.search.export import write_contact_sheet, write_page
     from eaglenet.search.hits import SearchResult
@@ -240,7 +240,7 @@ def _search(
     return hits
 
 
-def _answer_lines(asked: list[tuple[str, str]], answers: list[list[Hit]]) -> Iterator[str]:
+def _answer_lines(asked: list[tuple[str, str]], answers: Sequence[list[Hit]]) -> Iterator[str]:
     for (sentence, right), hits in zip(asked, answers, strict=True):
         yield f'"{sentence}"'
         for hit in hits:

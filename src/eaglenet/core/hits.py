@@ -53,7 +53,7 @@ class Hit:
     coarse_score: float
     moment: Moment
     duration: float
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     matched_in: tuple[Modality, ...] = ("visual",)
     transcript: tuple[TranscriptMatch, ...] = ()
 

@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.extras import require_torch
-from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
 from eaglenet.models.light_model import LightModel
+from eaglenet.search.hit_list import HitList
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -23,7 +23,7 @@ from eaglenet.search.hits import (
     rank_captions,
 )
 from eaglenet.search.model import SearchModel, require_identity, runs_through_numpy
-from eaglenet.search.options import Filters, SearchOptions, check_count
+from eaglenet.search.options import Filters, SearchChanges, SearchOptions, check_count
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.reranking import EncodedText
 from eaglenet.search.retrieval import Retriever, StoreView
@@ -46,7 +46,10 @@ Result = TypeVar("Result")
 
 
 class Engine:
-    """Searches one store. Thread-safe; each search sees the newest version of the store."""
+    """Searches one store. Thread-safe; each search sees the newest version of the store.
+
+    Close it, or use it in a ``with`` statement, to let go of the model and of the store's files.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,8 @@ class Engine:
         self._device = device
         self._lock = threading.RLock()
         self._loaded: tuple[str, SearchModel] | None = None
-        self._view = StoreView.open(store)
+        self._closed_location = ""
+        self._open_view: StoreView | None = StoreView.open(store)
 
     @classmethod
     def open(
@@ -79,10 +83,29 @@ class Engine:
         """
         return cls(open_store(store or default_store()), model=model, device=device)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the model and the store; using the engine afterwards is an error."""
+        with self._lock:
+            self._closed_location = self.location
+            self._loaded = None
+            self._open_view = None
+
     @property
     def location(self) -> str:
         """Path or URL of the store."""
-        return self._view.store.location
+        return self._closed_location or self._view.store.location
+
+    @property
+    def _view(self) -> StoreView:
+        if self._open_view is None:
+            raise UsageError(f"the engine of {self._closed_location} is closed; open it again")
+        return self._open_view
 
     @property
     def manifest(self) -> Manifest:
@@ -110,7 +133,7 @@ class Engine:
             if self._view.store.stamp() != self._view.snapshot.stamp:
                 with self._lock:
                     if self._view.store.stamp() != self._view.snapshot.stamp:
-                        self._view = StoreView.open(self._view.store)
+                        self._open_view = StoreView.open(self._view.store)
         except OSError:
             pass  # The store is gone; what is open can still be searched.
         return self._view
@@ -147,8 +170,8 @@ class Engine:
         k: int = 10,
         *,
         options: SearchOptions | None = None,
-        **changes: Any,
-    ) -> list[Hit]:
+        **changes: Unpack[SearchChanges],
+    ) -> HitList:
         """Return the k best moments for a query, best first.
 
         A string is a query by text; see :class:`Query` for images, videos and clips. ``changes``
@@ -163,8 +186,8 @@ class Engine:
         k: int = 10,
         *,
         options: SearchOptions | None = None,
-        **changes: Any,
-    ) -> list[list[Hit]]:
+        **changes: Unpack[SearchChanges],
+    ) -> list[HitList]:
         """:meth:`search` for several queries, which is faster than one after the other."""
         options = (options or SearchOptions()).replace(changes)
         k = check_count(k)
@@ -175,7 +198,8 @@ class Engine:
         typed = [_to_query(query) for query in queries]
         if not typed:
             return []
-        return self.read(lambda view: self._retriever(view).search(typed, k, options))
+        found = self.read(lambda view: self._retriever(view).search(typed, k, options))
+        return [HitList(hits, self.thumbnail) for hits in found]
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
         """Rank captions for the video, the image or the clip of a query."""

@@ -6,10 +6,12 @@ import dataclasses
 import fnmatch
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from datetime import date, datetime, time
+from numbers import Real
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +113,8 @@ class Filters:
     )
 
     def __post_init__(self) -> None:
+        for name in ("after", "before"):
+            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
         for name, value in (("minimum", self.min_duration), ("maximum", self.max_duration)):
             if value is not None and not value >= 0:
                 raise UsageError(f"the {name} duration must be 0 seconds or more, not {value}")
@@ -163,10 +167,10 @@ class Filters:
 
 
 def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str], bool]:
-    """Return a function that compares paths with ``Filters.path``."""
+    """Return a function that compares paths with ``Filters.path``, without case and accents."""
 
     def normalise(path: str) -> str:
-        return path.lower().replace(separator, "/")
+        return fold_accents(path).replace(separator, "/")
 
     lower = normalise(pattern or "")
     if not any(character in lower for character in "*?["):
@@ -182,6 +186,32 @@ def path_matcher(pattern: str | None, separator: str = os.sep) -> Callable[[str]
     if "/" in lower:
         return lambda path: compiled.match(normalise(path)) is not None
     return lambda path: compiled.match(normalise(path).rsplit("/", 1)[-1]) is not None
+
+
+def fold_accents(text: str) -> str:
+    """Remove case and accents; macOS stores names decomposed, other systems composed.
+
+    >>> fold_accents("Été à Genève")
+    'ete a geneve'
+    """
+    if text.isascii():
+        return text.lower()
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(mark for mark in decomposed if not unicodedata.combining(mark))
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    """Seconds since 1970 of a date, a time or what :func:`parse_date` reads."""
+    if isinstance(value, str):
+        return parse_date(value)
+    if isinstance(value, date):
+        moment = value if isinstance(value, datetime) else datetime.combine(value, time.min)
+        return moment.timestamp()
+    if value is None or isinstance(value, Real):
+        return None if value is None else float(value)
+    raise UsageError(
+        f"{name} is a date, a time or seconds since 1970, not {type(value).__name__} {value!r:.60}"
+    )
 
 
 def _date(seconds: float) -> str:
@@ -296,6 +326,23 @@ class SearchOptions:
         return max(k if self.keep_duplicates else 2 * k, min(self.shortlist, MAX_RESULTS))
 
 
+class SearchChanges(TypedDict, total=False):
+    """Fields of :class:`SearchOptions` and :class:`Filters`, as arguments by name."""
+
+    filters: Filters
+    group_files: bool
+    shortlist: int
+    rerank: bool
+    modalities: str | Sequence[str]
+    keep_duplicates: bool
+    path: str | None
+    after: float | str | date | None
+    before: float | str | date | None
+    min_duration: float | None
+    max_duration: float | None
+    tags: str | Sequence[str]
+
+
 def check_count(k: int) -> int:
     """Return ``k`` if it is a possible number of results."""
     if not isinstance(k, SupportsIndex) or not 1 <= k.__index__() <= MAX_RESULTS:
@@ -305,8 +352,6 @@ def check_count(k: int) -> int:
 
 def _filter_value(name: str, value: Any) -> Any:
     """Value of a filter from what people write."""
-    if name in ("after", "before") and isinstance(value, str):
-        return parse_date(value)
     if name == "tags":
         return (value,) if isinstance(value, str) else tuple(value)
     return value

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.transcripts.lines import analyse, singular
@@ -33,7 +37,8 @@ class Query:
     text: what to look for. Words in quotation marks must occur as a phrase in speech or on-screen
         text.
     negatives: texts that rank a clip lower; with ``text`` only.
-    image: an image file, or an image of Pillow.
+    image: an image file, the bytes of one, an image of Pillow, or a uint8 array
+        ``[height, width, 3]``.
     video: a video file; ``window`` is the span of it to use, in seconds.
     clip_id: an indexed clip, by its id or the beginning of it. The clip itself is no hit.
     clips: one decoded video or image.
@@ -44,7 +49,7 @@ class Query:
         default=(),
         metadata={"option": "--not", "help": "Rank clips that match this text lower; repeatable."},
     )
-    image: str | Path | Image | None = field(
+    image: str | Path | bytes | NDArray[Any] | Image | None = field(
         default=None,
         metadata={"type": Path, "metavar": "FILE", "help": "Search with an image file."},
     )
@@ -72,9 +77,16 @@ class Query:
             )
         if self.text is not None:
             object.__setattr__(self, "text", clean_text(self.text))
+        if self.image is not None:
+            object.__setattr__(self, "image", _read_image(self.image))
         object.__setattr__(self, "negatives", tuple(clean_texts(self.negatives)))
         if self.negatives and self.text is None:
             raise UsageError(f"negatives work with a text only, not with {names[0]}")
+
+    @property
+    def image_source(self) -> str | Path | Image | None:
+        """The image as a path or an image of Pillow."""
+        return cast("str | Path | Image | None", self.image)
 
     @property
     def title(self) -> str:
@@ -90,6 +102,35 @@ class Query:
     def transcript(self) -> TranscriptQuery | None:
         """Terms and phrases to look for in transcripts; None without a text."""
         return None if self.text is None else TranscriptQuery.parse(self.text)
+
+
+def _read_image(image: Any) -> Any:
+    """A path or an image of Pillow, from whatever :class:`Query` takes."""
+    if isinstance(image, str | Path):
+        return image
+    if isinstance(image, bytes | bytearray | memoryview):
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            opened = Image.open(io.BytesIO(image))
+            opened.load()
+        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+            raise UsageError(f"these {len(image)} bytes are no image: {error}") from error
+        return opened
+    if isinstance(image, np.ndarray):
+        from PIL import Image
+
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise UsageError(
+                "an array must be [height, width, 3] of uint8, not "
+                f"{list(image.shape)} of {image.dtype}"
+            )
+        return Image.fromarray(image)
+    if type(image).__module__.partition(".")[0] == "PIL":
+        return image
+    raise UsageError(
+        f"an image is a path, bytes, an array or an image of Pillow, not {type(image).__name__}"
+    )
 
 
 _STARS = re.compile(r"(?<=\w)\*")

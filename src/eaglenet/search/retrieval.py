@@ -205,8 +205,8 @@ class Retriever:
         spec, clips = self.view.manifest.frame_spec, query.clips
         if query.video is not None:
             clips = clips_of_video(query.video, spec, query.window)
-        elif query.image is not None:
-            clips = clips_of_image(query.image, spec)
+        elif query.image_source is not None:
+            clips = clips_of_image(query.image_source, spec)
         if clips is None:
             raise UsageError("expected an image, a video or a clip, not a text")
         # Tensors are arrays too: a user may have decoded the clip in torch.

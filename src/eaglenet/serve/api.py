@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit
+from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.serve.batching import Found
@@ -201,10 +202,12 @@ def info(request: Request) -> InfoBody:
     state = state_of(request)
     values = state.engine.info()
     names = ("clips", "files", "hours", "lines", "method", "index", "tags")
+    card = CARDS.get(values["model"])
     return InfoBody(
         **{name: values[name] for name in names},
         model=Path(values["model"]).name,
         version=__version__,
+        languages="" if card is None else card.languages,
         uploads=state.settings.allow_uploads,
     )
 

@@ -40,14 +40,14 @@ class Searcher(Protocol):
 
     def search_many(
         self, queries: Sequence[Query], k: int = 10, *, options: SearchOptions | None = None
-    ) -> list[list[Hit]]: ...
+    ) -> Sequence[list[Hit]]: ...
 
 
 @dataclass(frozen=True)
 class Found:
     """Hits of each query, and how many clips were ranked exactly for each."""
 
-    hits: list[list[Hit]]
+    hits: Sequence[list[Hit]]
     shortlist: int
 
 
@@ -192,7 +192,7 @@ class Batcher:
                 break
         return divisor
 
-    def _search(self, batch: list[_Asked], k: int, shortlist: int) -> list[list[Hit]]:
+    def _search(self, batch: list[_Asked], k: int, shortlist: int) -> Sequence[list[Hit]]:
         queries = [query for asked in batch for query in asked.queries]
         options = replace(batch[0].options, shortlist=shortlist)
         return self.engine.search_many(queries, k, options=options)

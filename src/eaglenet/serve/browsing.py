@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import COMMON, ClipId, find_clip, shown_path
-from eaglenet.serve.library import Library, Order, sample_clips
+from eaglenet.serve.library import Library, Order, Shelf, sample_clips
 from eaglenet.serve.problems import documented
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, MAX_RESULTS
 from eaglenet.serve.state import State, state_of
@@ -26,6 +26,11 @@ class FilesParameters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     folder: str = Field("", max_length=4 * MAX_FILTER_CHARACTERS, description="All of them if ''")
+    name: str = Field(
+        "",
+        max_length=MAX_FILTER_CHARACTERS,
+        description="Words that the path must have; of all folders, without the list of folders",
+    )
     order: Order = "newest"
     first: int = Field(0, ge=0, le=10**9, description="Files to pass over")
     k: int = Field(24, ge=1, le=MAX_RESULTS, description="Number of files")
@@ -74,13 +79,16 @@ class TimelineBody(BaseModel):
 
 @router.get("/files")
 def files(request: Request, asked: Annotated[FilesParameters, Query()]) -> FilesBody:
-    """The indexed files of a folder, and the folders in it."""
+    """The indexed files of a folder and the folders in it, or the files with a name."""
     state = state_of(request)
     prefix = asked.folder.rstrip("/") + "/" if asked.folder else ""
 
     def read(view: StoreView) -> FilesBody:
         library = state.libraries.of(view)
-        shelf = library.shelf(asked.folder, asked.order)
+        if asked.name:
+            shelf = Shelf([], library.named(asked.name, asked.order))
+        else:
+            shelf = library.shelf(asked.folder, asked.order)
         return FilesBody(
             folder=asked.folder,
             folders=[

@@ -6,11 +6,13 @@ import os
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.search.options import fold_accents
 from eaglenet.search.retrieval import StoreView
 from eaglenet.store.records import Clip
 
@@ -69,6 +71,24 @@ class Library:
             sign = -1 if order == "newest" else 1
             files.sort(key=lambda number: sign * float(table.modified[number]))
         return Shelf(sorted(below.items()), files)
+
+    def named(self, words: str, order: Order) -> list[int]:
+        """Positions of the files whose path below the roots has all of these words."""
+        wanted = fold_accents(words).split()
+        if not wanted:
+            return []
+        return [
+            number
+            for number in self.shelf("", order).files
+            if all(word in self._folded_paths[number] for word in wanted)
+        ]
+
+    @cached_property
+    def _folded_paths(self) -> list[str]:
+        return [
+            fold_accents(f"{folder}/{name}")
+            for folder, name in zip(self.folders, self.names, strict=True)
+        ]
 
 
 def path_below_roots(path: str, roots: tuple[str, ...]) -> str:

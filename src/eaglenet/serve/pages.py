@@ -21,8 +21,8 @@ from eaglenet.serve.state import state_of
 TYPES = {
     **dict.fromkeys(
         (
-            *("app.js", "address.js", "browse.js", "help.js", "picture.js", "player.js"),
-            *("timeline.js", "view.js", "words.js"),
+            *("app.js", "address.js", "browse.js", "help.js", "language.js", "picture.js"),
+            *("player.js", "selection.js", "timeline.js", "view.js", "words.js"),
         ),
         "text/javascript; charset=utf-8",
     ),

@@ -225,6 +225,7 @@ class InfoBody(BaseModel):
     index: str = Field(description="How shortlists are made: exact scan or kind of index")
     tags: list[str]
     version: str = Field(description="Of eaglenet")
+    languages: str = Field(description="That the model was trained on; empty if not known")
     uploads: bool = Field(description="Whether pictures and videos may be sent to search with")
 
 

@@ -82,6 +82,11 @@ class Database:
         with self._lock:
             self._connection.close()
 
+    def __del__(self) -> None:
+        # Python 3.13 warns of connections that are left to the garbage collector.
+        if getattr(self, "_pid", None) == os.getpid() and hasattr(self, "_connection"):
+            self._connection.close()
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Several reads of one version."""

@@ -3,8 +3,10 @@
 import * as address from "./address.js";
 import * as browse from "./browse.js";
 import * as help from "./help.js";
+import * as language from "./language.js";
 import * as picture from "./picture.js";
 import * as player from "./player.js";
+import * as selection from "./selection.js";
 import { card, element, span, waiting } from "./view.js";
 import { lineOf } from "./words.js";
 
@@ -64,7 +66,9 @@ const show = (found) => {
   hits = found;
   results.replaceChildren(...hits.map((hit) => {
     const line = hit.transcript?.length ? lineOf(hit.transcript[0]) : null;
-    return card(hit, play, line);
+    const item = card(hit, play, line);
+    item.append(selection.tick(hit));
+    return item;
   }));
   results.hidden = !hits.length;
   [...results.querySelectorAll(".card")].forEach((button, place) => {
@@ -152,7 +156,11 @@ const search = async ({ isNew = true } = {}) => {
   showLook(query);
   const isBrowsing = !query && !similarTo && !asked;
   welcome.hidden = !isBrowsing;
+  if (isNew) selection.clear();
+  language.show(isBrowsing || similarTo || asked ? "" : query);
   if (isBrowsing) {
+    browse.showNamed("");
+    selection.showFavourites();
     show([]);
     say("");
     more.hidden = true;
@@ -163,6 +171,7 @@ const search = async ({ isNew = true } = {}) => {
   document.title = `${heading.textContent} \u00b7 eaglenet`;
   const mine = new AbortController();
   running = mine;
+  browse.showNamed(similarTo || asked ? "" : query, mine.signal);
   say("Searching\u2026");
   results.setAttribute("aria-busy", "true");
   results.classList.add("busy");
@@ -330,6 +339,7 @@ addEventListener("popstate", () => {
 });
 
 help.setUp();
+selection.setUp((hit, all) => player.open(hit, all));
 player.setUp(findSimilar, (hit) => focusCard(hits.indexOf(hit)));
 picture.setUp(findPicture, () => say(picture.REFUSED, true));
 browse.setUp((file, all) => player.open(file, all), (target) => {
@@ -356,6 +366,8 @@ const setUp = async () => {
     info.tags.forEach(offer);
     form.elements.tag.closest("label").hidden = !info.tags.length;
     picture.allow(info.uploads);
+    language.setUp(info.languages);
+    language.show(similarTo || asked ? "" : field.value.trim());
   } catch {
     say("The service cannot be reached. Is it still running?", true);
   }

@@ -18,7 +18,7 @@ let running = null;
 let open = () => {};
 let enter = () => {};
 
-const fileCard = (file) => {
+const fileCard = (file, all = null) => {
   const item = element("li");
   const button = element("button", "tile");
   button.type = "button";
@@ -31,7 +31,7 @@ const fileCard = (file) => {
   facts.append(element("span", "folder", file.folder || "-"), element("span", "", day));
   text.append(element("span", "name", file.name), facts);
   button.append(frame, text);
-  button.addEventListener("click", () => open(file, shown));
+  button.addEventListener("click", () => open(file, all ?? shown));
   item.append(button);
   return item;
 };
@@ -87,10 +87,29 @@ export const load = async (wanted = folder, isMore = false) => {
   showFolders(body.folders);
   const found = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));
   shown = isMore ? [...shown, ...found] : found;
-  const cards = found.map(fileCard);
+  const cards = found.map((file) => fileCard(file));
   if (isMore) files.append(...cards);
   else files.replaceChildren(...cards);
   more.hidden = shown.length >= body.total;
+};
+
+// Files whose name or folder has the words of the query, beside the moments that show it.
+const named = document.querySelector("#named");
+const MOST_NAMED = 6;
+
+export const showNamed = async (query, signal) => {
+  named.hidden = true;
+  if (!query) return;
+  const parameters = new URLSearchParams({ name: query.slice(0, 300), k: MOST_NAMED });
+  const answer = await fetch(`/api/files?${parameters}`, { signal }).catch(() => null);
+  if (!answer?.ok) return;
+  const body = await answer.json();
+  if (signal.aborted || !body.files.length) return;
+  const found = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));
+  const count = body.total === 1 ? "1 file has this name" : `${body.total} files have this name`;
+  named.querySelector("h2").textContent = body.total > found.length ? `${count}; the newest:` : count;
+  named.querySelector("ul").replaceChildren(...found.map((file) => fileCard(file, found)));
+  named.hidden = false;
 };
 
 export const setUp = (onOpen, onEnter) => {

@@ -3,7 +3,7 @@
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, element, isPicture, span, streamOf } from "./view.js";
+import { clock, element, folderOf, isPicture, span, streamOf } from "./view.js";
 import * as words from "./words.js";
 
 const dialog = document.querySelector("#player");
@@ -19,15 +19,20 @@ const previous = document.querySelector("#previous");
 const next = document.querySelector("#next");
 const download = document.querySelector("#download");
 const shared = document.querySelector("#shared");
+const path = document.querySelector("#player-path");
+const toggle = document.querySelector("#toggle");
+const sound = document.querySelector("#sound");
+const fullscreen = document.querySelector("#fullscreen");
 
 let shown = null;
 let hits = [];
 let wanted = 0; // Second of the file to play from.
 let begin = null; // Second of the file at which a converted stream begins; null: the file itself.
+let isMoved = false; // Whether someone chose another position than that of the moment.
 
 const now = () => (begin ?? 0) + video.currentTime;
 
-const start = () => video.play().catch(() => {}); // Where playing must be asked for, controls are there.
+const start = () => video.play().catch(() => {}); // A browser may wait for a click on Play.
 
 const isLoaded = (seconds) => {
   for (let part = 0; part < video.buffered.length; part += 1) {
@@ -49,9 +54,21 @@ const playFrom = (seconds) => {
 
 const describe = (hit) => {
   const score = hit.score === null ? [] : [`best at ${clock(hit.moment.best)}`, `score ${hit.score.toFixed(3)}`];
-  if (isPicture(hit)) return ["picture", ...score.slice(1), hit.path].join(" \u00b7 ");
+  if (isPicture(hit)) return ["picture", ...score.slice(1)].join(" \u00b7 ");
   const where = hit.score === null ? clock(hit.duration) : `${span(hit.moment)} of ${clock(hit.duration)}`;
-  return [where, ...score, hit.path].join(" \u00b7 ");
+  return [where, ...score].join(" \u00b7 ");
+};
+
+// The folder is enough to recognise a file; the whole path unfolds.
+const showPath = (hit) => {
+  path.open = false;
+  path.querySelector("summary").textContent = folderOf(hit) || "Path";
+  path.querySelector("code").textContent = hit.path;
+};
+
+const moveTo = (seconds) => {
+  isMoved = true;
+  playFrom(seconds);
 };
 
 export const open = (hit, all, seconds = hit.moment.start) => {
@@ -59,11 +76,13 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   hits = all;
   wanted = seconds;
   begin = null;
+  isMoved = seconds !== hit.moment.start;
   cannot.hidden = true;
   shared.textContent = "";
   title.textContent = hit.name;
   detail.textContent = describe(hit);
-  lines.replaceChildren(...words.list(hit.transcript ?? [], playFrom));
+  showPath(hit);
+  lines.replaceChildren(...words.list(hit.transcript ?? [], moveTo));
   lines.hidden = !lines.children.length;
   const place = hits.indexOf(hit);
   previous.disabled = place <= 0;
@@ -79,7 +98,7 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   }
   if (!dialog.open) dialog.showModal();
   (isPicture(hit) ? still : video).focus();
-  if (!isPicture(hit)) timeline.show(hit, hits, playFrom);
+  if (!isPicture(hit)) timeline.show(hit, hits, moveTo);
   address.watch(hit, seconds);
 };
 
@@ -181,11 +200,13 @@ const step = (by) => {
   if (target) open(target, hits);
 };
 
+// A link names the moment, wherever playback is by now, unless another position was chosen.
 const share = async () => {
-  const link = address.linkTo(shown, now());
+  const seconds = isMoved ? now() : shown.moment.start;
+  const link = address.linkTo(shown, seconds);
   try {
     await navigator.clipboard.writeText(link);
-    shared.textContent = isPicture(shown) ? "Link copied." : `Link to ${clock(now())} copied.`;
+    shared.textContent = isPicture(shown) ? "Link copied." : `Link to ${clock(seconds)} copied.`;
   } catch {
     // Without a safe connection a page may not write there; the link can be taken by hand.
     const field = element("input");
@@ -197,26 +218,60 @@ const share = async () => {
   }
 };
 
+const togglePlay = () => {
+  if (isPicture(shown)) return;
+  if (video.paused) start();
+  else video.pause();
+};
+
+const toggleSound = () => { video.muted = !video.muted; };
+
+const toggleFullscreen = () => {
+  if (document.fullscreenElement) document.exitFullscreen();
+  else dialog.querySelector(".stage").requestFullscreen?.().catch(() => {});
+};
+
+const showState = () => {
+  toggle.classList.toggle("playing", !video.paused);
+  toggle.setAttribute("aria-label", video.paused ? "Play" : "Pause");
+  sound.setAttribute("aria-pressed", String(!video.muted));
+};
+
 export const setUp = (onSimilar, onClose) => {
   const similar = () => {
     const hit = shown;
     dialog.close();
     onSimilar(hit);
   };
-  const replay = () => isPicture(shown) || playFrom(shown.moment.start);
+  const replay = () => {
+    if (isPicture(shown)) return;
+    isMoved = false;
+    playFrom(shown.moment.start);
+  };
+  toggle.addEventListener("click", togglePlay);
+  video.addEventListener("click", togglePlay);
+  sound.addEventListener("click", toggleSound);
+  fullscreen.addEventListener("click", toggleFullscreen);
+  for (const event of ["play", "pause", "ended", "volumechange", "emptied"]) video.addEventListener(event, showState);
   previous.addEventListener("click", () => step(-1));
   next.addEventListener("click", () => step(1));
   again.addEventListener("click", replay);
   document.querySelector("#close").addEventListener("click", () => dialog.close());
   document.querySelector("#similar").addEventListener("click", similar);
   document.querySelector("#share").addEventListener("click", share);
-  timeline.setUp(playFrom);
+  timeline.setUp(moveTo);
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close(); // The backdrop.
   });
-  const keys = { n: () => step(1), p: () => step(-1), r: replay, s: similar, l: share };
+  const keys = {
+    n: () => step(1), p: () => step(-1), r: replay, s: similar, l: share, m: toggleSound, f: toggleFullscreen,
+  };
   dialog.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=range])")) return;
+    if (event.key === " " && !event.target.matches("button, a, summary, input")) {
+      event.preventDefault();
+      togglePlay();
+    }
     keys[event.key]?.();
   });
   dialog.addEventListener("close", () => {

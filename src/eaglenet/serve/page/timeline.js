@@ -5,6 +5,7 @@ import { clock, element } from "./view.js";
 const place = document.querySelector("#place");
 const marks = document.querySelector("#marks");
 const strip = document.querySelector("#strip");
+const time = document.querySelector("#clock");
 const AROUND = 12;
 
 let running = null;
@@ -41,7 +42,7 @@ export const show = async (hit, hits, play) => {
   clips = [];
   place.max = Math.max(hit.duration, 0.1);
   place.value = hit.moment.start;
-  place.setAttribute("aria-valuetext", clock(hit.moment.start));
+  showTime(hit.moment.start);
   const inFile = hits.filter((each) => each.path === hit.path && each !== hit);
   marks.replaceChildren(
     ...inFile.map((each) => mark(each.moment, hit.duration, false)),
@@ -62,13 +63,19 @@ export const show = async (hit, hits, play) => {
   strip.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 };
 
+const showTime = (seconds) => {
+  place.setAttribute("aria-valuetext", clock(seconds));
+  time.textContent = `${clock(seconds)} / ${clock(Number(place.max))}`;
+};
+
 // Where the player is, in seconds of the file.
 export const follow = (seconds) => {
-  if (document.activeElement !== place || !place.matches(":active")) place.value = seconds;
-  place.setAttribute("aria-valuetext", clock(seconds));
+  if (place.matches(":active")) return;
+  place.value = seconds;
+  showTime(seconds);
 };
 
 export const setUp = (play) => {
   place.addEventListener("change", () => play(Number(place.value)));
-  place.addEventListener("input", () => place.setAttribute("aria-valuetext", clock(Number(place.value))));
+  place.addEventListener("input", () => showTime(Number(place.value)));
 };

@@ -23,7 +23,7 @@ export const element = (name, className, text) => {
 // The same file, made playable for any browser while it is sent.
 export const streamOf = (hit) => hit.video.replace(/video$/, "stream");
 
-const folderOf = (hit) => hit.path.slice(0, -hit.name.length).split("/").filter(Boolean).pop() ?? "";
+export const folderOf = (hit) => hit.path.slice(0, -hit.name.length).split("/").filter(Boolean).pop() ?? "";
 
 export const picture = (source, frame) => {
   const made = element("img", "picture");

@@ -1,0 +1,139 @@
+// Moments that were ticked, to be saved as a list, and favourites, which stay in this browser.
+
+import { asHit } from "./address.js";
+import { clock, element, picture, span } from "./view.js";
+
+const KEPT = "eaglenet-favourites";
+const MOST_KEPT = 500;
+const bar = document.querySelector("#selection");
+const count = document.querySelector("#selected-count");
+const favourites = document.querySelector("#favourites");
+
+let selected = new Map();
+let open = () => {};
+
+const keyOf = (hit) => `${hit.clip_id}@${hit.moment.start.toFixed(2)}`;
+
+const show = (message = "") => {
+  bar.hidden = !selected.size && !message;
+  count.textContent = message || `${selected.size} selected`;
+};
+
+// A tick on a card; the card itself opens the player.
+export const tick = (hit) => {
+  const label = element("label", "tick");
+  const box = element("input");
+  box.type = "checkbox";
+  box.checked = selected.has(keyOf(hit));
+  box.setAttribute("aria-label", `Select ${hit.name}, ${span(hit.moment)}`);
+  box.addEventListener("change", () => {
+    if (box.checked) selected.set(keyOf(hit), hit);
+    else selected.delete(keyOf(hit));
+    show();
+  });
+  label.append(box);
+  return label;
+};
+
+export const clear = () => {
+  selected = new Map();
+  for (const box of document.querySelectorAll(".tick input")) box.checked = false;
+  show();
+};
+
+// A cell that begins like a formula would be run by a spreadsheet.
+const cell = (value) => {
+  const text = String(value);
+  const safe = /^[=+\-@\t\r]/.test(text) && typeof value !== "number" ? `'${text}` : text;
+  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+
+const table = () => {
+  const rows = [...selected.values()].map((hit) => [
+    hit.path, hit.moment.start, hit.moment.end, hit.moment.best, hit.score ?? "", hit.clip_id,
+  ]);
+  return [["path", "start", "end", "best", "score", "clip_id"], ...rows];
+};
+
+const saveCsv = () => {
+  const text = table().map((row) => row.map(cell).join(",")).join("\r\n");
+  const link = element("a");
+  link.href = URL.createObjectURL(new Blob([text, "\r\n"], { type: "text/csv" }));
+  link.download = "moments.csv";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};
+
+const copyList = async () => {
+  const lines = [...selected.values()].map((hit) => `${hit.path}\t${span(hit.moment)}`);
+  try {
+    await navigator.clipboard.writeText(lines.join("\n"));
+    show(`${lines.length} copied`);
+  } catch {
+    show("This browser does not let a page copy here; save the list as CSV.");
+  }
+};
+
+const kept = () => {
+  try {
+    const found = JSON.parse(localStorage.getItem(KEPT) ?? "[]");
+    return Array.isArray(found) ? found.filter((each) => typeof each?.clip_id === "string" && each.moment) : [];
+  } catch {
+    return [];
+  }
+};
+
+const keep = (list) => {
+  try {
+    localStorage.setItem(KEPT, JSON.stringify(list.slice(0, MOST_KEPT)));
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+const favour = () => {
+  const known = kept();
+  const keys = new Set(known.map(keyOf));
+  const added = [...selected.values()].filter((hit) => !keys.has(keyOf(hit)));
+  const isKept = keep([...added, ...known]);
+  clear();
+  show(isKept ? `${added.length} added to favourites` : "This browser keeps nothing for this page.");
+  showFavourites();
+};
+
+const favourite = (hit, all) => {
+  const item = element("li");
+  const button = element("button", "tile");
+  button.type = "button";
+  button.title = hit.path;
+  const frame = element("span", "frame");
+  frame.append(picture(hit.thumbnail, frame), element("span", "span", clock(hit.moment.start)));
+  const text = element("span", "text");
+  text.append(element("span", "name", hit.name));
+  button.append(frame, text);
+  button.addEventListener("click", () => open(hit, all));
+  const drop = element("button", "round drop", "\u00d7");
+  drop.type = "button";
+  drop.setAttribute("aria-label", `Remove ${hit.name} from favourites`);
+  drop.addEventListener("click", () => {
+    keep(kept().filter((each) => keyOf(each) !== keyOf(hit)));
+    showFavourites();
+  });
+  item.append(button, drop);
+  return item;
+};
+
+export const showFavourites = () => {
+  const all = kept().map((hit) => asHit(hit, hit.moment));
+  favourites.querySelector("ul").replaceChildren(...all.map((hit) => favourite(hit, all)));
+  favourites.hidden = !all.length;
+};
+
+export const setUp = (onOpen) => {
+  open = onOpen;
+  document.querySelector("#save-csv").addEventListener("click", saveCsv);
+  document.querySelector("#copy-list").addEventListener("click", copyList);
+  document.querySelector("#favour").addEventListener("click", favour);
+  document.querySelector("#unselect").addEventListener("click", clear);
+};

@@ -1,0 +1,138 @@
+"""The engine as a Python program uses it: closing, tables, notebooks, dates and images."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import eaglenet
+from eaglenet.core.errors import UsageError
+from eaglenet.core.hits import Hit, Moment
+from eaglenet.search.engine import Engine
+from eaglenet.search.hit_list import COLUMNS, HitList
+from eaglenet.search.options import Filters
+from eaglenet.search.query import Query
+from synthetic_store import BagMethod
+
+HOSTILE = Hit(1, "0123456789abcdef-0", '/v/<script>"a".mp4', 0.5, 0.4, Moment(61, 65.5, 63), 90.0)
+
+
+def test_an_engine_is_closed_by_with(store_folder: Path, bag: BagMethod) -> None:
+    with eaglenet.open(store_folder, bag) as engine:
+        assert isinstance(engine, eaglenet.Engine)
+        assert engine.search("red", k=1)
+    assert engine.location == str(store_folder)
+    with pytest.raises(UsageError, match="is closed"):
+        engine.search("red")
+    engine.close()
+
+
+def test_nothing_is_left_open(store_folder: Path) -> None:
+    code = (
+        "import sys, eaglenet\n"
+        "with eaglenet.open(sys.argv[1]) as engine:\n"
+        "    print(engine.info()['clips'])\n"
+        "other = eaglenet.open(sys.argv[1])\n"
+        "print(other.info()['files'])\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", code, str(store_folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == ["18", "6"]
+    assert "ResourceWarning" not in run.stderr
+
+
+def test_hits_are_hashable_and_equal_by_value(engine: Engine) -> None:
+    first, again = engine.search("red", k=3), engine.search("red", k=3)
+    assert first == again
+    assert len({*first, *again}) == len(first)
+
+
+def test_hits_become_tables(engine: Engine) -> None:
+    hits = engine.search("red", k=3)
+    rows = hits.to_rows()
+    assert [row["path"] for row in rows] == [hit.path for hit in hits]
+    assert list(rows[0]) == COLUMNS
+    table = pytest.importorskip("pyarrow") and hits.to_arrow()
+    assert table.to_pylist() == rows
+    assert HitList().to_arrow().num_rows == 0
+
+
+def test_hits_become_a_data_frame(engine: Engine) -> None:
+    pytest.importorskip("pandas")
+    hits = engine.search("red", k=3)
+    frame = hits.to_pandas()
+    assert list(frame["clip_id"]) == [hit.clip_id for hit in hits]
+    assert list(HitList().to_pandas().columns) == COLUMNS
+
+
+def test_a_missing_table_library_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="pip install pandas"):
+        HitList().to_pandas()
+    with pytest.raises(UsageError, match=r"eaglenet\[parquet\]"):
+        HitList().to_arrow()
+
+
+def test_a_notebook_shows_thumbnails_times_and_links(engine: Engine) -> None:
+    page = HitList([HOSTILE], lambda _: b"jpeg")._repr_html_()
+    assert "<script>" not in page
+    assert "1:01 to 1:05" in page
+    assert "#t=61.00" in page
+    assert "data:image/jpeg;base64,anBlZw==" in page
+    assert engine.search("red", k=2)._repr_html_().count("<img") == 2
+    # A clip that is gone meanwhile has no picture, and the rest is shown.
+    assert "<img" not in HitList([HOSTILE], engine.thumbnail)._repr_html_()
+    assert "No moments" in HitList()._repr_html_()
+
+
+def test_a_notebook_is_executed(store_folder: Path, tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    cells = [
+        "import eaglenet\nfrom eaglenet.search.hit_list import HitList",
+        f"engine = eaglenet.open({str(store_folder)!r})",
+        "clip = engine.snapshot.clips([0])[0]\n"
+        "HitList([eaglenet.Hit(1, clip.id, '/v/a.mp4', .5, .4, eaglenet.Moment(0, 1, 0), 9.0)], "
+        "engine.thumbnail)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=120).execute()
+    assert "<img" in notebook.cells[-1].outputs[0]["data"]["text/html"]
+
+
+def test_filters_take_dates_and_times(engine: Engine) -> None:
+    noon = datetime(2024, 5, 31, 12, tzinfo=UTC)
+    assert Filters(after=noon).after == noon.timestamp()  # type: ignore[arg-type]
+    day = date(2024, 5, 31)
+    assert Filters(before=day).before == datetime(2024, 5, 31).timestamp()  # type: ignore[arg-type]
+    assert Filters(after=np.float32(8)).after == 8.0  # type: ignore[arg-type]
+    assert engine.search("red", after=date.today() + timedelta(days=2)) == []
+    with pytest.raises(UsageError, match="a date, a time or seconds"):
+        engine.search("red", after=b"2024")  # type: ignore[arg-type]
+
+
+def test_an_image_is_a_path_bytes_an_array_or_of_pillow() -> None:
+    pixels = np.full((8, 12, 3), 200, np.uint8)
+    image = Image.fromarray(pixels)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    for given in (buffer.getvalue(), pixels, image):
+        found = Query(image=given).image
+        assert isinstance(found, Image.Image)
+        assert np.array_equal(np.asarray(found), pixels)
+    assert Query(image="a.jpg").image == "a.jpg"
+    for wrong in (b"no image", np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3)), 7):
+        with pytest.raises(UsageError):
+            Query(image=wrong)  # type: ignore[arg-type]
