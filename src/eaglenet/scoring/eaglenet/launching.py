@@ -262,7 +262,7 @@ class KernelLauncher:
         return cosine.masked_fill(~prepared["mask"][:, None], 0.0)
 
     def _spread(self, cosine: Tensor, basis: RadiusBasis | None) -> tuple[Tensor, Tensor]:
-        """Radii minus the centre ``[videos, texts, dim]``, squared lengths of these and of radii."""
+        """Radii minus the centre ``[videos, texts, dim]``; squared lengths of both."""
         from eaglenet.scoring.eaglenet.kernel import spread
 
         videos, texts, frames = cosine.shape
