@@ -209,9 +209,9 @@ def test_a_basis_that_does_not_fit_is_not_used() -> None:
 def test_every_kind_of_launch_has_the_shape_that_was_measured() -> None:
     for nodes, frames in ((21, 12), (32, 32)):
         assert tuning_for(nodes, frames, precise=False) == Tuning(64, 1, 1, 168)
-        assert tuning_for(nodes, frames, precise=True) == Tuning(64, 2, 1, None)
+        assert tuning_for(nodes, frames, precise=True) == Tuning(32, 1, 2, None)
     for nodes, frames in ((33, 12), (21, 33)):
-        assert tuning_for(nodes, frames, precise=False) == Tuning(128, 2, 1, None)
+        assert tuning_for(nodes, frames, precise=False) == Tuning(64, 1, 1, None)
         assert tuning_for(nodes, frames, precise=True) == Tuning(32, 2, 1, None)
 
 

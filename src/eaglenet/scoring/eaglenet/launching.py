@@ -65,10 +65,8 @@ def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
     After a change here, run ``tests/scoring/kernel_on_device.py``.
     """
     if max(nodes, frames) > CROWDED:
-        if precise:
-            return Tuning(block=32, warps=2, registers=None)
-        return Tuning(block=128, warps=2, registers=None)
-    return Tuning(warps=2, registers=None) if precise else Tuning()
+        return Tuning(32, warps=2, registers=None) if precise else Tuning(registers=None)
+    return Tuning(32, stages=2, registers=None) if precise else Tuning()
 
 
 def why_not(plan: Plan, num_frames: int) -> str | None:
@@ -190,8 +188,8 @@ class KernelLauncher:
         squares = offsets.square().sum(dim=1)
         # Half of what is tolerated, because other pairs differ from those of the sample.
         limits = (self.tolerance / 2) ** 2 * radii.square().sum(dim=1)
-        size = _power_of_two(2 * frames)
-        for rows in (size, 4 * size):
+        size = _power_of_two(4 * frames)
+        for rows in (size, 2 * size):
             if 2 * rows > radii.shape[1]:
                 break
             vectors = _leading_directions(offsets, rows - 1)
