@@ -171,13 +171,48 @@ def test_heads_may_outnumber_the_columns_of_a_tile() -> None:
     assert off(method, texts(1, dim=16), videos(2, dim=16)) < PRECISE
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_radii_of_similar_cosines_take_a_small_product(precision: str) -> None:
+    method = model(dim=128, num_heads=2, num_candidates=2, **RELEASED)
+    text, video = texts(9, dim=128), videos(5, dim=128)
+    scorer = choose(method, video, backend="kernel", precision=precision)
+    launcher: KernelLauncher = scorer.launcher  # type: ignore[attr-defined]
+    with torch.no_grad():
+        whole = scorer.score(text, scorer.prepare(video))
+        assert launcher.basis is None
+        scorer.calibrate(text, video)
+        assert launcher.basis is not None
+        assert len(launcher.basis.columns) < len(launcher.drawn_columns)
+        small = scorer.score(text, scorer.prepare(video))
+        # Radii that the basis does not hold are multiplied as a whole.
+        far = texts(9, dim=128)
+        far.sentence.copy_(video.frames[:, 0].repeat(2, 1)[:9])
+        expected = method.score(far, video)
+        found = scorer.score(far, scorer.prepare(video))
+    limit = PRECISE if precision == "fp32" else HALF
+    assert largest_difference(small, whole) < limit
+    assert largest_difference(found, expected) < limit
+
+
+def test_a_basis_that_does_not_fit_is_not_used() -> None:
+    method = model(dim=128, num_heads=2, num_candidates=2, **RELEASED)
+    text, video = texts(9, dim=128), videos(5, dim=128)
+    scorer = choose(method, video, backend="kernel")
+    launcher: KernelLauncher = scorer.launcher  # type: ignore[attr-defined]
+    with torch.no_grad():
+        whole = scorer.score(text, scorer.prepare(video))
+        scorer.calibrate(text, video)
+        launcher.tolerance = 0.0
+        assert torch.equal(scorer.score(text, scorer.prepare(video)), whole)
+
+
 def test_every_kind_of_launch_has_the_shape_that_was_measured() -> None:
     for nodes, frames in ((21, 12), (32, 32)):
-        assert tuning_for(nodes, frames, precise=False) == Tuning(registers=168)
-        assert tuning_for(nodes, frames, precise=True) == Tuning(block=64)
+        assert tuning_for(nodes, frames, precise=False) == Tuning(64, 1, 1, 168)
+        assert tuning_for(nodes, frames, precise=True) == Tuning(32, 1, 2, None)
     for nodes, frames in ((33, 12), (21, 33)):
-        assert tuning_for(nodes, frames, precise=False) == Tuning(stages=1)
-        assert tuning_for(nodes, frames, precise=True) == Tuning(block=32, stages=1)
+        assert tuning_for(nodes, frames, precise=False) == Tuning(64, 1, 1, None)
+        assert tuning_for(nodes, frames, precise=True) == Tuning(32, 2, 1, None)
 
 
 def test_attention_terms_and_narrow_pooling_stay_in_float32(
@@ -207,6 +242,6 @@ def test_a_tile_holds_fewer_videos_where_a_pair_holds_more() -> None:
     wide = model(dim=512, num_heads=4, num_candidates=63)
     large = choose(wide, videos(1, dim=512), backend="kernel")
     assert small.tile_videos == 512
-    # 64 texts, 63 candidates, 4 heads of 512 messages and as many residuals, 4 bytes each
-    assert large.tile_videos == 2 * 2**30 // (64 * 63 * 4096 * 4)
+    # 256 texts, 63 candidates, 4 heads of 512 messages and as many residuals, 4 bytes each
+    assert large.tile_videos == 2 * 2**30 // (256 * 63 * 4096 * 4)
     assert large.tile_videos * 64 * 63 * 4096 * 4 <= 2 * 2**30

@@ -214,8 +214,11 @@ class Method(nn.Module, ABC):
 
     @property
     def score_tile(self) -> tuple[int, int]:
-        """Texts and videos that :meth:`score` may take at once; small where pairs need memory."""
-        return (16, 64)
+        """Texts and videos that :meth:`score` may take at once; small where pairs need memory.
+
+        A vector per pair: on a CPU a tile stays in the cache, on a GPU launches count.
+        """
+        return (256, 64) if self.device.type == "cuda" else (16, 64)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile in place what a training step spends its time in; here the encoder."""

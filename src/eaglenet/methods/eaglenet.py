@@ -122,6 +122,11 @@ class EagleNet(Method):
         bank = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
         self.noise.copy_(bank)
 
+    @property
+    def score_tile(self) -> tuple[int, int]:
+        # All candidates and frames of a pair, once per relation: 260 kB in the paper's size.
+        return (16, 64)
+
     def score(
         self,
         text: TextFeatures,

@@ -41,11 +41,6 @@ class XPool(Method):
         self.pooling = FramePooling(encoder.dim, dropout=config.dropout, num_heads=config.num_heads)
         self.loss = SoftmaxLoss()
 
-    @property
-    def score_tile(self) -> tuple[int, int]:
-        # A pooled video per pair: on a CPU it stays in the cache, on a GPU launches count.
-        return (256, 64) if self.device.type == "cuda" else super().score_tile
-
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         pooled = self.pooling(text.sentence, video.frames, video.mask)
         return F.cosine_similarity(text.sentence[:, None], pooled, dim=-1)

@@ -104,6 +104,7 @@ def score_all(
             result = MatrixResult(len(text), len(video), device, kept)
         else:
             result = TopKResult(len(text), min(top_k, len(video)), device, kept)
+        scorer.calibrate(text, video)
         _fill(scorer, text, video, tile, result, progress)
         return result.value()
 

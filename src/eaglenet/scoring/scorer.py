@@ -27,6 +27,10 @@ class Scorer(ABC):
     precision: Precision
     is_hurried = False
 
+    def calibrate(self, text: TextFeatures, video: VideoFeatures) -> None:
+        """Look at all features before any are scored; scores change by rounding alone."""
+        return
+
     def prepare(self, video: VideoFeatures) -> Any:
         """What does not depend on the text; rows can be cut and stored per video."""
         with alone(video.frames.device, self.precision):

@@ -1,14 +1,15 @@
 """Triton kernels for a two-layer EagleNet: what is left of a pair, on chip.
 
 Candidates t + r * noise_i are never made: (t + r * noise_i) W = t W + r (diag(noise_i) W), a
-product of the radius with matrices that the model alone decides. A pair is scored in three steps,
-each one program per pair, around matrix products that are left to the vendor's library:
+product of the radius with matrices that the model alone decides. A pair is scored in four steps
+around matrix products that are left to the vendor's library:
 
-1. ``graph_weights``: edges, attention, messages and the collapsed last layer; nothing but one
+1. ``spread``: the radius, as its difference from a centre.
+2. ``graph_weights``: edges, attention, messages and the collapsed last layer; nothing but one
    weight per text node leaves the chip.
-2. ``enrich``: the enriched text and its normalised form, the query of the pooling;
+3. ``enrich``: the enriched text and its normalised form, the query of the pooling;
    then attention over frames and one product.
-3. ``finish``: residual, LayerNorm and cosine.
+4. ``finish``: residual, LayerNorm and cosine.
 
 Pairs are numbered video first, so that neighbouring programs share a video's frames in cache.
 The only module of scoring that imports Triton. The algebra is in ``docs/fast_scoring.md``.
@@ -70,10 +71,35 @@ def _dot(left, right, accumulator, PRECISE: tl.constexpr, OPERAND: tl.constexpr)
 
 
 @triton.jit
-def _terms(drawn, base, row, text_row, column, is_drawn, WIDTH: tl.constexpr):
+def _terms(drawn, base, row, column, is_drawn, WIDTH: tl.constexpr):
     """One attention term of every text node."""
     added = tl.load(drawn + row * WIDTH + column, mask=is_drawn, other=0.0)
-    return added + tl.load(base + text_row * WIDTH + column)
+    return added + tl.load(base + column)
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def spread(
+    cosines, weight, bias, centre, offsets, offset_squares, radius_squares,
+    num_pairs,
+    DIM: tl.constexpr, WIDE: tl.constexpr, FRAMES: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """Radii exp(s W + b) of some pairs minus the centre, and the squared lengths of both."""
+    pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+    is_pair = pair < num_pairs
+    columns = tl.arange(0, WIDE)
+    inside = columns < DIM
+    logs = tl.zeros([PAIRS, WIDE], dtype=tl.float32)
+    logs += tl.load(bias + columns, mask=inside, other=0.0)[None, :]
+    for frame in range(0, FRAMES):
+        cosine = tl.load(cosines + pair * FRAMES + frame, mask=is_pair, other=0.0)
+        row = tl.load(weight + frame * DIM + columns, mask=inside, other=0.0)
+        logs += cosine[:, None] * row[None, :]
+    radius = tl.where(inside[None, :], tl.exp(logs), 0.0)
+    offset = radius - tl.load(centre + columns, mask=inside, other=0.0)[None, :]
+    positions = pair[:, None] * DIM + columns[None, :]
+    tl.store(offsets + positions, offset, mask=is_pair[:, None] & inside[None, :])
+    tl.store(offset_squares + pair, tl.sum(offset * offset, axis=1), mask=is_pair)
+    tl.store(radius_squares + pair, tl.sum(radius * radius, axis=1), mask=is_pair)
 
 
 @triton.jit(do_not_specialize=["num_texts"])
@@ -105,33 +131,33 @@ def graph_weights(
     node = tl.arange(0, ROWS)
     is_node = node < NODES
     is_drawn = is_node & (node > 0)  # node 0 is the text itself: nothing is added to it
-    row = pair * (NODES - 1) + tl.where(is_drawn, node - 1, 0)
+    # 32 bits are enough inside a pair; 64-bit offsets of a whole tile would cost registers.
+    row = tl.where(is_drawn, node - 1, 0)
+    projections += pair * ((NODES - 1) * WIDTH)
+    scores += pair * ((NODES - 1) * SCORES)
     text_row = pair % num_texts
+    text_base += text_row * INNER
+    text_crossed += text_row * INNER
+    text_scores += text_row * SCORES
     frame = tl.arange(0, FRAME_ROWS)
-    frame_row = video * FRAMES + tl.where(frame < FRAMES, frame, 0)
+    frame_row = tl.where(frame < FRAMES, frame, 0)
+    frame_mask += video * FRAMES
+    frame_values += video * (FRAMES * INNER)
+    frame_base += video * (FRAMES * INNER)
+    frame_source += video * (FRAMES * HEADS)
+    frame_target += video * (FRAMES * HEADS)
+    frame_normaliser += video * (FRAMES * HEADS)
     is_frame = (frame < FRAMES) & (tl.load(frame_mask + frame_row) != 0)
 
     vector_range = tl.arange(0, VECTORS)
     text_terms = tl.zeros([ROWS, VECTORS], dtype=tl.float32)
     frame_terms = tl.zeros([FRAME_ROWS, VECTORS], dtype=tl.float32)
-    if RESIDUAL_WIDTH == BLOCK:
-        own = (WIDTH - RESIDUAL_WIDTH) + tl.arange(0, BLOCK)
-        kept = tl.load(
-            projections + row[:, None] * WIDTH + own[None, :], mask=is_drawn[:, None], other=0.0
-        )
 
-    for block in range(0, INNER, BLOCK):
-        head = block // HEAD
-        columns = block + tl.arange(0, BLOCK)
-        places = row[:, None] * WIDTH + columns[None, :]
-        frame_places = frame_row[:, None] * INNER + columns[None, :]
-        projected = tl.load(projections + places, mask=is_drawn[:, None], other=0.0)
-        values = tl.load(frame_values + frame_places, mask=is_frame[:, None], other=0.0)
-
-        # Text nodes: messages from texts, from frames, and their own.
-        target = _terms(scores, text_scores, row, text_row, head, is_drawn, SCORES)
-        source = _terms(scores, text_scores, row, text_row, HEADS + head, is_drawn, SCORES)
-        asking = _terms(scores, text_scores, row, text_row, 2 * HEADS + head, is_drawn, SCORES)
+    for head in range(0, HEADS):
+        # Attention of text nodes to texts and to frames.
+        target = _terms(scores, text_scores, row, head, is_drawn, SCORES)
+        source = _terms(scores, text_scores, row, HEADS + head, is_drawn, SCORES)
+        asking = _terms(scores, text_scores, row, 2 * HEADS + head, is_drawn, SCORES)
         seen = tl.load(frame_source + frame_row * HEADS + head)
         edge = _leaky(target[:, None] + source[None, :], slope)
         edge = tl.where(is_node[None, :], edge, NEGATIVE)
@@ -146,37 +172,18 @@ def graph_weights(
         cross = tl.exp(cross - cross_peak[:, None])
         total = tl.sum(edge, axis=1)
         cross_total = tl.sum(cross, axis=1)
-        text_out = tl.load(text_base + text_row * INNER + columns)[None, :]
         if JOINT:
             from_texts = total
             total += cross_total
             cross_total = total
-            text_out = text_out * (from_texts / total)[:, None]
-        if RESIDUAL_WIDTH == BLOCK:
-            text_out += kept.to(tl.float32)
-        elif RESIDUAL_WIDTH > 0:
-            own = (WIDTH - RESIDUAL_WIDTH) + columns % RESIDUAL_WIDTH
-            own_places = row[:, None] * WIDTH + own[None, :]
-            text_out += tl.load(projections + own_places, mask=is_drawn[:, None], other=0.0)
-        else:
-            text_out += tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-        text_out = _dot(edge / total[:, None], projected, text_out, PRECISE, OPERAND)
-        text_out = _dot(cross / cross_total[:, None], values, text_out, PRECISE, OPERAND)
-        vectors = columns[:, None] * VECTORS + vector_range[None, :]
-        text_terms = _dot(
-            _relu(text_out), tl.load(text_vectors + vectors), text_terms, PRECISE, OPERAND
-        )
+            text_part = (from_texts / total)[:, None]
+        edge = edge * (1.0 / total)[:, None]
+        cross = cross * (1.0 / cross_total)[:, None]
 
         if ACTIVATED:
-            # Frame nodes: messages from texts, added to what the video alone gives them.
-            if JOINT:
-                crossed = projected
-            else:
-                crossed = tl.load(projections + INNER + places, mask=is_drawn[:, None], other=0.0)
-            base = tl.load(frame_base + frame_places, mask=is_frame[:, None], other=0.0)
-            base = base.to(tl.float32)
+            # Attention of frame nodes to texts.
             asked = tl.load(frame_target + frame_row * HEADS + head)
-            given = _terms(scores, text_scores, row, text_row, 3 * HEADS + head, is_drawn, SCORES)
+            given = _terms(scores, text_scores, row, 3 * HEADS + head, is_drawn, SCORES)
             back = _leaky(asked[:, None] + given[None, :], slope)
             back = tl.where(is_node[None, :], back, NEGATIVE)
             summit = tl.max(back, axis=1)
@@ -184,20 +191,59 @@ def graph_weights(
                 rest = tl.load(frame_normaliser + frame_row * HEADS + head)
                 summit = tl.maximum(summit, rest)
             back = tl.exp(back - summit[:, None])
-            share = tl.sum(back, axis=1)
-            moved = tl.load(text_crossed + text_row * INNER + columns)[None, :]
+            back_total = tl.sum(back, axis=1)
             if JOINT:
-                from_texts = share
+                from_texts = back_total
                 rest = tl.exp(rest - summit)
-                share += rest
-                base = base * (rest / share)[:, None]
-                moved = moved * (from_texts / share)[:, None]
-            base += moved
-            frame_out = _dot(back / share[:, None], crossed, base, PRECISE, OPERAND)
-            frame_terms = _dot(
-                _relu(frame_out), tl.load(frame_vectors + vectors), frame_terms,
-                PRECISE, OPERAND,
-            )  # fmt: skip
+                back_total += rest
+                base_part = (rest / back_total)[:, None]
+                moved_part = (from_texts / back_total)[:, None]
+            back = back * (1.0 / back_total)[:, None]
+
+        for block in range(0, HEAD, BLOCK):
+            columns = head * HEAD + block + tl.arange(0, BLOCK)
+            positions = row[:, None] * WIDTH + columns[None, :]
+            frame_positions = frame_row[:, None] * INNER + columns[None, :]
+            projected = tl.load(projections + positions, mask=is_drawn[:, None], other=0.0)
+            values = tl.load(frame_values + frame_positions, mask=is_frame[:, None], other=0.0)
+            vectors = columns[:, None] * VECTORS + vector_range[None, :]
+
+            # Text nodes: their own part, and messages from texts and from frames.
+            text_out = tl.load(text_base + columns)[None, :]
+            if JOINT:
+                text_out = text_out * text_part
+            if RESIDUAL_WIDTH > 0:
+                own = (WIDTH - RESIDUAL_WIDTH) + columns % RESIDUAL_WIDTH
+                own_positions = row[:, None] * WIDTH + own[None, :]
+                kept = tl.load(projections + own_positions, mask=is_drawn[:, None], other=0.0)
+                text_out = text_out + kept.to(tl.float32)
+            else:
+                text_out = text_out + tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+            text_out = _dot(edge, projected, text_out, PRECISE, OPERAND)
+            text_out = _dot(cross, values, text_out, PRECISE, OPERAND)
+            text_terms = _dot(
+                _relu(text_out), tl.load(text_vectors + vectors), text_terms, PRECISE, OPERAND
+            )
+
+            if ACTIVATED:
+                # Frame nodes: messages from texts, added to what the video alone gives them.
+                if JOINT:
+                    crossed = projected
+                else:
+                    crossed = tl.load(
+                        projections + INNER + positions, mask=is_drawn[:, None], other=0.0
+                    )
+                base = tl.load(frame_base + frame_positions, mask=is_frame[:, None], other=0.0)
+                base = base.to(tl.float32)
+                moved = tl.load(text_crossed + columns)[None, :]
+                if JOINT:
+                    base = base * base_part
+                    moved = moved * moved_part
+                frame_out = _dot(back, crossed, base + moved, PRECISE, OPERAND)
+                frame_terms = _dot(
+                    _relu(frame_out), tl.load(frame_vectors + vectors), frame_terms,
+                    PRECISE, OPERAND,
+                )  # fmt: skip
 
     # Mean over heads and frames of the last layer's edge weights: one number a text node.
     weight = tl.zeros([ROWS], dtype=tl.float32)
@@ -215,31 +261,43 @@ def graph_weights(
     tl.store(output + pair * NODES + node, weight / tl.sum(weight, axis=0), mask=is_node)
 
 
-@triton.jit(do_not_specialize=["num_texts"])
+@triton.jit(do_not_specialize=["num_texts", "num_pairs"])
 def enrich(
-    text, radius, noise, weights, enriched, query,
-    num_texts, epsilon,
+    text, offsets, centre, noise, weights, enriched, query,
+    num_texts, num_pairs, epsilon,
     DIM: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr,
+    PAIRS: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """Enriched text t + r * sum_i w_i noise_i of one pair (eq. 10), and its LayerNorm."""
-    pair = tl.program_id(0).to(tl.int64)
-    text_row = pair % num_texts
+    """Enriched texts t + r * sum_i w_i noise_i of some pairs (eq. 10), and their LayerNorm.
+
+    Pairs share what is read of the noise. The product keeps 16 bits of both sides.
+    """
+    pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+    is_pair = pair < num_pairs
     columns = tl.arange(0, WIDE)
-    inside = columns < DIM
+    inside = is_pair[:, None] & (columns < DIM)[None, :]
     node = tl.arange(0, ROWS)
-    weight = tl.load(weights + pair * NODES + node, mask=node < NODES, other=0.0)
+    is_node = node < NODES
+    weight = tl.load(
+        weights + pair[:, None] * NODES + node[None, :],
+        mask=is_pair[:, None] & is_node[None, :], other=0.0,
+    )  # fmt: skip
     draw = tl.load(
         noise + node[:, None] * DIM + columns[None, :],
-        mask=(node < NODES)[:, None] & inside[None, :], other=0.0,
+        mask=is_node[:, None] & (columns < DIM)[None, :], other=0.0,
     )  # fmt: skip
-    shift = tl.sum(weight[:, None] * draw.to(tl.float32), axis=0)
-    centre = tl.load(text + text_row * DIM + columns, mask=inside, other=0.0).to(tl.float32)
-    spread = tl.load(radius + pair * DIM + columns, mask=inside, other=0.0).to(tl.float32)
-    value = tl.where(inside, centre + spread * shift, 0.0)
-    tl.store(enriched + pair * DIM + columns, value, mask=inside)
-    away = tl.where(inside, value - tl.sum(value, axis=0) / DIM, 0.0)
-    normed = away * tl.rsqrt(tl.sum(away * away, axis=0) / DIM + epsilon)
-    tl.store(query + pair * DIM + columns, normed, mask=inside)
+    shift = tl.zeros([PAIRS, WIDE], dtype=tl.float32)
+    shift = _dot(weight, draw, shift, True, OPERAND)
+    positions = pair[:, None] * DIM + columns[None, :]
+    text_positions = (pair % num_texts)[:, None] * DIM + columns[None, :]
+    radius = tl.load(offsets + positions, mask=inside, other=0.0).to(tl.float32)
+    radius += tl.load(centre + columns, mask=columns < DIM, other=0.0)[None, :]
+    own = tl.load(text + text_positions, mask=inside, other=0.0).to(tl.float32)
+    value = tl.where(inside, own + radius * shift, 0.0)
+    tl.store(enriched + positions, value, mask=inside)
+    away = tl.where(inside, value - (tl.sum(value, axis=1) / DIM)[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(away * away, axis=1) / DIM + epsilon)
+    tl.store(query + positions, away * scale[:, None], mask=inside)
 
 
 @triton.jit

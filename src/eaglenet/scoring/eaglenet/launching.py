@@ -19,18 +19,44 @@ CROWDED = 32
 """Above this many text nodes or frames, their tiles crowd a program's registers."""
 NARROW = 128
 """Below this width rounding errors of a cosine do not average out, and float32 costs nothing."""
-WARPS = 2
-"""Of ``graph_weights``. With 4 or 8, some launch shapes of tiles of 64 rows ended in illegal memory
-accesses on an H200 (Triton 3.6)."""
+TOGETHER = 16
+"""Pairs of one program of ``enrich``: the rows of a matrix unit's tile."""
+SPREAD_TOGETHER = 4
+"""Pairs of one program of ``spread``."""
+SAMPLE = 64
+"""Texts, and videos, whose radii a basis is made from."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Launch shape of ``graph_weights``: columns at a time, loads ahead, most registers."""
+    """Launch shape of ``graph_weights``: columns at a time, warps, loads ahead, most registers.
 
-    block: int = 128
-    stages: int = 2
-    registers: int | None = None
+    With 4 or 8 warps, some shapes of tiles of 64 rows ended in illegal memory accesses on an H200
+    (Triton 3.6).
+    """
+
+    block: int = 64
+    warps: int = 1
+    stages: int = 1
+    registers: int | None = 168
+
+
+@dataclass(frozen=True)
+class RadiusBasis:
+    """Radii of pairs as a centre plus a combination of a few vectors.
+
+    A radius is a smooth function of a pair's cosines with the frames, so few vectors are enough;
+    the products with the model's matrices then have as many rows instead of all dimensions.
+    """
+
+    centre: Tensor
+    """``[dim]`` float32."""
+    vectors: Tensor
+    """``[dim, k]`` orthonormal; the first column is zero and stands for the centre. For radii in
+    bfloat16 two parts side by side."""
+    columns: Tensor
+    projection: Tensor
+    """Centre and vectors times what radii are multiplied with; see ``KernelLauncher._drawn``."""
 
 
 def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
@@ -39,8 +65,8 @@ def tuning_for(nodes: int, frames: int, *, precise: bool) -> Tuning:
     After a change here, run ``tests/scoring/kernel_on_device.py``.
     """
     if max(nodes, frames) > CROWDED:
-        return Tuning(block=32, stages=1) if precise else Tuning(stages=1)
-    return Tuning(block=64) if precise else Tuning(registers=168)
+        return Tuning(32, warps=2, registers=None) if precise else Tuning(registers=None)
+    return Tuning(32, stages=2, registers=None) if precise else Tuning()
 
 
 def why_not(plan: Plan, num_frames: int) -> str | None:
@@ -74,6 +100,16 @@ def _parts(value: Tensor) -> tuple[Tensor, Tensor]:
     return high, (value.float() - high.float()).to(torch.bfloat16)
 
 
+def _leading_directions(rows: Tensor, count: int) -> Tensor:
+    """Orthonormal ``[dim, count]`` that explain nearly all of ``rows``: a subspace iteration."""
+    gram = rows.T @ rows
+    start = torch.Generator().manual_seed(0)
+    directions = torch.randn(rows.shape[1], count, generator=start).to(rows)
+    for _ in range(2):
+        directions = torch.linalg.qr(gram @ directions).Q
+    return directions
+
+
 class KernelLauncher:
     """Scores tiles of pairs with the kernels. Built once per plan; holds its arranged weights.
 
@@ -104,14 +140,18 @@ class KernelLauncher:
             dim=1,
         )
         columns = _padded(columns, self.score_width)
-        self.drawn_columns = self._drawn(columns)
+        self.columns = columns
+        self.drawn_columns = self._arranged(self._drawn(columns))
         weights = [layer.text_text]
         if graph.frame_vectors is not None and not graph.joint:
             weights.append(layer.text_frame)
         if layer.residual is not None:
             weights.append(layer.residual)
         self.width = sum(weight.shape[1] for weight in weights)
-        self.drawn_projection = self._drawn(torch.cat(weights, dim=1))
+        self.projection = torch.cat(weights, dim=1)
+        self.drawn_projection = self._arranged(self._drawn(self.projection))
+        self.basis: RadiusBasis | None = None
+        self.tolerance = 3e-4 if precise else 1e-3
         base = layer.text_text
         if layer.residual is not None:
             base = base + layer.residual.repeat(1, self.inner // self.residual_width)
@@ -124,17 +164,50 @@ class KernelLauncher:
         )
         self.noise = plan.noise.to(self.outer).contiguous()
         self.radius = plan.radius.contiguous()
+        self.zero = torch.zeros_like(plan.noise[0], dtype=torch.float32)
+        self.radius_bias = self.zero if plan.radius_bias is None else plan.radius_bias.contiguous()
         self.linear = pooling.linear.to(self.outer).contiguous()
         self.middle = (pooling.middle_weight.to(self.outer), pooling.middle_bias.to(self.outer))
 
     def _drawn(self, weight: Tensor) -> Tensor:
-        """``diag(noise_i) W`` of every candidate, side by side: what a radius is multiplied with.
+        """``diag(noise_i) W`` of every candidate, side by side: the factor of a radius."""
+        return (self.plan.noise[1:].T[:, :, None] * weight[:, None]).flatten(1)
 
-        Precise: ``[w_high; w_high; w_low]`` for rows ``[r_high | r_low | r_high]``.
-        """
-        noise = self.plan.noise[1:]
-        high, low = _parts((noise.T[:, :, None] * weight[:, None]).flatten(1))
+    def _arranged(self, drawn: Tensor) -> Tensor:
+        """In bfloat16. Precise: ``[w_high; w_high; w_low]`` for ``[r_high | r_low | r_high]``."""
+        high, low = _parts(drawn)
         return torch.cat([high, high, low]) if self.precise else high
+
+    def calibrate(self, text: Tensor, prepared: Prepared) -> None:
+        """Find a basis of the radii of these pairs, if one of few vectors is enough."""
+        cosine = self.cosines(text, prepared).flatten(0, 1)
+        frames = cosine.shape[1]
+        radii = torch.addmm(self.radius_bias, cosine, self.radius[:frames]).exp_()
+        centre = radii.mean(dim=0)
+        offsets = radii - centre
+        squares = offsets.square().sum(dim=1)
+        # Half of what is tolerated, because other pairs differ from those of the sample.
+        limits = (self.tolerance / 2) ** 2 * radii.square().sum(dim=1)
+        size = _power_of_two(4 * frames)
+        for rows in (size, 2 * size):
+            if 2 * rows > radii.shape[1]:
+                break
+            vectors = _leading_directions(offsets, rows - 1)
+            left = squares - (offsets @ vectors).square().sum(dim=1)
+            if bool((left <= limits).all()):
+                self.basis = self._basis(centre, vectors)
+                return
+        self.basis = None
+
+    def _basis(self, centre: Tensor, vectors: Tensor) -> RadiusBasis:
+        rows = torch.cat([centre[None], vectors.T])
+        vectors = F.pad(vectors, (1, 0)).contiguous()
+        return RadiusBasis(
+            centre,
+            vectors if self.outer == torch.float32 else torch.cat(_parts(vectors), dim=1),
+            columns=self._arranged(rows @ self._drawn(self.columns)),
+            projection=self._arranged(rows @ self._drawn(self.projection)),
+        )
 
     def bytes_a_pair(self) -> int:
         """Of its projections, which are nearly all that a tile holds."""
@@ -163,30 +236,73 @@ class KernelLauncher:
         text = sentence.float().contiguous()
         # Rows may be any selection; the kernels know no strides.
         prepared = {name: value.contiguous() for name, value in prepared.items()}
-        spread = self.radii(text, prepared)
-        rows = self._rows(spread)
-        scores = self._product(rows, self.drawn_columns, torch.float32)
-        projections = self._product(rows, self.drawn_projection, self.dtype)
+        cosine = self.cosines(text, prepared)
+        basis = self.basis
+        offsets, squares = self._spread(cosine, basis)
+        coefficients = None if basis is None else self._coefficients(offsets, squares, basis)
+        if basis is None or coefficients is None:
+            if basis is not None:
+                offsets, _ = self._spread(cosine, None)
+            rows, centre = self._rows(offsets.flatten(0, 1)), self.zero
+            columns, projection = self.drawn_columns, self.drawn_projection
+        else:
+            rows, centre = self._rows(coefficients), basis.centre
+            columns, projection = basis.columns, basis.projection
+        scores = self._product(rows, columns, torch.float32)
+        projections = self._product(rows, projection, self.dtype)
         weights = self.attend(text, projections, scores, prepared)
-        return self.pool(text, spread, weights, prepared).T
+        return self.pool(text, offsets, centre, weights, prepared).T
 
-    def radii(self, text: Tensor, prepared: Prepared) -> Tensor:
-        """``r`` of every pair: ``[videos, texts, dim]``."""
+    def cosines(self, text: Tensor, prepared: Prepared) -> Tensor:
+        """Of every text with every frame: ``[videos, texts, frames]``; 0 for masked frames."""
         unit = F.normalize(text, dim=-1, eps=MIN_NORM)
         cosine = torch.matmul(unit, prepared["unit"].transpose(1, 2))
-        cosine = cosine.masked_fill(~prepared["mask"][:, None], 0.0)
-        weight = self.radius[: cosine.shape[-1]]
-        if self.plan.radius_bias is None:
-            return torch.matmul(cosine, weight).exp_().to(self.outer)
-        flat = torch.addmm(self.plan.radius_bias, cosine.flatten(0, 1), weight)
-        return flat.exp_().to(self.outer).view(*cosine.shape[:2], -1)
+        return cosine.masked_fill(~prepared["mask"][:, None], 0.0)
 
-    def _rows(self, spread: Tensor) -> Tensor:
-        """Radii ``[pairs, dim]`` in bfloat16, three parts side by side if precise."""
-        rows = spread.flatten(0, 1)
+    def _spread(self, cosine: Tensor, basis: RadiusBasis | None) -> tuple[Tensor, Tensor]:
+        """Radii minus the centre ``[videos, texts, dim]``; squared lengths of both."""
+        from eaglenet.scoring.eaglenet.kernel import spread
+
+        videos, texts, frames = cosine.shape
+        dim = self.radius.shape[1]
+        offsets = torch.empty(videos, texts, dim, dtype=self.outer, device=cosine.device)
+        squares = torch.empty(2, videos * texts, device=cosine.device)
+        spread[(-(-videos * texts // SPREAD_TOGETHER),)](
+            cosine,
+            self.radius,
+            self.radius_bias,
+            self.zero if basis is None else basis.centre,
+            offsets,
+            squares[0],
+            squares[1],
+            videos * texts,
+            DIM=dim,
+            WIDE=_power_of_two(dim),
+            FRAMES=frames,
+            PAIRS=SPREAD_TOGETHER,
+            num_warps=4,
+        )
+        return offsets, squares
+
+    def _coefficients(self, offsets: Tensor, squares: Tensor, basis: RadiusBasis) -> Tensor | None:
+        """Of the centre and the vectors, ``[pairs, k]``; None if a radius needs other vectors."""
+        flat = offsets.flatten(0, 1)
+        if self.outer == torch.bfloat16:
+            high, low = self._product(flat, basis.vectors, torch.float32).chunk(2, dim=1)
+            coefficients = high + low
+        else:
+            coefficients = flat @ basis.vectors
+        left = squares[0] - coefficients.square().sum(dim=1)
+        if not bool((left <= self.tolerance**2 * squares[1]).all()):
+            return None
+        coefficients[:, 0] = 1.0
+        return coefficients
+
+    def _rows(self, values: Tensor) -> Tensor:
+        """Rows of a product in bfloat16, three parts side by side if precise."""
         if not self.precise:
-            return rows.to(torch.bfloat16)
-        high, low = _parts(rows)
+            return values.to(torch.bfloat16)
+        high, low = _parts(values)
         return torch.cat([high, low, high], dim=1)
 
     def _product(self, rows: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -242,35 +358,41 @@ class KernelLauncher:
             ACTIVATED=self.plan.graph.frame_vectors is not None,
             PRECISE=self.precise,
             OPERAND=operand_type(),
-            num_warps=WARPS,
+            num_warps=tuning.warps,
             num_stages=tuning.stages,
             maxnreg=tuning.registers,
         )
         return output
 
-    def pool(self, text: Tensor, spread: Tensor, weights: Tensor, prepared: Prepared) -> Tensor:
+    def pool(
+        self, text: Tensor, offsets: Tensor, centre: Tensor, weights: Tensor, prepared: Prepared
+    ) -> Tensor:
         """Cosine of enriched text and pooled video: ``[videos, texts]`` float32."""
-        from eaglenet.scoring.eaglenet.kernel import enrich, finish
+        from eaglenet.scoring.eaglenet.kernel import enrich, finish, operand_type
 
         pooling = self.plan.pooling
-        videos, texts, dim = spread.shape
+        videos, texts, dim = offsets.shape
         wide = _power_of_two(dim)
         nodes = self.noise.shape[0]
-        enriched = torch.empty_like(spread)
-        query = torch.empty_like(spread)
-        enrich[(videos * texts,)](
+        enriched = torch.empty_like(offsets)
+        query = torch.empty_like(offsets)
+        enrich[(-(-videos * texts // TOGETHER),)](
             text,
-            spread,
+            offsets,
+            centre,
             self.noise,
             weights,
             enriched,
             query,
             texts,
+            videos * texts,
             pooling.epsilon,
             DIM=dim,
             WIDE=wide,
             NODES=nodes,
             ROWS=_power_of_two(nodes),
+            PAIRS=TOGETHER,
+            OPERAND=operand_type(),
             num_warps=4,
         )
         logits = torch.bmm(query, prepared["key"].transpose(1, 2)).float()
@@ -279,7 +401,7 @@ class KernelLauncher:
         attended = torch.bmm(logits.softmax(dim=-1).to(self.outer), prepared["value"])
         attended = F.layer_norm(attended, (dim,), *self.middle, pooling.epsilon)
         moved = torch.matmul(attended, self.linear)
-        output = torch.empty(videos, texts, device=spread.device)
+        output = torch.empty(videos, texts, device=offsets.device)
         finish[(videos * texts,)](
             attended,
             moved,
