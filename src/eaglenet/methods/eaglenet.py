@@ -19,7 +19,13 @@ from eaglenet.energy.matching_loss import energy_matching_loss
 from eaglenet.energy.replay_buffer import ReplayBuffer
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
-from eaglenet.layers.stochastic_text import StochasticText, draw_noise, support_text
+from eaglenet.layers.stochastic_text import (
+    StochasticText,
+    draw_noise,
+    pair_noise,
+    row_keys,
+    support_text,
+)
 from eaglenet.layers.text_frame_graph import TextFrameGraph
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
@@ -121,6 +127,13 @@ class EagleNet(Method):
         generator = torch.Generator().manual_seed(seed)
         bank = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
         self.noise.copy_(bank)
+
+    def pair_noise(
+        self, text: TextFeatures, video: VideoFeatures, seed: int
+    ) -> Float[Tensor, "texts videos candidates dim"]:
+        """Evaluation noise of its own for each pair, as the authors draw it."""
+        keys = row_keys(text.sentence), row_keys(video.frames)
+        return pair_noise(*keys, *self.noise.shape, prior=self.config.prior, seed=seed)
 
     def score(
         self,
@@ -264,10 +277,12 @@ class EagleNet(Method):
         config = self.config
         if self.energy is None or self.replay is None:
             raise ConfigError("this model has no energy; build it with energy='bilinear'")
-        chain = self.replay.draw(len(sentence), generator=generator) if start is None else start
+        if start is None:
+            num_chains = config.num_chains or len(sentence)
+            start = self.replay.draw(num_chains, generator=generator)
         chain = self.run_chain(
             self.energy,
-            *chain,
+            *start,
             steps=config.langevin_steps,
             step_size=config.langevin_step_size,
             deviation=noise_deviation(config.langevin_noise, config.noise_scale),

@@ -56,6 +56,7 @@ class EagleNetConfig:
     energy_penalty: float = 1.0  # c of the magnitude penalty
     energy_in_batch: bool = False
     energy_support_weight: float = 0.0
+    num_chains: int = 0  # sampled pairs per batch, B' of algorithm 1; 0: one for each text
     langevin_steps: int = 20
     langevin_step_size: float = 1.0
     langevin_noise: float = 0.005
@@ -77,6 +78,8 @@ class EagleNetConfig:
         for name in ("dim", "num_frames", "num_candidates", "num_layers", "num_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.num_chains < 0:
+            raise ConfigError(f"num_chains is {self.num_chains}; it must be 0 or more")
 
     @classmethod
     def paper(cls, **changes: Any) -> EagleNetConfig:
