@@ -42,7 +42,14 @@ UNUSED: dict[str, dict[str, str]] = {
         r"text_encoder\.embedding\.we\.weight": "words arrive as features here",
         r".*(ft_attn|edge_attn_key)\.bias": "cancels in the softmax",
     },
+    "mmt": {
+        r"txt_bert\..*": "its text tower, which is not here; store its output as sentence features",
+        r"vid_bert\.pooler\..*": "its output is not used",
+    },
     "t2vlad": {r"text_pooling\.clusters1": "never used"},
+    "tvproxynet": {
+        r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash",
+    },
 }
 """Weights without effect by method (empty: any method), as patterns, with the reason."""
 
