@@ -30,7 +30,7 @@ from eaglenet.models.folder import save
 from eaglenet.models.released import read_released
 from golden_peers import FILES, Golden, load_peer
 
-GOLDEN_CHECKPOINT = Path(__file__).parents[1] / "golden" / "checkpoints" / "tvproxynet.npz"
+GOLDEN_CHECKPOINT = Path(__file__).parents[1] / "golden" / "other" / "tvproxynet.npz"
 
 FULL = {
     "clip4clip": ("lstm_visual.", "cross.", "similarity_dense.", "clip.visual."),

@@ -238,6 +238,6 @@ METHODS.add(
         config_class=ClipBERTConfig,
         build=build,
         paper="ClipBERT (Lei et al., CVPR 2021)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

@@ -156,7 +156,7 @@ METHODS.add(
         config_class=TeachTextConfig,
         build=build,
         paper="TeachText (Croitoru et al., ICCV 2021)",
-        checked="reference loop",
+        checked="golden",
         reads_experts=True,
     ),
 )
