@@ -18,14 +18,14 @@ import eaglenet
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Tokens
 from eaglenet.methods.base import Method
-from eaglenet.methods.official_checkpoint import (
+from eaglenet.methods.official.checkpoint import (
     EXPERT_INFERENCE,
     INFERENCE,
     NO_CONVERSION,
     UNDETERMINED,
     convert_official,
 )
-from eaglenet.methods.official_tables import TABLES
+from eaglenet.methods.official.tables import TABLES
 from eaglenet.models.folder import save
 from eaglenet.models.released import read_released
 from golden_peers import FILES, Golden, load_peer

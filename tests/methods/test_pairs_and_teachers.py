@@ -19,8 +19,8 @@ from eaglenet.core.types import Losses, TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods import METHODS
-from eaglenet.methods.clipbert import ClipBERT, clip_loss, log_odds
-from eaglenet.methods.teachtext import TeachText, teacher_scores
+from eaglenet.methods.early.clipbert import ClipBERT, clip_loss, log_odds
+from eaglenet.methods.early.teachtext import TeachText, teacher_scores
 
 FOLDER = Path(__file__).parents[1] / "golden" / "other"
 

@@ -137,7 +137,7 @@ def _eaglenet(
 
 
 def _peer(name: str, checkpoint: Path, settings: dict[str, Any]) -> tuple[Method, dict[str, str]]:
-    from eaglenet.methods.official_checkpoint import convert_official
+    from eaglenet.methods.official.checkpoint import convert_official
     from eaglenet.models.released import read_released
     from eaglenet.research.recipes.authors import ORIGINALS
 

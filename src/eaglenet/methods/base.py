@@ -307,12 +307,14 @@ class MethodSpec:
         return self.checked.startswith("approximate")
 
 
-METHODS: Registry[MethodSpec] = Registry(
-    "method",
-    is_open=True,
-    modules={
-        module.name: f"eaglenet.methods.{module.name}"
-        for module in iter_modules([str(Path(__file__).parent)])
-    },
-)
+def _method_modules() -> dict[str, str]:
+    """Name of a method -> its module, in this folder or in ``early``."""
+    package, folder = "eaglenet.methods", Path(__file__).parent
+    names = {f"{package}.{module.name}" for module in iter_modules([str(folder)])}
+    names |= {f"{package}.early.{module.name}" for module in iter_modules([str(folder / "early")])}
+    modules = {name.rpartition(".")[2]: name for name in names}
+    return dict(sorted(modules.items()))
+
+
+METHODS: Registry[MethodSpec] = Registry("method", is_open=True, modules=_method_modules())
 """A method has the name of its file, which is imported when the name is asked for."""

@@ -20,7 +20,6 @@ from eaglenet.core.types import (
     Tokens,
     VideoFeatures,
 )
-from eaglenet.layers.frame_changes import FrameChanges
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
@@ -33,6 +32,32 @@ from eaglenet.layers.sentence_bank import SentenceBank
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
+
+
+class FrameChanges(nn.Module):
+    r"""A linear map of the next frame minus the one before, zero at the start.
+
+    .. math:: c_m = D\,(f_{m+1} - f_{m-1})
+
+    At both ends of a video the end stands in for its missing neighbour. A clip that is played
+    backwards has the same frames and the opposite changes: this is the shortest way by which a word
+    such as "left" or "grows" can find what it means. Where a video is padded, nothing changes.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(dim, dim, bias=False)
+        nn.init.zeros_(self.map.weight)
+
+    def forward(
+        self, frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
+    ) -> Float[Tensor, "videos frames dim"]:
+        before = torch.cat([frames[:, :1], frames[:, :-1]], dim=1)
+        after = torch.cat([frames[:, 1:], frames[:, -1:]], dim=1)
+        has_after = torch.cat([mask[:, 1:], mask[:, -1:]], dim=1)[..., None]
+        after = torch.where(has_after, after, frames)
+        return self.map(after - before) * mask[..., None]  # type: ignore[no-any-return]
+
 
 GAIN = 10.0
 """The share of the interaction learns this much faster than its parameter: it has to come from 0

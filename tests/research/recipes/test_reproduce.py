@@ -239,8 +239,8 @@ class LossNames:
                 for function, describe in functions.items():
                     if hasattr(module, function):
                         self._watch(monkeypatch, module, function, describe)
-        from eaglenet.layers.key_bank import KeyBank
-        from eaglenet.methods.clipbert import ClipBERT
+        from eaglenet.methods.early.clipbert import ClipBERT
+        from eaglenet.methods.early.hit import KeyBank
 
         self._watch(monkeypatch, KeyBank, "negatives", lambda *_, **__: "queues")
         self._watch(monkeypatch, ClipBERT, "pair_logits", lambda *_, **__: "matching")

@@ -28,7 +28,7 @@ from eaglenet.encoders.space_time import SpaceTime
 from eaglenet.layers.masking import Padding, check_padding
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import METHODS, MethodSpec, frame_spec_for
-from eaglenet.methods.frozen import VideoTowerMethod, prepare
+from eaglenet.methods.early.frozen import VideoTowerMethod, prepare
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Names of the official repositories' weights, one table per method.
 
 A table is a function that reads official weights and returns them under our names
-(:func:`eaglenet.methods.official_weights.translate`).
+(:func:`eaglenet.methods.official.weights.translate`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from eaglenet.methods.official_parts import (
+from eaglenet.methods.official.parts import (
     KINDS,
     MMT_TYPES,
     TIMM_BLOCK_NAMES,

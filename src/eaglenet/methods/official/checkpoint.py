@@ -22,7 +22,7 @@ from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
 from eaglenet.encoders.weight_names import depth_of, openai_config
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
-from eaglenet.methods.official_weights import load_official
+from eaglenet.methods.official.weights import load_official
 
 Weights = Mapping[str, Tensor]
 Settings = dict[str, Any]
@@ -78,12 +78,12 @@ def convert_official(
         settings: of the method's configuration; all of ``UNDETERMINED[name]`` are needed.
         frames: changes to the frame specification, as the authors read videos.
         max_words: tokens of a text in evaluation.
-        options: of the method's table of weights (`official_tables`).
+        options: of the method's table of weights (`official.tables`).
     """
     if name in NO_CONVERSION:
         raise UsageError(
             f"checkpoints of {name} cannot be converted: {NO_CONVERSION[name]}; weights under "
-            "official names can be read with eaglenet.methods.official_weights.load_official"
+            "official names can be read with eaglenet.methods.official.weights.load_official"
         )
     if name not in INFERENCE and name not in EXPERT_INFERENCE:
         raise UsageError(
