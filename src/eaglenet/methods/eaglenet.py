@@ -159,8 +159,8 @@ class EagleNet(Method):
         candidates = self.stochastic.candidates(sentence, radius, noise.to(sentence.dtype))
         if self.graph is None:
             pooled = self.pooling(sentence, frames, mask)
-            chosen = self._closest(candidates, pooled)
-            return Matching(chosen, pooled, radius, F.cosine_similarity(chosen, pooled, dim=-1))
+            closest = self._closest(candidates, pooled)
+            return Matching(closest, pooled, radius, F.cosine_similarity(closest, pooled, dim=-1))
         shape = (*candidates.shape[:2], 1, candidates.shape[-1])
         nodes = torch.cat([sentence[:, None, None].expand(shape), candidates], dim=2)
         weights = self.graph(nodes, frames, mask)
@@ -234,10 +234,10 @@ class EagleNet(Method):
         )
 
     def frame_mask(self, video: VideoFeatures) -> Bool[Tensor, "videos frames"] | None:
-        """Which frames count; None where all do (the released code looks at padding too)."""
-        given = video.frames.shape[1]
-        if given > self.config.num_frames:
-            raise too_many_frames(given, self.config.num_frames)
+        """Mask of the frames that count; None where all do (the released code counts padding)."""
+        num_frames = video.frames.shape[1]
+        if num_frames > self.config.num_frames:
+            raise too_many_frames(num_frames, self.config.num_frames)
         return video.mask if self.config.mask_frames else None
 
     def _closest(

@@ -153,8 +153,8 @@ class WordFrame(Method):
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """Sentences and, where the input has any, words."""
         has_words = isinstance(texts, Tokens) or texts.words is not None
-        wanted = self.config.interaction and has_words and self.encoder.abilities.words
-        return self.encoder.encode_text(texts, words=wanted)
+        with_words = self.config.interaction and has_words and self.encoder.abilities.words
+        return self.encoder.encode_text(texts, words=with_words)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
@@ -190,7 +190,7 @@ class WordFrame(Method):
     def weights_of_frames(
         self, tokens: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames"]:
-        """How much each frame's best word counts, where frames look for words."""
+        """Weights of the frames' best words, where frames look for words."""
         if self.frame_weights is None:
             return frame_weights(mask, tokens.dtype)
         return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
@@ -227,7 +227,7 @@ class WordFrame(Method):
         return coarse + share * found
 
     def _found(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        """What the words of a text find in a video."""
+        """Similarity of a text's words with the frames that fit them best."""
         words, words_mask = words_or_sentence(text)
         tokens = self.frame_tokens(video)
         weights = self.weights_of_words(words, words_mask)

@@ -1,4 +1,4 @@
-"""What scores tiles, and the scorer that any method has: its own score."""
+"""Scorers of tiles, and the reference scorer: the method's own score."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Scorer(ABC):
     is_hurried = False
 
     def prepare(self, video: VideoFeatures) -> Any:
-        """What does not depend on the text; rows can be cut and stored per video."""
+        """Compute what does not depend on the text; rows can be cut and stored per video."""
         with alone(video.frames.device, self.precision):
             return self._prepare(video)
 

@@ -53,7 +53,7 @@ class KeyBank(nn.Module):
     def negatives(
         self, videos: Int[Tensor, "pairs"] | None, count: int
     ) -> Bool[Tensor, "pairs places"]:
-        """Which kept keys are negatives of each of ``count`` pairs."""
+        """Mask of the stored keys that are negatives of each of ``count`` pairs."""
         if videos is None:
             return self.filled.expand(count, -1)
         is_same = (videos[:, None] == self.videos) & (self.videos != EMPTY)

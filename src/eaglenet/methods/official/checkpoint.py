@@ -300,8 +300,8 @@ INFERENCE: dict[str, Callable[[Weights], Settings]] = {
 
 
 def _expert_names(settings: Settings, count: int) -> list[str]:
-    given = settings["experts"]
-    names = given.split(",") if isinstance(given, str) else [str(name) for name in given]
+    experts = settings["experts"]
+    names = experts.split(",") if isinstance(experts, str) else [str(name) for name in experts]
     if len(names) != count or names != sorted(set(names)):
         raise UsageError(
             f"--set experts={','.join(names)}: expected {count} names in alphabetical order, as "

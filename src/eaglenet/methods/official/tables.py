@@ -152,7 +152,7 @@ def _proxies(read: WeightReader, prefix: str) -> State:
 
 
 def _prefix_of(read: WeightReader, end: str) -> str:
-    """What stands before a name in this checkpoint: checkpoints of one code differ in it."""
+    """Prefix of a name in this checkpoint; checkpoints of one repository differ in it."""
     for name in read.weights:
         if name.endswith(end):
             return name.removesuffix(end)
