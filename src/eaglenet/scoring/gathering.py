@@ -164,7 +164,7 @@ class TopKResult(Result):
 
     @property
     def _state(self) -> Path:
-        # One file per block: a kill between this write and the journal's leaves the journal's state.
+        # One file per block: a kill between this write and the journal's keeps the journal's state.
         return self._journal.with_name(f"best_{self.blocks_done % 2}.pt")
 
     def value(self) -> TopK:
