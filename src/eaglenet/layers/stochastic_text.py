@@ -54,13 +54,11 @@ def pair_noise(
     """
     keys = _mixed(text_keys[:, None] + _mixed(video_keys[None, :] + seed))
     counters = torch.arange(num_candidates * dim, device=keys.device)
-    bits = _mixed(keys[..., None] + counters) >> 40 & 0xFFFFFF
-    noise: Tensor
-    if prior == "uniform":
-        noise = bits.float() / (1 << 24)
-    else:
-        # The inverse of the normal distribution, at the middle of each of 2^24 steps.
-        noise = math.sqrt(2.0) * torch.erfinv((bits.double() + 0.5) / (1 << 23) - 1.0).float()
+    bits = _mixed(keys[..., None] + counters) >> 41 & 0x7FFFFF
+    # The middle of each of 2^23 steps, which float32 holds exactly.
+    noise: Tensor = (bits.float() + 0.5) / (1 << 23)
+    if prior == "normal":
+        noise = math.sqrt(2.0) * torch.erfinv(2.0 * noise - 1.0)
     return noise.reshape(*keys.shape, num_candidates, dim)
 
 
