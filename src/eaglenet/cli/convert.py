@@ -80,7 +80,7 @@ def convert(
 
 
 def summary(method: Method, unused: dict[str, str]) -> list[str]:
-    """How the model is evaluated, what it reads, and what of the checkpoint was left out."""
+    """Lines on the evaluation of the model, its inputs, and weights that were left out."""
     from eaglenet.encoders.features import ExpertEncoder
 
     habits, frames = method.habits, method.frame_spec

@@ -162,5 +162,5 @@ def fetched(
 
 
 def video_file(scores_file: Path) -> Path:
-    """Where the video of each text stands, for `eaglenet metrics --video-of-text`."""
+    """File with the video of each text, for `eaglenet metrics --video-of-text`."""
     return scores_file.with_suffix(".videos.npy")
