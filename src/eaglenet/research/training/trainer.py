@@ -175,7 +175,7 @@ class Trainer:
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
         if self.config.compile and self.world.device.type == "cuda":
-            # A machine without a working compiler trains all the same, and is summary.
+            # A machine without a working compiler trains uncompiled, with a warning.
             torch._dynamo.config.suppress_errors = True
             self.method.compile()
         broadcast_state(self.method, self.world)
