@@ -63,6 +63,14 @@ def evaluate(
             "square_pixels; repeatable. The result notes what differs from the model.",
         ),
     ] = None,
+    sinkhorn: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Also rank ucofia with Sinkhorn offsets from N training texts and videos.",
+        ),
+    ] = 0,
     scores: Annotated[
         Path | None,
         typer.Option(
@@ -80,14 +88,6 @@ def evaluate(
             metavar="FILE", help="Compute those offsets from these texts, one per line instead."
         ),
     ] = None,
-    sinkhorn: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Also rank ucofia with Sinkhorn offsets from N training texts and videos.",
-        ),
-    ] = 0,
     output: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Methods: one file per paper, one interface. The file of a method registers it."""
+"""One file a paper, one class a file, one small interface. A file of a method registers it."""
 
 from eaglenet.methods.base import METHODS, Method, MethodSpec
 

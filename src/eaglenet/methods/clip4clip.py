@@ -8,12 +8,13 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.layers.mean_pooling import mean_pooling
+from eaglenet.layers.temporal_lstm import TemporalLSTM
 from eaglenet.layers.temporal_transformer import (
     CrossEncoder,
     TemporalTransformer,
@@ -29,27 +30,6 @@ from eaglenet.methods.base import (
     frame_spec_for,
     need_tower,
 )
-
-
-class TemporalLSTM(nn.Module):
-    """``g = LSTM(f) + f`` over the valid frames; a padded position keeps ``f`` (seqLSTM)."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(dim, dim, batch_first=True)
-
-    def forward(
-        self,
-        frames: Float[Tensor, "videos frames dim"],
-        mask: Bool[Tensor, "videos frames"],
-    ) -> Float[Tensor, "videos frames dim"]:
-        # Valid frames first, in their order. The network looks back only, so what stands after
-        # them never reaches them: the same numbers as a packed sequence, without a device sync.
-        order = (~mask).long().argsort(dim=1, stable=True)[..., None]
-        outputs, _ = self.lstm(frames.take_along_dim(order, dim=1))
-        outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
-        return frames + outputs * mask[..., None].to(outputs.dtype)
-
 
 Head = Literal["mean", "lstm", "transformer", "tight"]
 Stem = Literal["2d", "3d"]

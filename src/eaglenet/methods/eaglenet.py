@@ -128,13 +128,6 @@ class EagleNet(Method):
         bank = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
         self.noise.copy_(bank)
 
-    def pair_noise(
-        self, text: TextFeatures, video: VideoFeatures, seed: int
-    ) -> Float[Tensor, "texts videos candidates dim"]:
-        """Evaluation noise of its own for each pair, as the authors draw it."""
-        keys = row_keys(text.sentence), row_keys(video.frames)
-        return pair_noise(*keys, *self.noise.shape, prior=self.config.prior, seed=seed)
-
     def score(
         self,
         text: TextFeatures,
@@ -215,6 +208,13 @@ class EagleNet(Method):
                 )
                 weights["energy_support"] = config.energy_support_weight
         return Losses(terms, weights)
+
+    def pair_noise(
+        self, text: TextFeatures, video: VideoFeatures, seed: int
+    ) -> Float[Tensor, "texts videos candidates dim"]:
+        """Evaluation noise of its own for each pair, as the authors draw it."""
+        keys = row_keys(text.sentence), row_keys(video.frames)
+        return pair_noise(*keys, *self.noise.shape, prior=self.config.prior, seed=seed)
 
     def draw_candidate_noise(
         self, num_texts: int, num_videos: int, like: Tensor, generator: torch.Generator | None

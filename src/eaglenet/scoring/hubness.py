@@ -13,7 +13,7 @@ from torch import Tensor
 from eaglenet.layers.sentence_bank import level_of_videos
 
 TEMPERATURE = 20.0
-"""Temperature of QB-norm's inverted softmax, for cosines."""
+"""Of QB-norm's inverted softmax, for cosines."""
 SUBJECTS = (
     "a man", "a woman", "a child", "two people", "a group of people", "a dog", "a cat", "a girl",
     "a boy", "a cartoon character", "a player", "a singer", "a chef", "a car", "an animal",
@@ -36,7 +36,7 @@ def typical_sentences() -> list[str]:
 def hub_bias(
     bank: Float[Tensor, "bank videos"], *, temperature: float = TEMPERATURE
 ) -> Float[Tensor, "videos"]:
-    r"""Offsets to add to the scores of videos: lower for videos near to the whole bank.
+    r"""What to add to a video's score: the less, the better it answers the bank as a whole.
 
     .. math:: b_v = -\frac{1}{\beta} \log \frac{1}{Q} \sum_q \exp(\beta s_{qv})
 

@@ -20,8 +20,8 @@ CROWDED = 32
 NARROW = 128
 """Below this width rounding errors of a cosine do not average out, and float32 costs nothing."""
 WARPS = 2
-"""Warps of ``graph_weights``. With 4 or 8, some launch shapes of tiles of 64 rows ended in illegal
-memory accesses on an H200 (Triton 3.6)."""
+"""Of ``graph_weights``. With 4 or 8, some launch shapes of tiles of 64 rows ended in illegal memory
+accesses on an H200 (Triton 3.6)."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class KernelLauncher:
         return torch.cat([high, high, low]) if self.precise else high
 
     def bytes_a_pair(self) -> int:
-        """Bytes of its projections, which are nearly all that a tile holds."""
+        """Of its projections, which are nearly all that a tile holds."""
         return (self.noise.shape[0] - 1) * self.width * self.dtype.itemsize
 
     def prepare(self, prepared: Prepared) -> Prepared:
