@@ -292,6 +292,39 @@ def test_chains_fill_the_replay_buffer_in_training_only() -> None:
     assert int(method.replay.written) == VIDEOS
 
 
+@pytest.mark.parametrize("num_chains", [1, VIDEOS + 3])
+def test_a_batch_may_sample_another_number_of_pairs_than_it_has(num_chains: int) -> None:
+    """Algorithm 1 writes B' for the sampled pairs."""
+    method = build_method(num_chains=num_chains).train()
+    text, video = features(num_texts=VIDEOS)
+    assert method.replay is not None
+    losses = method.losses(text, video, torch.eye(VIDEOS, dtype=torch.bool))
+    assert int(method.replay.written) == min(num_chains, method.replay.size)
+    losses.total.backward()
+    with pytest.raises(ConfigError, match="num_chains is -1"):
+        replace(method.config, num_chains=-1)
+
+
+def test_the_energy_of_sampled_pairs_is_their_mean() -> None:
+    method = build_method(langevin_steps=0)
+    text, video = features(num_texts=VIDEOS)
+    start = (torch.randn(2, DIM).double(), torch.randn(2, FRAMES, DIM).double())
+    positives = torch.eye(VIDEOS, dtype=torch.bool)
+    both = method.losses(text, video, positives, noise=method.noise, chain_start=start)
+    parts = [
+        method.losses(
+            text,
+            video,
+            positives,
+            noise=method.noise,
+            chain_start=(start[0][row : row + 1], start[1][row : row + 1]),
+        )
+        for row in (0, 1)
+    ]
+    mean = (parts[0].terms["energy"] + parts[1].terms["energy"]) / 2
+    assert_close(both.terms["energy"], mean)
+
+
 def test_losses_keep_no_gradient_through_the_samples() -> None:
     method = build_method("mlp").train()
     text, video = features(num_texts=VIDEOS)

@@ -9,7 +9,7 @@ import torch
 from expert_inputs import EXACT, build, experts_of, matrix, random, texts, videos, words_of
 
 from eaglenet.core.errors import UsageError
-from eaglenet.methods.hgr import node_similarities
+from eaglenet.methods.early.hgr import node_similarities
 from reference import hgr as reference
 from reference.arithmetic import weights_of
 

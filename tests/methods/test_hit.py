@@ -8,8 +8,8 @@ import pytest
 import torch
 from expert_inputs import EXACT, VIDEOS, build, experts_of, matrix, texts, videos, words_of
 
-from eaglenet.layers.key_bank import KeyBank
 from eaglenet.methods import Method
+from eaglenet.methods.early.hit import KeyBank
 from reference import mmt as reference
 from reference.arithmetic import dot, layer_norm, linear, part, softmax, unit, weights_of
 

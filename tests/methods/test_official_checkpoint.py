@@ -5,16 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from official_cases import ADAPTERS
 from torch import Tensor
+from transformers import CLIPConfig, CLIPModel
 from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.core.errors import UsageError
-from eaglenet.methods.official_checkpoint import INFERENCE, NO_TOWER, UNDETERMINED, convert_official
-from eaglenet.methods.official_tables import TABLES
-from golden_peers import FILES, load_peer
+from eaglenet.core.types import Tokens
+from eaglenet.methods.base import Method
+from eaglenet.methods.official.checkpoint import (
+    EXPERT_INFERENCE,
+    INFERENCE,
+    NO_CONVERSION,
+    UNDETERMINED,
+    convert_official,
+)
+from eaglenet.methods.official.tables import TABLES
+from eaglenet.models.folder import save
+from eaglenet.models.released import read_released
+from golden_peers import FILES, Golden, load_peer
+
+GOLDEN_CHECKPOINT = Path(__file__).parents[1] / "golden" / "other" / "tvproxynet.npz"
 
 FULL = {
     "clip4clip": ("lstm_visual.", "cross.", "similarity_dense.", "clip.visual."),
@@ -113,11 +129,207 @@ def test_a_setting_without_a_trace_has_to_be_given() -> None:
 
 
 def test_checkpoints_with_other_text_towers_are_refused() -> None:
-    with pytest.raises(UsageError, match="its text tower is BERT"):
-        convert_official("mmt", {})
-    with pytest.raises(UsageError, match="choose one of clip4clip"):
+    with pytest.raises(UsageError, match="its text tower is DistilBERT"):
+        convert_official("frozen", {})
+    with pytest.raises(UsageError, match="choose one of ce, clip4clip"):
         convert_official("rap", {})
-    assert set(INFERENCE) | set(NO_TOWER) == set(TABLES)
+    assert {*INFERENCE, *EXPERT_INFERENCE, *NO_CONVERSION} == set(TABLES)
+
+
+def hub_clip(dim: int) -> CLIPModel:
+    """A CLIP of transformers, with heads of 64 as in every released one."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 1}
+    config = CLIPConfig(
+        projection_dim=dim,
+        text_config={
+            **sizes, "num_hidden_layers": 1, "vocab_size": 20, "max_position_embeddings": 9,
+            "bos_token_id": 18, "eos_token_id": 19, "pad_token_id": 0,
+        },
+        vision_config={**sizes, "num_hidden_layers": 2, "image_size": 8, "patch_size": 4},
+    )  # fmt: skip
+    return CLIPModel(config).eval()
+
+
+def check_outputs(method: Method, golden: Golden, case: str) -> None:
+    """The converted model computes what the official code does from the inputs of a file."""
+    inputs = golden.below(f"{case}/inputs")
+    with torch.no_grad():
+        results = ADAPTERS[golden.method][1](method.eval(), golden, case, inputs)
+    expected = golden.below(f"{case}/outputs")
+    compared = set(results.outputs) & set(expected)
+    if "scores_evaluation" in expected:  # the others are made with the statistics of the batch
+        compared = {"scores_evaluation"}
+    assert compared
+    for name in compared:
+        largest = expected[name].abs().max().clamp_min(1.0)
+        assert (results.outputs[name] - expected[name]).abs().max() <= 1e-5 * largest, name
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("xpool-", "tmass-"))])
+def test_checkpoints_on_the_hubs_clip_become_models(name: str) -> None:
+    golden = load_peer(name)
+    options = golden.options
+    official = hub_clip(options["dim"])
+    towers = {f"clip.{key}": value for key, value in official.state_dict().items()}
+    settings: dict[str, Any] = dict(UNDETERMINED[golden.method])
+    settings |= {"num_heads": options["num_mha_heads"]}
+    if golden.method == "xpool":
+        settings["num_frames"] = options["frames"]
+    else:
+        settings["num_candidates"] = options["stochasic_trials"]
+        settings["noise_scale"] = options["stochastic_prior_std"]
+        is_uniform = options["stochastic_prior"] == "uniform01"
+        settings["prior"] = "uniform" if is_uniform else "normal"
+    method = convert_official(golden.method, {**towers, **golden.weights}, settings).method
+    assert method.config.num_frames == options["frames"]
+    check_outputs(method, golden, "full")
+    ids = torch.tensor([[18, 3, 4, 19], [18, 7, 19, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    pixels = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        texts = method.encode_text(Tokens(ids, mask.bool())).sentence
+        theirs = official.get_text_features(input_ids=ids, attention_mask=mask)
+        frames = method.encoder.vision(pixels)[:, 0]
+        seen = official.get_image_features(pixel_values=pixels)
+    torch.testing.assert_close(texts, pooled(theirs), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(frames, pooled(seen), atol=1e-5, rtol=1e-4)
+
+
+def pooled(output: Any) -> Tensor:
+    """Releases of transformers give the features, or an output that holds them."""
+    return output if isinstance(output, Tensor) else output.pooler_output
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith("clipvip-")])
+def test_a_checkpoint_of_clip_vip_becomes_a_model(name: str) -> None:
+    golden = load_peer(name)
+    text = {
+        key: value
+        for key, value in hub_clip(golden.options["dim"]).state_dict().items()
+        if key.startswith("text_")
+    }
+    weights = {f"clipmodel.{key}": value for key, value in {**text, **golden.weights}.items()}
+    method = convert_official("clipvip", weights).method
+    for block in method.encoder.vision.blocks:
+        block.attention.heads = golden.options["heads"]  # narrower than 64 in these files
+    check_outputs(method, golden, "full")
+    assert method.config.num_proxies == 1 + golden.options["added_proxies"]
+    assert method.config.num_positions == golden.options["temporal_size"]
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith("tempme-")])
+def test_a_checkpoint_of_tempme_becomes_a_model(name: str) -> None:
+    golden = load_peer(name)
+    options = golden.options
+    towers = {
+        key: value
+        for key, value in openai_towers(options["dim"], shifted=False).items()
+        if not key.startswith("clip.visual.")
+    }
+    block = "clip.transformer.resblocks.0.attn.TVPt_LoRA"
+    towers |= {f"{block}_a": torch.ones(options["lora_dim"], 64)}
+    towers |= {f"{block}_b": torch.zeros(3 * 64, options["lora_dim"])}
+    across, within = (int(part) / 100 for part in options["merge_token_proportion"].split("-"))
+    settings = {"num_merged": options["tome_r"], "across": across, "within": within}
+    method = convert_official("tempme", {**towers, **golden.weights}, settings).method
+    for visual_block in method.encoder.vision.blocks:
+        visual_block.attention.heads = options["heads"]  # narrower than 64 in these files
+    config = method.config
+    assert config.groups == tuple(int(part) for part in options["merge_frame_num"].split("-"))
+    assert config.merge_blocks == tuple(int(part) for part in options["merge_layer"].split("-"))
+    assert (config.num_frames, config.rank) == (options["frames"], options["lora_dim"])
+    check_outputs(method, golden, "full")
+
+
+@pytest.fixture(scope="module")
+def text_proxy() -> dict[str, Tensor]:
+    """A whole model of Text-Proxy's own classes: weights, inputs and scores."""
+    with np.load(GOLDEN_CHECKPOINT) as stored:
+        return {key: torch.from_numpy(stored[key]) for key in stored.files if key != "options"}
+
+
+@pytest.mark.parametrize("dash", ["theta", "linear"])
+def test_a_checkpoint_of_tv_proxynet_equals_the_official_model(
+    dash: str, text_proxy: dict[str, Tensor], tmp_path: Path
+) -> None:
+    start = "weights/"
+    weights = {n.removeprefix(start): v for n, v in text_proxy.items() if n.startswith(start)}
+    torch.save(weights, tmp_path / "model.pt")
+    settings = {**UNDETERMINED["tvproxynet"], "dash": dash}
+    conversion = convert_official("tvproxynet", read_released(tmp_path / "model.pt"), settings)
+    left_out = "dash_factor" if dash == "linear" else "dash_weights.weight"
+    assert f"text_proxy.{left_out}" in conversion.unused
+    method: Any = conversion.method
+    assert (method.config.num_read, method.config.num_frames) == (4, 5)
+    pixels = text_proxy["inputs/pixels"].float()
+    mask = torch.ones(pixels.shape[:2], dtype=torch.bool)
+    with torch.no_grad():
+        text = method.encode_text(
+            Tokens(text_proxy["inputs/ids"], text_proxy["inputs/mask"].bool())
+        )
+        tower = method.encoder.vision
+        proxies, _ = method.proxies(tower, pixels, mask)
+        vectors = F.normalize(tower.project(proxies[:, 0]), dim=-1)
+        sentence = F.normalize(text.sentence, dim=-1)
+        by_pair = F.normalize(
+            method.text_proxies(sentence, method.proxy_projection(proxies)), dim=-1
+        )
+    direct = sentence @ vectors.T
+    torch.testing.assert_close(direct, text_proxy["outputs/direct_scores"], atol=1e-5, rtol=0)
+    by_proxy = torch.einsum("tvd,vd->tv", by_pair, vectors)
+    expected = text_proxy[f"outputs/proxy_scores_{dash}"]
+    torch.testing.assert_close(by_proxy, expected, atol=1e-5, rtol=0)
+
+
+def test_the_length_of_the_step_of_tv_proxynet_has_to_be_given() -> None:
+    with pytest.raises(UsageError, match=r"does not determine dash, text_sign, leader_sign"):
+        convert_official("tvproxynet", {})
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("ce-", "mmt-", "hgr-"))])
+def test_checkpoints_over_experts_become_models_over_stored_features(
+    name: str, tmp_path: Path
+) -> None:
+    golden = load_peer(name)
+    options, weights = golden.options, golden.weights
+    settings: dict[str, Any] = dict(UNDETERMINED[golden.method])
+    types: dict[str, Any] = {}
+    if golden.method == "ce":
+        settings["experts"] = ",".join(sorted(options["experts"]))
+    elif golden.method == "mmt":
+        settings |= {"num_heads": options["heads"], "max_tokens": options["tokens"]}
+        weights = {**weights, "txt_bert.pooler.dense.bias": torch.zeros(3)}
+        types = {"types": {expert: row for expert, (_, row) in options["experts"].items()}}
+    else:
+        settings |= {"num_verbs": options["num_verbs"], "sharpness": float(options["sigma"])}
+        parts = {"text_encoder": {}, "video_encoder": {}}  # type: dict[str, dict[str, Tensor]]
+        for key, value in weights.items():
+            network, _, rest = key.partition(".")
+            parts[network][rest] = value
+        torch.save(parts, tmp_path / "hgr.th")
+        weights = read_released(tmp_path / "hgr.th")
+    conversion = convert_official(golden.method, weights, settings, **types)
+    save(conversion.method, tmp_path / "model")
+    method = eaglenet.load(tmp_path / "model")
+    check_outputs(method, golden, golden.cases[0])
+    if golden.method == "mmt":
+        assert "store its output" in conversion.unused["txt_bert.pooler.dense.bias"]
+
+
+def test_experts_have_to_be_named_in_their_order() -> None:
+    weights = load_peer("ce-salt0").weights
+    with pytest.raises(UsageError, match="does not determine experts"):
+        convert_official("ce", weights)
+    with pytest.raises(UsageError, match="expected 4 names in alphabetical order"):
+        convert_official("ce", weights, {"experts": "rgb,audio,face,scene"})
+    with pytest.raises(UsageError, match="pools the experts audio"):
+        convert_official("ce", weights, {"experts": "a,b,c,d"})
+
+
+def test_a_setting_that_the_method_lacks_is_refused() -> None:
+    with pytest.raises(UsageError, match="--set num_frame: drl has no such setting"):
+        convert_official("drl", checkpoint("drl-salt0"), {"num_frames": 6, "num_frame": 6})
 
 
 def test_the_command_converts_and_the_model_loads(tmp_path: Path) -> None:

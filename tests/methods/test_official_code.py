@@ -16,7 +16,7 @@ from torch import Tensor
 from eaglenet.encoders.blocks import shift_tokens
 from eaglenet.layers.prototypes import local_mask
 from eaglenet.methods import Method
-from eaglenet.methods.official_weights import translate
+from eaglenet.methods.official.weights import translate
 from eaglenet.research.evaluation.postprocessing import (
     sinkhorn_levels,
     sinkhorn_norm,

@@ -13,7 +13,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Tokens
 from eaglenet.layers.caption_decoder import CaptionDecoder
 from eaglenet.methods import Method
-from eaglenet.methods.supportset import support_memory
+from eaglenet.methods.early.supportset import support_memory
 from reference.arithmetic import softmax
 from reference.experts import margin
 

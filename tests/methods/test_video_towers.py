@@ -15,7 +15,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
-from eaglenet.methods.tvmm import spread_loss
+from eaglenet.methods.early.tvmm import spread_loss
 from reference import space_time as reference
 from reference.arithmetic import Vector, Weights, cosine, linear, part, softmax, weights_of
 

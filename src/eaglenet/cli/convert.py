@@ -75,19 +75,40 @@ def convert(
         print(json.dumps({"folder": str(out), "unused": unused}, indent=2))
         return
     print(f"Wrote {out}")
+    for line in summary(method, unused):
+        print(line)
+
+
+def summary(method: Method, unused: dict[str, str]) -> list[str]:
+    """Lines on the evaluation of the model, its inputs, and weights that were left out."""
+    from eaglenet.encoders.features import ExpertEncoder
+
     habits, frames = method.habits, method.frame_spec
-    print(
-        f"Evaluated as its authors did: {frames.num_frames} frames ({frames.sampling}, short "
-        f"videos {frames.short}), {habits.max_words} words, towers in {habits.precision}; "
-        "`eaglenet evaluate --frames NAME=VALUE` takes others."
-    )
-    if unused:
-        print(f"Left out {len(unused)} weights that have no effect:")
-    for name, why in unused.items():
-        print(f"  {name}: {why}")
-    if tokenizer is None:
-        print("Without a vocabulary the model scores features and token ids, not texts.")
-        print("Add one with --tokenizer FOLDER (a CLIP folder with tokenizer.json).")
+    encoder = method.encoder
+    reads_features = isinstance(encoder, ExpertEncoder)
+    lines = []
+    if isinstance(encoder, ExpertEncoder):
+        experts = ", ".join(f"{name} {width}" for name, width in encoder.config.experts.items())
+        lines.append(
+            f"It reads stored features ({experts}; texts {encoder.config.words_dim} wide): "
+            "`eaglenet evaluate MODEL --data features --root FOLDER` (docs/experts.md)."
+        )
+    else:
+        lines.append(
+            f"Evaluated as its authors did: {frames.num_frames} frames ({frames.sampling}, short "
+            f"videos {frames.short}), {habits.max_words} words, towers in {habits.precision}; "
+            "`eaglenet evaluate --frames NAME=VALUE` takes others."
+        )
+    for reason in dict.fromkeys(unused.values()):
+        names = [name for name, why in unused.items() if why == reason]
+        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        lines.append(f"Left out {len(names)} weights, {listed}: {reason}")
+    if method.tokenizer is None and not reads_features:
+        lines += [
+            "Without a vocabulary the model scores features and token ids, not texts.",
+            "Add one with --tokenizer FOLDER (a CLIP folder with tokenizer.json).",
+        ]
+    return lines
 
 
 def _eaglenet(
@@ -116,7 +137,7 @@ def _eaglenet(
 
 
 def _peer(name: str, checkpoint: Path, settings: dict[str, Any]) -> tuple[Method, dict[str, str]]:
-    from eaglenet.methods.official_checkpoint import convert_official
+    from eaglenet.methods.official.checkpoint import convert_official
     from eaglenet.models.released import read_released
     from eaglenet.research.recipes.authors import ORIGINALS
 

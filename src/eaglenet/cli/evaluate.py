@@ -40,6 +40,14 @@ def evaluate(
     noise_seeds: Annotated[
         int, typer.Option(min=0, help="Also report mean and spread over N noise seeds.")
     ] = 0,
+    pair_noise: Annotated[
+        bool,
+        typer.Option(
+            "--pair-noise",
+            help="Draw noise of its own for each pair, as the authors do; slow. Default: one bank "
+            "for all pairs.",
+        ),
+    ] = False,
     device: Device = "auto",
     backend: Annotated[str, typer.Option(help="Scoring back end; default auto.")] = "auto",
     precision: Annotated[
@@ -55,6 +63,14 @@ def evaluate(
             "square_pixels; repeatable. The result notes what differs from the model.",
         ),
     ] = None,
+    sinkhorn: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Also rank ucofia with Sinkhorn offsets from N training texts and videos.",
+        ),
+    ] = 0,
     scores: Annotated[
         Path | None,
         typer.Option(
@@ -103,9 +119,11 @@ def evaluate(
         backend,
         precision,
         tuple(range(noise_seeds)),
+        pair_noise,
         scores,
         hubness=hubness or hubness_bank is not None,
         hubness_bank=read_text_file(hubness_bank) if hubness_bank is not None else (),
+        sinkhorn=sinkhorn,
     )
     if data is None and features is None:
         split = evaluated_split(load_experiment(Path(run).expanduser()), split)

@@ -158,7 +158,7 @@ def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> No
 
 
 def summary(experiment: Experiment, check: ExperimentCheck, device: str) -> list[str]:
-    """What would be trained, on what data, in a few lines."""
+    """Method, data and budget of a run, in a few lines."""
     from eaglenet.research.data.sources import few_videos
 
     training, choice = experiment.training, experiment.data

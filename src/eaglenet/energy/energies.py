@@ -114,7 +114,7 @@ class DirectionEnergy(Energy):
     """``-g(t/||t||) . f / ||f||``: a text names a direction, a frame's energy is low along it."""
 
     def direction(self, text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        """Where a frame has to point for a low energy."""
+        """Direction of a frame with the lowest energy."""
         return self._project(_unit_and_length(text)[0])
 
     def frame_energies(
@@ -200,7 +200,7 @@ class PerceptronEnergy(Energy):
         self.output = nn.Linear(dim, 1, bias=bias)
 
     def _sides(self, text: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """What text and frames add to the hidden layer, each projected apart."""
+        """Contributions of text and frames to the hidden layer."""
         frame_weight, text_weight = self.hidden.weight.chunk(2, dim=1)
         return F.linear(text, text_weight, self.hidden.bias), F.linear(frames, frame_weight)
 

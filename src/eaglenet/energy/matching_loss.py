@@ -53,5 +53,5 @@ def energy_matching_loss(
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return values.mean()
-    kept = torch.where(mask, values, torch.zeros_like(values))
-    return kept.sum() / mask.sum().clamp_min(1)
+    counted = torch.where(mask, values, torch.zeros_like(values))
+    return counted.sum() / mask.sum().clamp_min(1)

@@ -59,7 +59,7 @@ class ReplayBuffer(nn.Module):
     def draw(
         self, num_pairs: int, *, generator: torch.Generator | None = None
     ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
-        """Where ``num_pairs`` chains start."""
+        """Start of ``num_pairs`` chains: texts and frames."""
         text_rows, text_fresh = self._choose(num_pairs, generator)
         frame_rows, frame_fresh = (
             (text_rows, text_fresh) if self.rows == "joint" else self._choose(num_pairs, generator)
@@ -74,7 +74,7 @@ class ReplayBuffer(nn.Module):
     def write(
         self, texts: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
     ) -> None:
-        """Keep new samples in place of the oldest."""
+        """Store new samples in place of the oldest."""
         texts, frames = texts[-self.size :], frames[-self.size :]
         count = texts.shape[0]
         rows = (self.position + torch.arange(count, device=self.texts.device)) % self.size
@@ -108,8 +108,8 @@ class ReplayBuffer(nn.Module):
         order = torch.rand(self.size, device=device, generator=generator)
         # Rows never written come last and are never reached.
         order = torch.where(torch.arange(self.size, device=device) < self.written, order, 2.0)
-        places = torch.arange(num_pairs, device=device) % self.written.clamp(min=1)
-        return order.argsort()[places]
+        indices = torch.arange(num_pairs, device=device) % self.written.clamp(min=1)
+        return order.argsort()[indices]
 
     def _fresh(self, rows: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
         shape = (count, *rows.shape[1:])

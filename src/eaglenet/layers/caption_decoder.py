@@ -107,5 +107,5 @@ class CaptionDecoder(nn.Module):
         """Mean negative log-likelihood of the real next words (teacher forcing)."""
         largest = self.embedding.num_embeddings
         logits = self(tokens.ids[:, :-1].clamp_max(largest - 1), memory, memory_mask)
-        wanted = tokens.ids[:, 1:].masked_fill(~tokens.mask[:, 1:], -100)
-        return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=-100)
+        targets = tokens.ids[:, 1:].masked_fill(~tokens.mask[:, 1:], -100)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)

@@ -24,11 +24,11 @@ class MaskedBatchNorm(nn.BatchNorm1d):
         real = flat if mask is None else flat[mask.reshape(-1)]
         if len(real) < 2:
             return self._evaluated(flat).view_as(values)
-        normed = super().forward(real)
+        normalised = super().forward(real)
         if mask is None:
-            return normed.view_as(values)
-        places = mask.reshape(-1, 1)
-        return torch.zeros_like(flat).masked_scatter(places, normed).view_as(values)
+            return normalised.view_as(values)
+        is_real = mask.reshape(-1, 1)
+        return torch.zeros_like(flat).masked_scatter(is_real, normalised).view_as(values)
 
     def _evaluated(self, flat: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
         return nn.functional.batch_norm(

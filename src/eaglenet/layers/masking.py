@@ -11,7 +11,7 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError
 
 Padding = Literal["masked", "official"]
-"""How padded words, frames and missing experts enter a score.
+"""Treatment of padded words, padded frames and missing experts in a score.
 
 ``masked``: they are left out, so that a score depends on its pair alone.
 ``official``: as the method's authors have it, for numbers equal to theirs.

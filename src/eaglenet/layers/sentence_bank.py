@@ -13,7 +13,7 @@ from torch import Tensor, nn
 def level_of_videos(
     cosines: Float[Tensor, "bank videos"], scale: Float[Tensor, ""] | float
 ) -> Float[Tensor, "videos"]:
-    r"""How near a video is to the sentences of a bank: a soft maximum.
+    r"""Soft maximum of a video's cosines with the sentences of a bank.
 
     .. math:: \frac{1}{a} \log \frac{1}{K} \sum_k \exp(a \, c_{kv})
     """
@@ -21,7 +21,7 @@ def level_of_videos(
 
 
 class SentenceBank(nn.Module):
-    r"""What a video's score owes to being near to all sentences rather than to this one.
+    r"""Hubness offset: the part of a video's score that comes from being near to all sentences.
 
     .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, \hat b_k \cdot \hat v)
 
@@ -42,14 +42,14 @@ class SentenceBank(nn.Module):
 
     @torch.no_grad()
     def add(self, sentences: Float[Tensor, "texts dim"]) -> None:
-        """Keep these sentences, the oldest ones give way."""
+        """Store these sentences in place of the oldest ones."""
         unit = F.normalize(sentences.detach().to(self.vectors.dtype), dim=-1)[-self.size :]
         rows = (self.count + torch.arange(len(unit), device=unit.device)) % self.size
         self.vectors[rows] = unit
         self.count += len(unit)
 
     def held(self) -> Float[Tensor, "held dim"]:
-        """The unit sentences that are in the bank by now."""
+        """Unit sentences that the bank holds so far."""
         return self.vectors[: min(int(self.count), self.size)]
 
     def forward(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from eaglenet.core.types import MIN_NORM
@@ -28,6 +29,45 @@ def draw_noise(
     """
     draw = torch.randn if prior == "normal" else torch.rand
     return draw(shape, device=device, dtype=dtype, generator=generator)
+
+
+def row_keys(values: Float[Tensor, "rows *rest"]) -> Int[Tensor, "rows"]:
+    """A 64-bit key of each row, equal for rows of equal bits."""
+    bits = values.detach().float().flatten(1).contiguous().view(torch.int32).long()
+    positions = torch.arange(bits.shape[1], device=bits.device)
+    return _mixed(_mixed(bits) + positions).sum(dim=1)
+
+
+def pair_noise(
+    text_keys: Int[Tensor, "texts"],
+    video_keys: Int[Tensor, "videos"],
+    num_candidates: int,
+    dim: int,
+    *,
+    prior: Prior,
+    seed: int,
+) -> Float[Tensor, "texts videos candidates dim"]:
+    """Noise of its own for each pair, which depends on the two keys and the seed alone.
+
+    A counter-based generator: whatever tiles, order or processes score the pairs, a pair has the
+    same noise.
+    """
+    keys = _mixed(text_keys[:, None] + _mixed(video_keys[None, :] + seed))
+    counters = torch.arange(num_candidates * dim, device=keys.device)
+    bits = _mixed(keys[..., None] + counters) >> 41 & 0x7FFFFF
+    # The middle of each of 2^23 steps, which float32 holds exactly.
+    noise: Tensor = (bits.float() + 0.5) / (1 << 23)
+    if prior == "normal":
+        noise = math.sqrt(2.0) * torch.erfinv(2.0 * noise - 1.0)
+    return noise.reshape(*keys.shape, num_candidates, dim)
+
+
+def _mixed(values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """The output function of SplitMix64: products wrap, and shifts bring in zeros."""
+    values = values * -7046029254386353131
+    values = (values ^ (values >> 30 & 0x3FFFFFFFF)) * -4658895280553007687
+    values = (values ^ (values >> 27 & 0x1FFFFFFFFF)) * -7723592293110705685
+    return values ^ (values >> 31 & 0x1FFFFFFFF)
 
 
 class StochasticText(nn.Module):

@@ -51,7 +51,7 @@ VideoInput = (
 
 @dataclass(frozen=True)
 class EvaluationHabits:
-    """How a model wants to be evaluated where its data does not say: as it was trained.
+    """Settings of an evaluation that a model was trained for; its data may say otherwise.
 
     max_words: tokens a text is cut to, start and end included; None: the dataset's own habit.
     precision: of the towers, ``fp32``, ``bf16`` or ``fp16``.
@@ -77,10 +77,10 @@ class Method(nn.Module, ABC):
     """A score reads text and video together in a network: nothing of it can be prepared, and search
     ranks a shortlist with it."""
     unit_features: bool = False
-    """Whether sentences and frames are brought to entries of about 1 first: for methods that add
+    """Sentences and frames are brought to entries of about 1 first: for methods that add
     noise of a given length, on towers whose features have another one than CLIP's."""
     needs_ids: ClassVar[bool] = False
-    """Whether ``losses`` wants to know which video is which (``VideoFeatures.ids``)."""
+    """``losses`` reads which video is which (``VideoFeatures.ids``)."""
 
     config: Any
     tokenizer: Tokenizer | None = None
@@ -90,11 +90,11 @@ class Method(nn.Module, ABC):
 
     def __init__(self, encoder: Encoder, *, frame_spec: FrameSpec | None = None) -> None:
         super().__init__()
-        for needed, given, what in (
+        for is_needed, is_available, what in (
             (self.needs_patches, encoder.abilities.patches, "patches"),
             (self.needs_words, encoder.abilities.words, "words"),
         ):
-            if needed and not given:
+            if is_needed and not is_available:
                 raise ConfigError(
                     f"{self.name} reads {what}, which {ENCODERS[encoder.family].title} does not "
                     "give; choose a CLIP model or another method"
@@ -160,14 +160,14 @@ class Method(nn.Module, ABC):
             )
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
-        """What :meth:`encode_text` does with tokens; the part that methods change."""
+        """Encode tokens or features of texts; methods change this part of :meth:`encode_text`."""
         features = self.encoder.encode_text(texts, words=self.needs_words)
         if not self.unit_features:
             return features
         return dataclasses.replace(features, sentence=unit_entries(features.sentence))
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
-        """What :meth:`encode_video` does with clips; the part that methods change."""
+        """Encode clips or features of videos; methods change this part of :meth:`encode_video`."""
         features = self.encoder.encode_video(videos, patches=self.needs_patches)
         if not self.unit_features:
             return features
@@ -201,7 +201,7 @@ class Method(nn.Module, ABC):
     def frame_scores(
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos frames"]:
-        """How well each frame fits each text; picks the moment. Padded frames get -inf."""
+        """Scores of each frame with each text, which pick the moment; padded frames get -inf."""
         sentence = F.normalize(text.sentence, dim=-1)
         frames = F.normalize(video.frames, dim=-1)
         scores = torch.einsum("td,vfd->tvf", sentence, frames)
@@ -298,7 +298,7 @@ def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What the registry knows of a method: how to configure and build it, and where it is from."""
+    """Entry of the registry: configuration, builder and origin of a method."""
 
     config_class: type[Any]
     build: Callable[[Any, Encoder], Method]
@@ -306,20 +306,22 @@ class MethodSpec:
     checked: str
     """One of: golden, reference loop, approximate from the abstract."""
     reads_experts: bool = False
-    """Whether it reads folders of several experts; towers and adapters are one expert to it."""
+    """It reads folders of several experts; towers and adapters are one expert to it."""
 
     @property
     def is_approximate(self) -> bool:
-        """Whether it is our reading of an abstract: wherever it is shown, that is said."""
+        """The method is our reading of an abstract, and is marked so wherever it is shown."""
         return self.checked.startswith("approximate")
 
 
-METHODS: Registry[MethodSpec] = Registry(
-    "method",
-    is_open=True,
-    modules={
-        module.name: f"eaglenet.methods.{module.name}"
-        for module in iter_modules([str(Path(__file__).parent)])
-    },
-)
+def _method_modules() -> dict[str, str]:
+    """Name of a method -> its module, in this folder or in ``early``."""
+    package, folder = "eaglenet.methods", Path(__file__).parent
+    names = {f"{package}.{module.name}" for module in iter_modules([str(folder)])}
+    names |= {f"{package}.early.{module.name}" for module in iter_modules([str(folder / "early")])}
+    modules = {name.rpartition(".")[2]: name for name in names}
+    return dict(sorted(modules.items()))
+
+
+METHODS: Registry[MethodSpec] = Registry("method", is_open=True, modules=_method_modules())
 """A method has the name of its file, which is imported when the name is asked for."""

@@ -19,7 +19,13 @@ from eaglenet.energy.matching_loss import energy_matching_loss
 from eaglenet.energy.replay_buffer import ReplayBuffer
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
-from eaglenet.layers.stochastic_text import StochasticText, draw_noise, support_text
+from eaglenet.layers.stochastic_text import (
+    StochasticText,
+    draw_noise,
+    pair_noise,
+    row_keys,
+    support_text,
+)
 from eaglenet.layers.text_frame_graph import TextFrameGraph
 from eaglenet.losses.sigmoid import SigmoidLoss
 from eaglenet.losses.softmax import SoftmaxLoss
@@ -151,8 +157,8 @@ class EagleNet(Method):
         candidates = self.stochastic.candidates(sentence, radius, noise.to(sentence.dtype))
         if self.graph is None:
             pooled = self.pooling(sentence, frames, mask)
-            chosen = self._closest(candidates, pooled)
-            return Matching(chosen, pooled, radius, F.cosine_similarity(chosen, pooled, dim=-1))
+            closest = self._closest(candidates, pooled)
+            return Matching(closest, pooled, radius, F.cosine_similarity(closest, pooled, dim=-1))
         shape = (*candidates.shape[:2], 1, candidates.shape[-1])
         nodes = torch.cat([sentence[:, None, None].expand(shape), candidates], dim=2)
         weights = self.graph(nodes, frames, mask)
@@ -208,6 +214,13 @@ class EagleNet(Method):
                 weights["energy_support"] = config.energy_support_weight
         return Losses(terms, weights)
 
+    def pair_noise(
+        self, text: TextFeatures, video: VideoFeatures, seed: int
+    ) -> Float[Tensor, "texts videos candidates dim"]:
+        """Evaluation noise of its own for each pair, as the authors draw it."""
+        keys = row_keys(text.sentence), row_keys(video.frames)
+        return pair_noise(*keys, *self.noise.shape, prior=self.config.prior, seed=seed)
+
     def draw_candidate_noise(
         self, num_texts: int, num_videos: int, like: Tensor, generator: torch.Generator | None
     ) -> Tensor:
@@ -226,10 +239,10 @@ class EagleNet(Method):
         )
 
     def frame_mask(self, video: VideoFeatures) -> Bool[Tensor, "videos frames"] | None:
-        """Which frames count; None where all do (the released code looks at padding too)."""
-        given = video.frames.shape[1]
-        if given > self.config.num_frames:
-            raise too_many_frames(given, self.config.num_frames)
+        """Mask of the frames that count; None where all do (the released code counts padding)."""
+        num_frames = video.frames.shape[1]
+        if num_frames > self.config.num_frames:
+            raise too_many_frames(num_frames, self.config.num_frames)
         return video.mask if self.config.mask_frames else None
 
     def _closest(
@@ -269,10 +282,12 @@ class EagleNet(Method):
         config = self.config
         if self.energy is None or self.replay is None:
             raise ConfigError("this model has no energy; build it with energy='bilinear'")
-        chain = self.replay.draw(len(sentence), generator=generator) if start is None else start
+        if start is None:
+            num_chains = config.num_chains or len(sentence)
+            start = self.replay.draw(num_chains, generator=generator)
         chain = self.run_chain(
             self.energy,
-            *chain,
+            *start,
             steps=config.langevin_steps,
             step_size=config.langevin_step_size,
             deviation=noise_deviation(config.langevin_noise, config.noise_scale),

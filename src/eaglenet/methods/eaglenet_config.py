@@ -34,7 +34,7 @@ class EagleNetConfig:
     noise_seed: int = 0  # of the evaluation bank
     support: SupportMode = "pair"  # spoils training with the sigmoid loss: recipes, elementwise
 
-    # Fine-grained relationship learning; off: one drawn candidate a pair, the best in evaluation
+    # Fine-grained relationship learning; off: one drawn candidate per pair, the best in evaluation
     relation_learning: bool = True
     graph: GraphKind = "rgat"
     num_layers: int = 2
@@ -56,6 +56,7 @@ class EagleNetConfig:
     energy_penalty: float = 1.0  # c of the magnitude penalty
     energy_in_batch: bool = False
     energy_support_weight: float = 0.0
+    num_chains: int = 0  # sampled pairs per batch, B' of algorithm 1; 0: one for each text
     langevin_steps: int = 20
     langevin_step_size: float = 1.0
     langevin_noise: float = 0.005
@@ -77,10 +78,12 @@ class EagleNetConfig:
         for name in ("dim", "num_frames", "num_candidates", "num_layers", "num_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.num_chains < 0:
+            raise ConfigError(f"num_chains is {self.num_chains}; it must be 0 or more")
 
     @classmethod
     def paper(cls, **changes: Any) -> EagleNetConfig:
-        """What the paper's equations say.
+        """The configuration of the paper's equations.
 
         To train, add ``support="elementwise"`` as the recipes do (`layers.stochastic_text`).
         """
@@ -88,7 +91,7 @@ class EagleNetConfig:
 
     @classmethod
     def released(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:
-        """What the authors' script for a dataset runs."""
+        """The configuration of the authors' script for a dataset."""
         if dataset not in RELEASED_SCRIPTS:
             known = ", ".join(RELEASED_SCRIPTS)
             raise UnknownNameError(f"no released script for {dataset!r} (known: {known})")
@@ -118,7 +121,7 @@ RELEASED_FRAMES: dict[str, Any] = {
     "short": "zeros",
     "square_pixels": True,
 }
-"""How the authors read a video, as changes to a `FrameSpec`: every int(rate)-th frame, zeros
+"""Frames as the authors read them, as changes to a `FrameSpec`: every int(rate)-th frame, zeros
 (after normalisation) where there are too few, the pixel aspect ignored."""
 
 RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
@@ -128,4 +131,4 @@ RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
     "msvd": {"energy": "mlp", "frame_position": False, "energy_support_weight": 1.0},
     "vatex": {"energy": "mlp", "energy_support_weight": 1.0},
 }
-"""What each released script changes (docs/paper_map.md, row 51)."""
+"""Changes of each released script (docs/paper_map.md, row 51)."""

@@ -128,7 +128,7 @@ class GLSCL(Method):
     def concepts(
         self, memory: Float[Tensor, "sets tokens dim"], mask: Bool[Tensor, "sets tokens"]
     ) -> Float[Tensor, "sets concepts dim"]:
-        """What the shared queries read of words or frames, unit vectors."""
+        """Unit concepts that the shared queries read from words or frames."""
         mask = visible(mask, self.config.padding)
         # Attention over nothing would be NaN: a set without a valid token reads all of them.
         hidden = ~mask & mask.any(dim=1, keepdim=True)

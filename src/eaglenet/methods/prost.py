@@ -123,7 +123,7 @@ class ProST(TowerMethod):
         objects: Float[Tensor, "videos tokens dim"],
         mask: Bool[Tensor, "videos frames"],
     ) -> Float[Tensor, "videos frames dim"]:
-        """What the query of each frame reads of the objects, averaged with the frame itself."""
+        """Objects as the query of each frame reads them, averaged with the frame itself."""
         near = local_mask(mask, self.config.num_objects, reach=self.config.reach)
         return (self.frame_decoder(objects, near, count=mask.shape[1]) + frames) / 2  # type: ignore[no-any-return]
 

@@ -65,16 +65,16 @@ class SHENet(TowerMethod):
         self.loss = SoftmaxLoss()
 
     def nodes(self, text: TextFeatures) -> Float[Tensor, "texts levels dim"]:
-        """One unit vector a level: the sentence, then words by role, each with its parent."""
+        """One unit vector per level: the sentence, then words by role, each with its parent."""
         if text.words is None or text.words_mask is None:
             raise ConfigError("shenet was given texts without words; use its own encode_text")
         logits = self.roles(text.words).transpose(1, 2)  # [texts, roles, words]
         shares = masked_softmax(logits, text.words_mask[:, None])
-        found = [text.sentence]
+        nodes = [text.sentence]
         for level, parent in enumerate(self.parents):
             own = torch.einsum("tw,twd->td", shares[:, level], text.words)
-            found.append(own + parent(found[-1]))
-        return F.normalize(torch.stack(found, dim=1), dim=-1)
+            nodes.append(own + parent(nodes[-1]))
+        return F.normalize(torch.stack(nodes, dim=1), dim=-1)
 
     @property
     def score_tile(self) -> tuple[int, int]:

@@ -66,11 +66,11 @@ class TFVL(CosineMethod):
         frames = videos.frames.to(self.device, non_blocking=True)
         frames = frames.take_along_dim(order[..., None, None, None], dim=1)
         features = self.picture(self.encoder.vision, frames, first)
-        told = self.sentence(self.encoder.text, features, first)
+        sentence_vector = self.sentence(self.encoder.text, features, first)
         return VideoFeatures(
             features.take_along_dim(back[..., None], dim=1),
             mask,
-            video=mean_pooling(features, first) + F.normalize(told, dim=-1),
+            video=mean_pooling(features, first) + F.normalize(sentence_vector, dim=-1),
         )
 
 

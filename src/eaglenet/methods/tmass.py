@@ -14,7 +14,13 @@ from eaglenet.core.errors import ConfigError, too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.layers.masking import first_right_video
-from eaglenet.layers.stochastic_text import Prior, StochasticText, draw_noise
+from eaglenet.layers.stochastic_text import (
+    Prior,
+    StochasticText,
+    draw_noise,
+    pair_noise,
+    row_keys,
+)
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 
@@ -83,6 +89,14 @@ class TMASS(Method):
         generator = torch.Generator().manual_seed(seed)
         noise = draw_noise(*self.noise.shape, prior=self.config.prior, generator=generator)
         self.noise.copy_(noise * self.config.noise_scale)
+
+    def pair_noise(
+        self, text: TextFeatures, video: VideoFeatures, seed: int
+    ) -> Float[Tensor, "texts videos candidates dim"]:
+        """Evaluation noise of its own for each pair, as the authors draw it."""
+        keys = row_keys(text.sentence), row_keys(video.frames)
+        noise = pair_noise(*keys, *self.noise.shape, prior=self.config.prior, seed=seed)
+        return noise * self.config.noise_scale
 
     def radius(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos dim"]:
         num_frames = video.frames.shape[1]

@@ -47,7 +47,7 @@ class CosineMethod(TowerMethod):
     """``s(t, v) = cos(t, v)``: texts and videos are one vector each."""
 
     has_video_vector: ClassVar[bool] = True
-    """Whether ``v`` is ``VideoFeatures.video``; else it is the mean of unit frames."""
+    """``v`` is ``VideoFeatures.video``; otherwise it is the mean of unit frames."""
 
     @property
     def score_tile(self) -> tuple[int, int]:

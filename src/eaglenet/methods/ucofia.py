@@ -7,19 +7,48 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, Encoder, TextFeatures, VideoFeatures
-from eaglenet.layers.interactive_aggregation import InteractiveAggregation
-from eaglenet.layers.masking import Padding, check_padding, visible
+from eaglenet.layers.masking import Padding, check_padding, masked_softmax, visible
 from eaglenet.layers.mean_pooling import mean_pooling
 from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_tower, default_heads
 from eaglenet.layers.token_selection import SelectionGradient, TokenSelection
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, MethodSpec, shift_last_blocks
 from eaglenet.methods.tower_base import TowerMethod, build_on_towers
+
+
+class InteractiveAggregation(nn.Module):
+    r"""One number of a vector of similarities, weighted by a learned map of their own softmax.
+
+    .. math:: \mathrm{ISA}(c) = \sum_i c_i\, \mathrm{softmax}_i\!\big((\mathrm{softmax}(c / \tau)
+        A) / \tau\big), \quad A \in R^{n \times n}\ \text{identity at the start}
+
+    Padded entries weigh nothing. Paper: the official code has no masks.
+    """
+
+    def __init__(self, size: int, *, temperature: float = 0.01) -> None:
+        super().__init__()
+        self.mixing = nn.Parameter(torch.eye(size))
+        self.temperature = temperature
+
+    def forward(
+        self, similarities: Float[Tensor, "*any entries"], mask: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "*any"]:
+        count, limit = similarities.shape[-1], self.mixing.shape[0]
+        if count > limit:
+            raise ConfigError(
+                f"{count} entries to aggregate, the model was built for {limit}; raise num_frames "
+                "or num_words of its configuration"
+            )
+        similarities = similarities.masked_fill(~mask, 0.0)
+        softmax = masked_softmax(similarities / self.temperature, mask)
+        mixed = softmax @ self.mixing[:count, :count].to(softmax.dtype)
+        weights = masked_softmax(mixed / self.temperature, mask)
+        return (similarities * weights).sum(dim=-1)
 
 
 @dataclass(frozen=True)

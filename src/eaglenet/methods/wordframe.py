@@ -18,7 +18,6 @@ from eaglenet.core.types import (
     Tokens,
     VideoFeatures,
 )
-from eaglenet.layers.frame_changes import FrameChanges
 from eaglenet.layers.late_interaction import (
     TokenWeights,
     weighted_token_interaction,
@@ -32,6 +31,32 @@ from eaglenet.layers.temporal_transformer import TemporalTransformer, copy_text_
 from eaglenet.losses.softmax import SoftmaxLoss
 from eaglenet.methods.base import METHODS, Method, MethodSpec, adopt_logit_scale, frame_spec_for
 from eaglenet.methods.wordframe_config import WordFrameConfig
+
+
+class FrameChanges(nn.Module):
+    r"""A linear map of the next frame minus the one before, zero at the start.
+
+    .. math:: c_m = D\,(f_{m+1} - f_{m-1})
+
+    At both ends of a video the end stands in for its missing neighbour. A clip that is played
+    backwards has the same frames and the opposite changes: this is the shortest way by which a word
+    such as "left" or "grows" can find what it means. Where a video is padded, nothing changes.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(dim, dim, bias=False)
+        nn.init.zeros_(self.map.weight)
+
+    def forward(
+        self, frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
+    ) -> Float[Tensor, "videos frames dim"]:
+        before = torch.cat([frames[:, :1], frames[:, :-1]], dim=1)
+        after = torch.cat([frames[:, 1:], frames[:, -1:]], dim=1)
+        has_after = torch.cat([mask[:, 1:], mask[:, -1:]], dim=1)[..., None]
+        after = torch.where(has_after, after, frames)
+        return self.map(after - before) * mask[..., None]  # type: ignore[no-any-return]
+
 
 GAIN = 10.0
 """The share of the interaction learns this much faster than its parameter: it has to come from 0
@@ -87,8 +112,8 @@ class WordFrame(Method):
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         """Sentences and, where the input has any, words."""
         has_words = isinstance(texts, Tokens) or texts.words is not None
-        wanted = self.config.interaction and has_words and self.encoder.abilities.words
-        return self.encoder.encode_text(texts, words=wanted)
+        with_words = self.config.interaction and has_words and self.encoder.abilities.words
+        return self.encoder.encode_text(texts, words=with_words)
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         features = dataclasses.replace(super()._encode_video(videos), tokens=None)
@@ -124,7 +149,7 @@ class WordFrame(Method):
     def weights_of_frames(
         self, tokens: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames"]:
-        """How much each frame's best word counts, where frames look for words."""
+        """Weights of the frames' best words, where frames look for words."""
         if self.frame_weights is None:
             return frame_weights(mask, tokens.dtype)
         return self.frame_weights(tokens, mask)  # type: ignore[no-any-return]
@@ -161,7 +186,7 @@ class WordFrame(Method):
         return coarse + share * found
 
     def _found(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        """What the words of a text find in a video."""
+        """Similarity of a text's words with the frames that fit them best."""
         words, words_mask = words_or_sentence(text)
         tokens = self.frame_tokens(video)
         weights = self.weights_of_words(words, words_mask)

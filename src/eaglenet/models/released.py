@@ -88,6 +88,14 @@ def read_released(path: str | Path) -> dict[str, Tensor]:
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
+    if isinstance(content, dict) and any(isinstance(part, dict) for part in content.values()):
+        # One state_dict for each network, as HGR's code saves them.
+        content = {
+            f"{key}.{name}": value
+            for key, part in content.items()
+            if isinstance(part, dict)
+            for name, value in part.items()
+        }
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
         raise CheckpointError(f"{path}: expected names and tensors (a state_dict)")
     try:

@@ -9,7 +9,14 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.scoring.fast import FAST_FORMS
-from eaglenet.scoring.scorer import Precision, ReferenceScorer, Scorer, alone
+from eaglenet.scoring.scorer import (
+    HasPairNoise,
+    PairNoiseScorer,
+    Precision,
+    ReferenceScorer,
+    Scorer,
+    alone,
+)
 
 Backend = Literal["auto", "reference", "factorised", "kernel"]
 
@@ -25,14 +32,32 @@ def check_choice(backend: str, precision: str) -> None:
 
 
 def choose(
-    method: Method, video: VideoFeatures, *, backend: str = "auto", precision: str = "fp32"
+    method: Method,
+    video: VideoFeatures,
+    *,
+    backend: str = "auto",
+    precision: str = "fp32",
+    pair_noise: int | None = None,
 ) -> Scorer:
     """The scorer for a method on its videos' device. ``--verbose`` shows which and why."""
     check_choice(backend, precision)
+    if pair_noise is not None:
+        return _with_pair_noise(method, backend, precision, pair_noise)
     exact: Precision = "bf16" if precision == "bf16" else "fp32"
     # Weights are folded once, always in full precision.
     with alone(video.frames.device, "fp32"):
         return _built(method, video, backend, exact)
+
+
+def _with_pair_noise(method: Method, backend: str, precision: str, seed: int) -> Scorer:
+    if not isinstance(method, HasPairNoise):
+        raise UsageError(f"{method.name} has no evaluation noise; leave out --pair-noise")
+    if backend not in ("auto", "reference") or precision != "fp32":
+        raise UsageError(
+            "noise of its own for each pair is scored by the reference back end in fp32; leave out "
+            "--backend and --precision, or --pair-noise"
+        )
+    return PairNoiseScorer(method, seed)
 
 
 def _built(method: Method, video: VideoFeatures, backend: str, exact: Precision) -> Scorer:

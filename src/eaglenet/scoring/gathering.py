@@ -1,4 +1,4 @@
-"""What tiles are gathered into: the whole matrix, or a running top-k; both can be resumed."""
+"""Results of scored tiles: the whole matrix, or a running top-k; both can be resumed."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class TopKResult(Result):
 
     @property
     def _state(self) -> Path:
-        # One file a block: a kill between this write and the journal's leaves the journal's state.
+        # One file per block: a kill between this write and the journal's keeps the journal's state.
         return self._journal.with_name(f"best_{self.blocks_done % 2}.pt")
 
     def value(self) -> TopK:

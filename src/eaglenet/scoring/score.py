@@ -28,6 +28,7 @@ def score_all(
     *,
     backend: str = ...,
     precision: str = ...,
+    pair_noise: int | None = ...,
     tile_texts: int | None = ...,
     tile_videos: int | None = ...,
     top_k: None = ...,
@@ -44,6 +45,7 @@ def score_all(
     *,
     backend: str = ...,
     precision: str = ...,
+    pair_noise: int | None = ...,
     tile_texts: int | None = ...,
     tile_videos: int | None = ...,
     top_k: int,
@@ -60,6 +62,7 @@ def score_all(
     *,
     backend: str = "auto",
     precision: str = "fp32",
+    pair_noise: int | None = None,
     tile_texts: int | None = None,
     tile_videos: int | None = None,
     top_k: int | None = None,
@@ -72,6 +75,8 @@ def score_all(
         backend: ``reference`` (the method's own score, any method), ``factorised`` (plain PyTorch,
             what depends on a video alone once per video), ``kernel`` (Triton), or ``auto``.
         precision: ``fp32`` (within 1e-5 of the reference) or ``bf16`` (within 3e-3).
+        pair_noise: seed of noise of its own for each pair, for methods that score with random
+            candidates; without it all pairs share the bank that is kept with the model.
         tile_texts, tile_videos: size of a tile; each back end has its own default.
         top_k: give the best videos of each text instead of the matrix, which is then never made.
         resume: a folder that keeps finished blocks of videos; a second call goes on from there.
@@ -86,7 +91,7 @@ def score_all(
     if top_k is not None and top_k < 1:
         raise UsageError(f"top_k is {top_k}; it must be 1 or more")
     with evaluating(method):
-        scorer = choose(method, video, backend=backend, precision=precision)
+        scorer = choose(method, video, backend=backend, precision=precision, pair_noise=pair_noise)
         tile = (
             scorer.tile_texts if tile_texts is None else tile_texts,
             scorer.tile_videos if tile_videos is None else tile_videos,
@@ -97,7 +102,7 @@ def score_all(
         kept = None
         if resume is not None:
             model = (type(method).__qualname__, getattr(method, "config", None))
-            settings = (model, type(scorer).__name__, precision, top_k, tile[1])
+            settings = (model, type(scorer).__name__, precision, pair_noise, top_k, tile[1])
             kept = Kept(Path(resume), _fingerprint(method, text, video, settings))
         result: MatrixResult | TopKResult
         if top_k is None:

@@ -7,7 +7,7 @@ import torch
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Clips, PairBatch, TextFeatures, VideoFeatures
-from eaglenet.research.training.augmentation import augment, crop_and_flip, jittered_places
+from eaglenet.research.training.augmentation import augment, crop_and_flip, jittered_indices
 
 VIDEOS, GIVEN, SHOWN, SIZE = 5, 12, 4, 20
 
@@ -26,7 +26,7 @@ def clips() -> Clips:
 
 def test_jittered_frames_start_and_end_in_the_outer_intervals_in_even_steps() -> None:
     torch.manual_seed(0)
-    places = jittered_places(400, GIVEN, SHOWN)
+    places = jittered_indices(400, GIVEN, SHOWN)
     assert set(places[:, 0].tolist()) == {0, 1, 2}
     assert set(places[:, -1].tolist()) == {9, 10, 11}
     steps = places.diff(dim=1)

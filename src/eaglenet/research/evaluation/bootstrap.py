@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether 0 lies outside the interval."""
+        """The interval leaves out 0."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:

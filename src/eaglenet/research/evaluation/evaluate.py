@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from eaglenet.core.errors import NonFiniteError, UsageError
@@ -23,7 +23,9 @@ from eaglenet.research.evaluation.metrics import (
     Metrics,
     check_video_of_text,
     rank_pairs,
+    retrieval_metrics,
 )
+from eaglenet.research.evaluation.postprocessing import Direction, sinkhorn_levels
 from eaglenet.scoring import score_all
 from eaglenet.scoring.hubness import hub_bias, typical_sentences
 
@@ -73,10 +75,18 @@ def format_result(record: dict[str, Any]) -> str:
             f"with hubness offsets [{record['protocol']}]  t2v R@1 {row['R@1']:.1f}  "
             f"R@5 {row['R@5']:.1f}  R@10 {row['R@10']:.1f}  (from a fixed bank of texts)"
         )
+    if "sinkhorn" in record:
+        for direction in ("t2v", "v2t"):
+            row = record["sinkhorn"][direction]
+            lines.append(
+                f"with Sinkhorn offsets [{record['protocol']}]  {direction} R@1 {row['R@1']:.1f}  "
+                f"R@5 {row['R@5']:.1f}  R@10 {row['R@10']:.1f}  (from training texts and videos)"
+            )
     lines += [f"note: {note}" for note in record["notes"]]
     return "\n".join(lines)
 
 
+PAIR_NOISE_NOTE = "each pair has candidate noise of its own, as in the authors' evaluation"
 MAX_NAMES = 20  # missing videos named in a result; their count is always exact
 
 
@@ -117,6 +127,7 @@ class EvaluationResult:
     precision: str = "fp32"
     noise: NoiseSpread | None = None
     hubness: Metrics | None = None
+    sinkhorn: Metrics | None = None
     split: str = ""
     notes: tuple[str, ...] = field(default=())
 
@@ -145,10 +156,20 @@ class EvaluationResult:
             record["noise"] = self.noise.to_dict()
         if self.hubness is not None:
             record["hubness"] = self.hubness.to_dict()
+        if self.sinkhorn is not None:
+            record["sinkhorn"] = self.sinkhorn.to_dict()
         return record
 
     def __str__(self) -> str:
         return format_result(self.to_dict())
+
+
+@dataclass(frozen=True)
+class TrainingBank:
+    """Training texts and videos in batches, for Sinkhorn offsets."""
+
+    texts: Iterable[Tokens | TextFeatures]
+    videos: Iterable[Clips | VideoFeatures]
 
 
 def evaluate(
@@ -161,6 +182,7 @@ def evaluate(
     *,
     device: torch.device | str | None = None,
     missing_videos: Sequence[str] = (),
+    bank: TrainingBank | None = None,
     process: EvaluationProcess | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -171,6 +193,8 @@ def evaluate(
             that a large split never has to fit into memory; texts also as strings.
         protocol: a protocol object or its name; stored with the metrics.
         missing_videos: ids that the protocol lists but that were not found; reported.
+        bank: training texts and videos; the pairs are ranked again with the Sinkhorn offsets that
+            they give (UCoFiA; one process).
         process: this process, where several evaluate together. ``texts`` and ``videos`` are then
             its own rows; every process gets the metrics of all.
         progress: receives the number of scores computed.
@@ -193,6 +217,8 @@ def evaluate(
             "max_scores": options.max_scores,
             "process": process,
         }
+        if options.pair_noise:
+            settings["pair_noise"] = 0
         metrics = rank_pairs(
             method,
             text,
@@ -213,10 +239,10 @@ def evaluate(
             sentences = _text_batches(
                 method, options.hubness_bank or typical_sentences(), options.text_batch
             )
-            bank = _encode(method, sentences, target_device, options.precision, None)
+            hubness_text = _encode(method, sentences, target_device, options.precision, None)
             scores = score_all(
                 method,
-                bank,
+                hubness_text,
                 video,
                 backend=options.backend,
                 precision=options.scoring_precision,
@@ -224,6 +250,11 @@ def evaluate(
             hubness = rank_pairs(
                 method, text, video, video_of_text, bias=hub_bias(scores), **settings
             )
+        sinkhorn = None
+        if bank is not None:
+            bank_text = _encode(method, iter(bank.texts), target_device, options.precision, None)
+            bank_video = _encode(method, iter(bank.videos), target_device, options.precision, None)
+            sinkhorn = sinkhorn_metrics(method, text, video, video_of_text, bank_text, bank_video)
     return EvaluationResult(
         method=getattr(method, "name", type(method).__name__),
         protocol=str(getattr(protocol, "name", protocol)),
@@ -240,7 +271,56 @@ def evaluate(
         precision=options.precision,
         noise=noise,
         hubness=hubness,
+        sinkhorn=sinkhorn,
+        notes=(PAIR_NOISE_NOTE,) if options.pair_noise else (),
     )
+
+
+def sinkhorn_metrics(
+    method: Method,
+    text: TextFeatures,
+    video: VideoFeatures,
+    video_of_text: Int[Tensor, "texts"],
+    bank_text: TextFeatures,
+    bank_video: VideoFeatures,
+) -> Metrics:
+    """Metrics with Sinkhorn offsets, one for each level of similarity, as UCoFiA's authors report.
+
+    Text to video: an offset of each video, from training texts. Video to text: an offset of each
+    text, from training videos.
+    """
+    scores = level_scores(method, text, video)
+    by_direction: dict[Direction, list[Tensor]] = {
+        "text_to_video": level_scores(method, bank_text, video),
+        "video_to_text": level_scores(method, text, bank_video),
+    }
+    t2v, v2t = (
+        retrieval_metrics(sinkhorn_levels(scores, banks, direction=direction), video_of_text)
+        for direction, banks in by_direction.items()
+    )
+    return Metrics(t2v.t2v, v2t.v2t)
+
+
+def level_scores(
+    method: Method, text: TextFeatures, video: VideoFeatures
+) -> list[Float[Tensor, "texts videos"]]:
+    """Logits of every level of a method that has several, in tiles."""
+    levels = getattr(method, "levels", None)
+    if levels is None:
+        raise UsageError(
+            f"{method.name} has no levels of similarity to normalise; Sinkhorn offsets are for "
+            "ucofia (one matrix of any method: eaglenet metrics --sinkhorn)"
+        )
+    rows, columns = method.score_tile
+    blocks = [
+        [
+            torch.stack(levels(text[row : row + rows], video[column : column + columns])).cpu()
+            for column in range(0, len(video), columns)
+        ]
+        for row in range(0, len(text), rows)
+    ]
+    joined = torch.cat([torch.cat(line, dim=2) for line in blocks], dim=1)
+    return list(joined.double())
 
 
 def _noise_spread(
@@ -251,6 +331,12 @@ def _noise_spread(
     settings: dict[str, Any],
     seeds: Sequence[int],
 ) -> NoiseSpread:
+    if "pair_noise" in settings:
+        results = [
+            rank_pairs(method, text, video, video_of_text, **{**settings, "pair_noise": int(seed)})
+            for seed in seeds
+        ]
+        return NoiseSpread(tuple(int(seed) for seed in seeds), tuple(results))
     reseed = getattr(method, "reseed", None)
     if reseed is None:
         raise UsageError(

@@ -299,21 +299,25 @@ class EvaluationOptions:
         encoders only, as the authors evaluate; ``auto`` is the model's own (`EvaluationHabits`).
     noise_seeds: score again with each seed and report mean and spread, for methods with evaluation
         noise. The model keeps its own noise afterwards.
+    pair_noise: draw noise of its own for each pair, as the authors do, instead of one bank for all.
     scores_file: also write the scores to this ``.npy``, ``[texts, videos]``.
     ranks_file: also write the rank of each query to this ``.npz``, with ``t2v``, ``v2t`` and
         ``video_of_text`` (`evaluation.bootstrap`).
     hubness: rank again with hubness offsets, computed from a fixed bank of texts.
     hubness_bank: the texts of that bank; empty: 256 that come with the package.
+    sinkhorn: rank again with UCoFiA's Sinkhorn offsets, from so many training texts and videos.
     text_batch, video_batch: encoded at once. max_scores: scores held at once.
     """
 
     backend: str = "auto"
     precision: str = "auto"
     noise_seeds: tuple[int, ...] = ()
+    pair_noise: bool = False
     scores_file: Path | None = None
     ranks_file: Path | None = None
     hubness: bool = False
     hubness_bank: tuple[str, ...] = ()
+    sinkhorn: int = 0
     text_batch: int = 256
     video_batch: int = 32
     max_scores: int = MAX_SCORES

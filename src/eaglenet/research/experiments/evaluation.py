@@ -56,7 +56,12 @@ def evaluate_run(
     if options.precision == "auto":
         trained = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
         options = dataclasses.replace(options, precision=trained)
+    if options.sinkhorn and features is not None:
+        raise UsageError(
+            "Sinkhorn offsets need training videos: leave out --features or --sinkhorn"
+        )
     name = "" if features is not None else evaluated_split(experiment, split)
+    training = None
     world = join(device)
     try:
         method = method.to(world.device)
@@ -75,14 +80,14 @@ def evaluate_run(
                 device=world.device,
                 progress=progress,
             )
+            if options.sinkhorn:
+                training = load_source(
+                    data, "train", method, cache=cache, device=world.device, progress=progress
+                )
             if name == "test":
                 refuse_selection_videos(data, source.video_ids)
         result = evaluate_source(
-            method,
-            source,
-            world,
-            options,
-            progress=progress,
+            method, source, world, options, training=training, progress=progress
         )
     finally:
         leave(world)
@@ -138,12 +143,11 @@ def evaluate_model(
     world = join(device)
     try:
         source = dataset_source(method, dataset, root, split, data_options, world, progress)
+        training = None
+        if options is not None and options.sinkhorn:
+            training = dataset_source(method, dataset, root, "train", data_options, world, progress)
         result = evaluate_source(
-            method.to(world.device),
-            source,
-            world,
-            options,
-            progress=progress,
+            method.to(world.device), source, world, options, training=training, progress=progress
         )
     finally:
         leave(world)

@@ -23,7 +23,7 @@ PRETRAINED = "pretrained"
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """Where features come from.
+    """Origin of the features.
 
     kind: ``pretrained`` towers of any family (``source``: a name on the hub or a folder), or a
         family of ``ENCODERS``: ``clip`` and others are towers of shape ``config`` from random

@@ -11,7 +11,7 @@ import torch
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress
 from eaglenet.core.types import Expert
-from eaglenet.methods.teachtext import teaching_vectors
+from eaglenet.methods.early.teachtext import teaching_vectors
 from eaglenet.models.folder import load
 from eaglenet.research.data.experts import save_teacher
 from eaglenet.research.data.sources import Source

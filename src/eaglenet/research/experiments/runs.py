@@ -61,7 +61,7 @@ class Run:
     experiment: Experiment
     result: dict[str, Any]
     was_finished: bool = False
-    """Whether the run was finished before: nothing was trained."""
+    """The run was finished before: nothing was trained."""
 
 
 def train(
@@ -219,7 +219,7 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
 
 
 def is_extension(saved: Experiment, experiment: Experiment) -> bool:
-    """Whether ``experiment`` is ``saved`` with more epochs."""
+    """Tell whether ``experiment`` is ``saved`` with more epochs."""
     epochs = experiment.training.epochs
     longer = dataclasses.replace(saved.training, epochs=epochs)
     same = dataclasses.replace(saved, training=longer).to_plain() == experiment.to_plain()

@@ -128,7 +128,7 @@ def run_jobs(
 
 
 def _fills_a_cache(data: DataChoice) -> bool:
-    """Whether the first run decodes frames that the others read, without a lock."""
+    """Tell whether the first run decodes frames that the others read, without a lock."""
     spec = SOURCES[data.dataset]
     return spec.keeps_frames and not spec.gives_features
 

@@ -176,17 +176,19 @@ def original_setup(method: str, dataset: str, tower: str) -> Setup:
     if tower == "experts":
         return _expert_setup(method, dataset)
     settings = ORIGINALS[method]
-    training, config = dict(settings.training), dict[str, Any]()
+    training, config, options = dict(settings.training), dict[str, Any](), dict[str, Any]()
     num_frames, max_words = settings.num_frames, settings.max_words
     for change in settings.changes_for(dataset, tower):
         training |= change.training
         config |= change.config
+        options |= change.options
         num_frames = change.num_frames or num_frames
         max_words = change.max_words or max_words
     return Setup(
         encoder=EncoderChoice("pretrained", TOWERS[tower].source),
         data=DataChoice(
             dataset,
+            options=options,
             frames=FrameSpec(num_frames=num_frames, **settings.frames),
             max_words=max_words,
             jitter=settings.jitter,

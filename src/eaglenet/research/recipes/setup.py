@@ -19,7 +19,7 @@ MethodSettings = Mapping[str, Settings]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a protocol gives a method to train with.
+    """Data, towers and settings that a protocol gives a method.
 
     dim: width of the features. config: fields of the method's configuration that differ from its
     defaults.

@@ -210,8 +210,8 @@ def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None
             )
         return batch
     if num_frames is not None and videos.mask.shape[1] > num_frames:
-        num_videos, given = videos.mask.shape
-        videos = take_frames(videos, jittered_places(num_videos, given, num_frames))
+        num_videos, num_decoded = videos.mask.shape
+        videos = take_frames(videos, jittered_indices(num_videos, num_decoded, num_frames))
     if augmentation == "crop_flip":
         videos = dataclasses.replace(videos, frames=crop_and_flip(videos.frames))
     elif augmentation == "rand_augment":
@@ -219,20 +219,22 @@ def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None
     return dataclasses.replace(batch, videos=videos)
 
 
-def jittered_places(num_videos: int, given: int, num_frames: int) -> Int[Tensor, "videos frames"]:
-    """Evenly from a random place in the first interval to one in the last (CLIP-ViP)."""
-    interval = max(given // num_frames, 1)
+def jittered_indices(
+    num_videos: int, num_decoded: int, num_frames: int
+) -> Int[Tensor, "videos frames"]:
+    """Evenly spaced, from a random frame of the first interval to one of the last (CLIP-ViP)."""
+    interval = max(num_decoded // num_frames, 1)
     first = torch.randint(0, interval, (num_videos, 1))
-    last = given - 1 - torch.randint(0, interval, (num_videos, 1))
+    last = num_decoded - 1 - torch.randint(0, interval, (num_videos, 1))
     steps = torch.linspace(0, 1, num_frames)
     return (first + steps * (last - first)).round().long()
 
 
-def take_frames(clips: Clips, places: Int[Tensor, "videos frames"]) -> Clips:
-    """The frames at ``places`` of each video."""
+def take_frames(clips: Clips, indices: Int[Tensor, "videos frames"]) -> Clips:
+    """The frames at ``indices`` of each video."""
     rows = torch.arange(len(clips))[:, None]
     return Clips(
-        *(value[rows.to(value.device), places.to(value.device)]
+        *(value[rows.to(value.device), indices.to(value.device)]
           for value in (clips.frames, clips.mask, clips.seconds))
     )  # fmt: skip
 

@@ -79,7 +79,7 @@ def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 @dataclass
 class Position:
-    """Where a run stands. ``evaluated`` is the last step after which evaluation was done.
+    """Progress of a run. ``evaluated`` is the last step after which evaluation was done.
 
     A resumed run goes on from its last checkpoint, and so do these counts.
     """
@@ -96,7 +96,7 @@ class Position:
     step_seconds: float = 0.0
     """Spent on steps alone, waiting for data included."""
     epoch_seconds: float | None = None
-    """Of them for an epoch, once one is complete."""
+    """Seconds of an epoch, once one is complete."""
     peak_bytes: int | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -143,12 +143,12 @@ def cut_log(folder: Path, step: int, evaluated: int) -> None:
     if not path.exists():
         return
     limits = {"evaluation": evaluated, "end": -1}
-    kept = [
+    entries = [
         entry
         for entry in read_log(folder)
         if entry.step <= min(step, limits.get(entry.event, step))
     ]
-    write_text(path, "".join(json.dumps(entry.to_dict()) + "\n" for entry in kept))
+    write_text(path, "".join(json.dumps(entry.to_dict()) + "\n" for entry in entries))
 
 
 def read_log(folder: Path) -> list[LogEvent]:

@@ -1,4 +1,4 @@
-"""How to train, as one frozen value that refuses impossible numbers."""
+"""Training settings as one frozen value that refuses impossible numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train. The defaults are the modern settings; recipes say where they differ.
+    """Training settings. The defaults are the modern settings; recipes say where they differ.
 
     epochs: one epoch shows every caption once (``captions="all"``) or every video once with a
         random caption (``captions="one"``).

@@ -39,7 +39,7 @@ TIMEOUT_VARIABLE = "EAGLENET_TIMEOUT_SECONDS"
 
 @dataclass(frozen=True)
 class World:
-    """Which of how many processes this is, and the device it works on."""
+    """Rank of this process among all, and its device."""
 
     rank: int = 0
     size: int = 1

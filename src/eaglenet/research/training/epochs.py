@@ -17,7 +17,7 @@ from eaglenet.core.types import PairBatch
 from eaglenet.methods.base import Method
 from eaglenet.research.data.batches import PairSampler, prefetch
 from eaglenet.research.data.sources import Source, few_videos
-from eaglenet.research.evaluation.evaluate import EvaluationResult, evaluate
+from eaglenet.research.evaluation.evaluate import EvaluationResult, TrainingBank, evaluate
 from eaglenet.research.evaluation.metrics import EvaluationOptions, EvaluationProcess
 from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.distributed import World, gather_uneven, sum_over_ranks
@@ -83,15 +83,23 @@ def evaluate_source(
     world: World,
     options: EvaluationOptions | None = None,
     *,
+    training: Source | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """Metrics of ``method`` on a split; the same on one process and on several.
+
+    training: the split whose texts and videos ``options.sinkhorn`` takes.
 
     With ``options.scores_file``, ``FILE.videos.npy`` beside it takes the video of each text.
     """
     options = options or EvaluationOptions()
     if world.size > 1 and options.scores_file is not None:
         raise UsageError("scores are written by one process: evaluate without torchrun for that")
+    bank = None
+    if options.sinkhorn and training is not None:
+        if world.size > 1:
+            raise UsageError("Sinkhorn offsets are computed by one process: leave out torchrun")
+        bank = training_bank(training, options, progress)
     process = None
     if world.size > 1:
         process = EvaluationProcess(
@@ -111,12 +119,31 @@ def evaluate_source(
         options,
         device=world.device,
         missing_videos=source.missing,
+        bank=bank,
         process=process,
         progress=progress,
     )
     if options.scores_file is not None:
         np.save(video_file(options.scores_file), source.video_of_text.cpu().numpy())
     return dataclasses.replace(result, notes=(*result.notes, *few_videos(source.num_videos)))
+
+
+def training_bank(
+    source: Source, options: EvaluationOptions, progress: Progress | None
+) -> TrainingBank:
+    """``options.sinkhorn`` texts and videos of a split, evenly spaced."""
+
+    def chunks(count: int, batch: int) -> Sequence[Tensor]:
+        number = min(count, options.sinkhorn)
+        rows = torch.arange(number) * count // number
+        return [rows[start : start + batch] for start in range(0, number, batch)]
+
+    texts = chunks(source.num_texts, options.text_batch)
+    videos = chunks(source.num_videos, options.video_batch)
+    return TrainingBank(
+        fetched(source.texts, texts, "encoding training texts", progress),
+        fetched(source.videos, videos, "encoding training videos", progress),
+    )
 
 
 def fetched(
@@ -135,5 +162,5 @@ def fetched(
 
 
 def video_file(scores_file: Path) -> Path:
-    """Where the video of each text stands, for `eaglenet metrics --video-of-text`."""
+    """File with the video of each text, for `eaglenet metrics --video-of-text`."""
     return scores_file.with_suffix(".videos.npy")

@@ -87,7 +87,7 @@ class Ranger(torch.optim.Optimizer):
 
 
 def step_size(count: int, betas: tuple[float, float], threshold: float) -> tuple[float, bool]:
-    """What a step is multiplied with, and whether it is divided by the second moment's root."""
+    """Factor of a step, and whether it is divided by the root of the second moment."""
     first_decay, second_decay = betas
     correction = 1.0 - first_decay**count
     most = 2.0 / (1.0 - second_decay) - 1.0
@@ -154,7 +154,7 @@ def halve_towers(method: nn.Module) -> None:
 def decays(
     name: str, parameter: Tensor, optimizer: OptimizerName, decay: Decay = "matrices"
 ) -> bool:
-    """Whether weight decay applies; to everything with ``all`` (X-Pool, T-MASS). Otherwise:
+    """Tell whether weight decay applies; to everything with ``all`` (X-Pool, T-MASS). Otherwise:
 
     ``adamw`` leaves out everything with fewer than two axes (biases, norms, temperatures) and
     positions. ``bert_adam`` leaves out names with `bias` only, so that norm weights, temperatures
@@ -204,7 +204,7 @@ def parameter_groups(
 
 
 def is_of_encoder(name: str) -> bool:
-    """Whether a parameter trains at the encoder's rate: its own, and CLIP's scale in the loss."""
+    """Tell whether a parameter trains at the encoder's rate: its own, and CLIP's scale."""
     return name.startswith("encoder.") or name == "loss.logit_scale"
 
 

@@ -128,7 +128,7 @@ HALF_TYPES = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step is computed. ``precision`` and ``accumulate`` only change rounding.
+    """Settings of a training step. ``precision`` and ``accumulate`` only change rounding.
 
     accumulate: number of pieces the batch is encoded in.
     positives: which pairs are right: all captions of a video, or (released code) a caption's own
@@ -157,8 +157,8 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     """
     if precision == "fp16_weights":
         return torch.autocast(device.type, torch.float16)
-    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda")
-    return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
+    is_half = precision == "bf16" or (precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, torch.bfloat16) if is_half else nullcontext()
 
 
 @contextmanager
@@ -308,15 +308,15 @@ class FiniteWatch:
 
     def check(self) -> None:
         """Raise if any term has been NaN or infinite so far."""
-        found = [
+        bad_terms = [
             (step, name)
             for step, name in zip(self.first_bad.tolist(), self.names, strict=True)
             if step >= 0
         ]
-        if not found:
+        if not bad_terms:
             return
-        first = min(step for step, _ in found)
-        names = ", ".join(name for step, name in found if step == first)
+        first = min(step for step, _ in bad_terms)
+        names = ", ".join(name for step, name in bad_terms if step == first)
         raise NonFiniteError(
             f"{names} became NaN or infinite at step {first}; training stopped and no checkpoint "
             "was written after it: lower the learning rates, or look at the data of that step"

@@ -160,7 +160,7 @@ class Trainer:
         )
 
     def _next_batches(self) -> tuple[PairSampler, int, int]:
-        """Where the next step lies: which batches, whole epochs before it, batches of its own."""
+        """Sampler of the next step, epochs before it, and batches of its epoch before it."""
         step = self.position.step
         if step < self.coarse_steps:
             return (self.coarse_sampler, *divmod(step, len(self.coarse_sampler)))
@@ -175,7 +175,7 @@ class Trainer:
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
         if self.config.compile and self.world.device.type == "cuda":
-            # A machine without a working compiler trains all the same, and is told.
+            # A machine without a working compiler trains uncompiled, with a warning.
             torch._dynamo.config.suppress_errors = True
             self.method.compile()
         broadcast_state(self.method, self.world)
@@ -265,12 +265,12 @@ class Trainer:
             self._stop()
 
     def _is_checkpoint_overdue(self) -> bool:
-        """Whether the last checkpoint is older than :data:`CHECKPOINT_SECONDS` on any rank."""
+        """Tell whether the last checkpoint is older than :data:`CHECKPOINT_SECONDS` on any rank."""
         is_overdue = time.perf_counter() - self._saved > CHECKPOINT_SECONDS
         return bool(sum_over_ranks(torch.tensor(int(is_overdue)), self.world))
 
     def _is_asked_to_stop(self) -> bool:
-        """Whether any rank got a signal."""
+        """Tell whether any rank got a signal."""
         return bool(sum_over_ranks(torch.tensor(int(self.stop.signal is not None)), self.world))
 
     def _stop(self) -> None:
@@ -332,10 +332,10 @@ class Trainer:
         score = result.metrics.t2v.recall_at_1
         if self.config.select_by == "Rsum":
             score = result.metrics.rsum
-        told = f"epoch {epoch}: t2v R@1 {result.metrics.t2v.recall_at_1:.1f}"
-        self._last_score = f", {told}"
+        headline = f"epoch {epoch}: t2v R@1 {result.metrics.t2v.recall_at_1:.1f}"
+        self._last_score = f", {headline}"
         report_progress(
-            self.progress, "step", self.position.step, self.num_steps, told, is_notable=True
+            self.progress, "step", self.position.step, self.num_steps, headline, is_notable=True
         )
         self.position.history.append({"epoch": epoch, **summary(result)})
         self.position.evaluations_since_best += 1

@@ -82,7 +82,7 @@ def _prepare_layer(graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tens
 def _frame_messages(
     graph: GraphPlan, layer: LayerPlan, nodes: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What frames get from frames and from themselves, and the log-normaliser of the softmax.
+    """Messages of frames to frames and to themselves, and the log-normaliser of the softmax.
 
     Works on ``[..., frames, dim]``; ``mask`` is ``[..., frames]``.
     """
@@ -258,7 +258,7 @@ def _heads(
 def _frame_attention(
     graph: GraphPlan, cross_source: Tensor, side: Prepared
 ) -> tuple[Tensor, Tensor | None]:
-    """What frames take from texts ``[h, v, t, f, n]``; if joint, the share left for frames."""
+    """Messages of texts to frames ``[h, v, t, f, n]``; if joint, the share left for frames."""
     back = _edges(graph, _with_texts(_heads_first(side["target"])), cross_source)
     if not graph.joint:
         return back.softmax(dim=-1), None

@@ -54,7 +54,7 @@ def _high(value, OPERAND: tl.constexpr):
 
 @triton.jit
 def _low(value, OPERAND: tl.constexpr):
-    """What bfloat16 drops of a float32 tile, rounded to bfloat16 in turn."""
+    """Remainder of a float32 tile after rounding to bfloat16, rounded to bfloat16 in turn."""
     value = value.to(tl.float32)
     return _high(value - value.to(tl.bfloat16).to(tl.float32), OPERAND)
 
@@ -245,7 +245,7 @@ def graph_weights(
                     PRECISE, OPERAND,
                 )  # fmt: skip
 
-    # Mean over heads and frames of the last layer's edge weights: one number a text node.
+    # Mean over heads and frames of the last layer's edge weights: one number per text node.
     weight = tl.zeros([ROWS], dtype=tl.float32)
     for head in range(0, HEADS):
         mine = _column(text_terms, head, VECTORS)
@@ -324,7 +324,7 @@ def finish(
 
 
 def operand_type() -> tl.dtype:
-    """What products take: bfloat16, or float32 holding bfloat16 values under the interpreter.
+    """Type of factors: bfloat16, or float32 holding bfloat16 values under the interpreter.
 
     Triton's interpreter keeps bfloat16 as raw 16-bit integers and would multiply those.
     """
@@ -332,5 +332,5 @@ def operand_type() -> tl.dtype:
 
 
 def is_interpreted() -> bool:
-    """Whether Triton's interpreter stands in for a CUDA device (``TRITON_INTERPRET=1``)."""
+    """Triton's interpreter stands in for a CUDA device (``TRITON_INTERPRET=1``)."""
     return bool(triton.knobs.runtime.interpret)

@@ -118,7 +118,7 @@ class Plan:
     graph: GraphPlan
     pooling: PoolingPlan
     masked: bool
-    """Whether padded frames are left out (the released code counts them)."""
+    """Padded frames are left out (the released code counts them)."""
 
 
 def plan_of(method: EagleNet, device: torch.device | None = None) -> Plan | None:

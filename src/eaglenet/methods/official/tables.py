@@ -1,7 +1,7 @@
 """Names of the official repositories' weights, one table per method.
 
 A table is a function that reads official weights and returns them under our names
-(:func:`eaglenet.methods.official_weights.translate`).
+(:func:`eaglenet.methods.official.weights.translate`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from eaglenet.methods.official_parts import (
+from eaglenet.methods.official.parts import (
     KINDS,
     MMT_TYPES,
     TIMM_BLOCK_NAMES,
@@ -152,7 +152,7 @@ def _proxies(read: WeightReader, prefix: str) -> State:
 
 
 def _prefix_of(read: WeightReader, end: str) -> str:
-    """What stands before a name in this checkpoint: checkpoints of one code differ in it."""
+    """Prefix of a name in this checkpoint; checkpoints of one repository differ in it."""
     for name in read.weights:
         if name.endswith(end):
             return name.removesuffix(end)
@@ -176,16 +176,16 @@ def _tvproxynet(read: WeightReader, method: Any) -> State:
         **_proxies(read, prefix),
         **logit_scale(read, f"{scale}logit_scale"),
     }
-    projection = _prefix_of(read, "proxy_projection.weight")
-    if f"{projection}proxy_projection.weight" in read:
-        state["proxy_projection.weight"] = read(f"{projection}proxy_projection.weight")
+    if f"{prefix}visual_projection_patch.weight" in read:
+        state["proxy_projection.weight"] = read(f"{prefix}visual_projection_patch.weight")
+    proxy = _prefix_of(read, "proxy_decoder.event_decoder.norm.weight")
     if method.config.dash == "theta":
-        state["theta"] = read("dash_factor").reshape(())
+        state["theta"] = read(f"{proxy}dash_factor").reshape(())
     else:
-        state |= read.module("dash", "dash_weights")
+        state |= read.module("dash", f"{proxy}dash_weights")
     for index, layer in enumerate(method.leader.layers):
         own = f"leader.layers.{index}"
-        other = f"proxy_decoder.event_decoder.layers.{index}"
+        other = f"{proxy}proxy_decoder.event_decoder.layers.{index}"
         state |= cross_attention(read, own, f"{other}.multihead_attn", scored=layer.num_tokens > 1)
         for number, norm in enumerate(
             ("query_norm", "memory_norm", "attention_norm", "output_norm"), start=1
@@ -193,7 +193,7 @@ def _tvproxynet(read: WeightReader, method: Any) -> State:
             state |= read.module(f"{own}.{norm}", f"{other}.norm{number}")
         state |= read.module(f"{own}.network.0", f"{other}.linear1")
         state |= read.module(f"{own}.network.3", f"{other}.linear2")
-    return {**state, **read.module("leader.norm", "proxy_decoder.event_decoder.norm")}
+    return {**state, **read.module("leader.norm", f"{proxy}proxy_decoder.event_decoder.norm")}
 
 
 def _text_experts(read: WeightReader, method: Any, num_centres: int) -> State:

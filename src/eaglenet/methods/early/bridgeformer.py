@@ -28,7 +28,7 @@ from eaglenet.encoders.space_time import SpaceTime
 from eaglenet.layers.masking import Padding, check_padding
 from eaglenet.losses.softmax import fixed_softmax_loss
 from eaglenet.methods.base import METHODS, MethodSpec, frame_spec_for
-from eaglenet.methods.frozen import VideoTowerMethod, prepare
+from eaglenet.methods.early.frozen import VideoTowerMethod, prepare
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,12 @@ class BridgeFormer(VideoTowerMethod):
         if self.bridge is None or text.keys is None or video.patches is None:
             return losses
         answers = F.normalize(self.answers(text, video), dim=-1)
-        wanted = F.normalize(text.keys[:, 0], dim=-1)
-        term = fixed_softmax_loss(wanted @ answers.T, positives, self.temperature)
+        right_answers = F.normalize(text.keys[:, 0], dim=-1)
+        term = fixed_softmax_loss(right_answers @ answers.T, positives, self.temperature)
         return Losses({**losses.terms, "bridge": term}, {"bridge": self.config.bridge_weight})
 
     def answers(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "pairs dim"]:
-        """What each text's question finds in its own video."""
+        """Answers that each text's question reads from its own video."""
         if self.bridge is None or text.words is None or text.tokens is None:
             raise UsageError("texts without questions: encode them in training mode")
         if video.patches is None:

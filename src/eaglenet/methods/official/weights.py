@@ -1,7 +1,7 @@
 """Weights of the compared methods' official repositories under our names.
 
 :func:`translate` reads a state dict of the authors' code for a method that was built with the same
-sizes (`official_tables`). What the official code stores without effect is listed with the reason in
+sizes (`official.tables`). What the official code stores without effect is listed with the reason in
 :data:`UNUSED`.
 """
 
@@ -15,8 +15,8 @@ import torch
 
 from eaglenet.core.errors import CheckpointError
 from eaglenet.methods.base import Method
-from eaglenet.methods.official_parts import State, WeightReader, Weights
-from eaglenet.methods.official_tables import TABLES
+from eaglenet.methods.official.parts import State, WeightReader, Weights
+from eaglenet.methods.official.tables import TABLES
 
 UNUSED: dict[str, dict[str, str]] = {
     "": {
@@ -42,7 +42,14 @@ UNUSED: dict[str, dict[str, str]] = {
         r"text_encoder\.embedding\.we\.weight": "words arrive as features here",
         r".*(ft_attn|edge_attn_key)\.bias": "cancels in the softmax",
     },
+    "mmt": {
+        r"txt_bert\..*": "its text tower, which is not here; store its output as sentence features",
+        r"vid_bert\.pooler\..*": "its output is not used",
+    },
     "t2vlad": {r"text_pooling\.clusters1": "never used"},
+    "tvproxynet": {
+        r"(.*\.)?dash_(factor|weights\..*)": "length of the step with the other value of dash",
+    },
 }
 """Weights without effect by method (empty: any method), as patterns, with the reason."""
 

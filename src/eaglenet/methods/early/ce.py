@@ -26,7 +26,12 @@ from eaglenet.layers.masking import Padding, check_padding, frame_weights, visib
 from eaglenet.layers.vlad import Vlad
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
-from eaglenet.methods.expert_base import ExpertMethod, expert_weights, weight_layer, words_width
+from eaglenet.methods.early.expert_base import (
+    ExpertMethod,
+    expert_weights,
+    weight_layer,
+    words_width,
+)
 
 
 @dataclass(frozen=True)

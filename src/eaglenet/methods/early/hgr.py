@@ -25,7 +25,7 @@ from eaglenet.layers.masking import masked_softmax
 from eaglenet.layers.role_graph import RoleGraph, RolePooling, WordGRU
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec
-from eaglenet.methods.expert_base import ExpertMethod, words_width
+from eaglenet.methods.early.expert_base import ExpertMethod, words_width
 
 NUM_ROLES = 16
 LEVELS = ("video", "verb", "noun")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,37 +16,40 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError, UsageError
+from eaglenet.core.types import Encoder
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
 from eaglenet.encoders.weight_names import depth_of, openai_config
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
-from eaglenet.methods.official_weights import load_official
+from eaglenet.methods.official.weights import load_official
 
 Weights = Mapping[str, Tensor]
 Settings = dict[str, Any]
 
 UNDETERMINED: dict[str, Settings] = {
+    "ce": {"experts": "audio,face,i3d,ocr,r2p1d,resnext,scene,senet,speech"},
     "clip4clip": {"num_frames": 12},
     "drl": {"num_frames": 12},
     "glscl": {"num_frames": 12, "temperature": 3.0},
+    "hgr": {"num_verbs": 4, "sharpness": 4.0},
+    "mmt": {"num_heads": 4},
     "tempme": {"num_merged": 2, "across": 0.3, "within": 0.1},
     "tmass": {"prior": "uniform", "noise_scale": 1.0, "num_candidates": 20, "num_heads": 1},
     "ts2net": {"num_frames": 12, "num_tokens": 3},
-    "tvproxynet": {"text_sign": 1.0, "leader_sign": 1.0},
+    # The checkpoint holds the weights of both lengths of the step.
+    "tvproxynet": {"dash": "theta", "text_sign": 1.0, "leader_sign": 1.0},
     "xpool": {"num_frames": 12, "num_heads": 1},
 }
 """Settings that change scores and leave no trace in a checkpoint, with the authors' value for
 MSR-VTT and ViT-B/32."""
 
-NO_TOWER: dict[str, str] = {
-    "bridgeformer": "its text tower is DistilBERT",
-    "ce": "its texts are features of a frozen GPT",
-    "frozen": "its text tower is DistilBERT",
-    "hgr": "its words are a table for a vocabulary of its dataset",
-    "mmt": "its text tower is BERT",
-    "t2vlad": "its text tower is BERT",
+NO_CONVERSION: dict[str, str] = {
+    "bridgeformer": "its text tower is DistilBERT, which is not here",
+    "frozen": "its text tower is DistilBERT, which is not here",
+    "t2vlad": "its checkpoints are files of PaddlePaddle, which is not here",
 }
-"""Methods whose checkpoints need a text tower that is not here, and which."""
+"""Methods whose checkpoints cannot become a model, and the reason."""
 
 FP16_TOWERS = {"clip4clip", "drl", "glscl", "prost", "ts2net", "ucofia"}
 """Methods whose official code keeps CLIP in half precision."""
@@ -67,6 +70,7 @@ def convert_official(
     *,
     frames: Mapping[str, Any] | None = None,
     max_words: int | None = None,
+    **options: Any,
 ) -> OfficialConversion:
     """A method of ours with the weights of an official checkpoint, in eval mode.
 
@@ -74,32 +78,44 @@ def convert_official(
         settings: of the method's configuration; all of ``UNDETERMINED[name]`` are needed.
         frames: changes to the frame specification, as the authors read videos.
         max_words: tokens of a text in evaluation.
+        options: of the method's table of weights (`official.tables`).
     """
-    if name in NO_TOWER:
+    if name in NO_CONVERSION:
         raise UsageError(
-            f"checkpoints of {name} cannot be converted: {NO_TOWER[name]}, which is not here; its "
-            "video weights can be read with eaglenet.methods.official_weights.load_official"
+            f"checkpoints of {name} cannot be converted: {NO_CONVERSION[name]}; weights under "
+            "official names can be read with eaglenet.methods.official.weights.load_official"
         )
-    if name not in INFERENCE:
+    if name not in INFERENCE and name not in EXPERT_INFERENCE:
         raise UsageError(
             f"no official checkpoints of {name!r} are known; choose one of "
-            f"{', '.join(sorted(INFERENCE))}"
+            f"{', '.join(sorted({*INFERENCE, *EXPERT_INFERENCE}))}"
         )
     settings = dict(settings or {})
     missing = {k: v for k, v in UNDETERMINED.get(name, {}).items() if k not in settings}
     if missing:
-        options = " ".join(f"--set {key}={value}" for key, value in missing.items())
+        advice = " ".join(f"--set {key}={value}" for key, value in missing.items())
         raise UsageError(
             f"the checkpoint does not determine {', '.join(missing)}; give them "
-            f"(the authors' values for MSR-VTT: {options})"
+            f"(the authors' values for MSR-VTT: {advice})"
         )
     weights = _plain_names(weights)
     config_class = METHODS[name].config_class
-    inferred = {"padding": "official", **INFERENCE[name](weights), **settings}
+    encoder: Encoder
+    if name in EXPERT_INFERENCE:
+        widths, inferred = EXPERT_INFERENCE[name](weights, settings)
+        encoder = ExpertEncoder(widths)
+    else:
+        inferred = INFERENCE[name](weights)
+        encoder = _encoder(weights)
+    values = {"padding": "official", **inferred, **settings}
     known = {item.name for item in dataclasses.fields(config_class)}
-    config = config_class(**{key: value for key, value in inferred.items() if key in known})
-    method = METHODS[name].build(config, _encoder(weights))
-    unused = load_official(method, {key: value.float() for key, value in weights.items()})
+    unknown = sorted(set(settings) - known - {"experts", "frames"})
+    if unknown:
+        raise UsageError(f"--set {unknown[0]}: {name} has no such setting")
+    config = config_class(**{key: value for key, value in values.items() if key in known})
+    method = METHODS[name].build(config, encoder)
+    floats = {key: value.float() for key, value in weights.items()}
+    unused = load_official(method, floats, **options)
     method.frame_spec = dataclasses.replace(method.frame_spec, **dict(frames or {}))
     precision = "fp16" if name in FP16_TOWERS else "fp32"
     method.habits = EvaluationHabits(max_words, precision)
@@ -255,15 +271,13 @@ def _proxies(weights: Weights) -> Settings:
 
 
 def _tvproxynet(weights: Weights) -> Settings:
-    settings = {
+    layers = "text_proxy.proxy_decoder.event_decoder.layers."
+    return {
         **_proxies(weights),
-        "num_layers": depth_of(weights, "proxy_decoder.event_decoder.layers."),
-        "hidden_dim": _size(weights, "proxy_decoder.event_decoder.layers.0.linear1.weight"),
-        "dash": "linear" if "dash_weights.weight" in weights else "theta",
+        "num_layers": depth_of(weights, layers),
+        "hidden_dim": _size(weights, f"{layers}0.linear1.weight"),
+        "num_read": _size(weights, "text_proxy.dash_weights.weight", 1),
     }
-    if settings["dash"] == "linear":
-        settings["num_read"] = _size(weights, "dash_weights.weight", 1)
-    return settings
 
 
 INFERENCE: dict[str, Callable[[Weights], Settings]] = {
@@ -280,3 +294,99 @@ INFERENCE: dict[str, Callable[[Weights], Settings]] = {
     "xpool": lambda weights: {},
 }
 """Method -> settings that names and shapes of its checkpoint determine."""
+
+
+# Methods over stored features of several experts. Their texts are features too.
+
+
+def _expert_names(settings: Settings, count: int) -> list[str]:
+    experts = settings["experts"]
+    names = experts.split(",") if isinstance(experts, str) else [str(name) for name in experts]
+    if len(names) != count or names != sorted(set(names)):
+        raise UsageError(
+            f"--set experts={','.join(names)}: expected {count} names in alphabetical order, as "
+            "the official code numbers them"
+        )
+    return names
+
+
+def _frames_expert(settings: Settings, names: Iterable[str]) -> str:
+    """The expert that shows moments; scores do not depend on it."""
+    choices = list(names)
+    frames = settings.get("frames", choices[0])
+    if frames not in choices:
+        raise UsageError(f"--set frames={frames}: choose one of {', '.join(choices)}")
+    return str(frames)
+
+
+def _ce(weights: Weights, settings: Settings) -> tuple[ExpertConfig, Settings]:
+    maps = [
+        weights[f"ce.video_dim_reduce.{index}.fc.weight"]
+        for index in range(depth_of(weights, "ce.video_dim_reduce."))
+    ]
+    if not maps:
+        raise CheckpointError("the checkpoint has no maps of experts; is it of CE?")
+    names = _expert_names(settings, len(maps))
+    pooled = {
+        name.split(".")[1]: value.shape[1]
+        for name, value in weights.items()
+        if name.startswith("pooling.") and name.endswith(".clusters")
+    }
+    if not set(pooled) < set(names):
+        raise UsageError(
+            f"the checkpoint pools the experts {', '.join(sorted(pooled))}; name all experts in "
+            "alphabetical order: --set experts=NAME,NAME,..."
+        )
+    widths = {
+        name: value.shape[1] // pooled.get(name, 1) for name, value in zip(names, maps, strict=True)
+    }
+    words_dim, assigned = weights["text_pooling.clusters"].shape
+    text_centres = weights["text_pooling.clusters2"].shape[2]
+    frames = _frames_expert(settings, (name for name in names if name not in pooled))
+    dim = maps[0].shape[0]
+    return ExpertConfig(widths, frames, words_dim, words_dim, dim=dim), {
+        "dim": dim,
+        "text_centres": text_centres,
+        "text_ghosts": assigned - text_centres,
+        "centres": pooled,
+        "sequential": True,
+    }
+
+
+def _mmt(weights: Weights, settings: Settings) -> tuple[ExpertConfig, Settings]:
+    start, end = "video_dim_reduce.", ".fc.weight"
+    widths = {
+        name.removeprefix(start).removesuffix(end): value.shape[1]
+        for name, value in sorted(weights.items())
+        if name.startswith(start) and name.endswith(end)
+    }
+    if not widths:
+        raise CheckpointError("the checkpoint has no maps of experts; is it of MMT?")
+    text_dim = _size(weights, f"text_GU.{next(iter(widths))}.fc.weight", 1)
+    positions = "vid_bert.embeddings.position_embeddings.weight"
+    dim = _size(weights, positions, 1)
+    frames = _frames_expert(settings, widths)
+    return ExpertConfig(widths, frames, text_dim, text_dim, dim=dim), {
+        "dim": dim,
+        "num_layers": depth_of(weights, "vid_bert.encoder.layer."),
+        "hidden_dim": _size(weights, "vid_bert.encoder.layer.0.intermediate.dense.weight"),
+        "num_positions": _size(weights, positions),
+    }
+
+
+def _hgr(weights: Weights, settings: Settings) -> tuple[ExpertConfig, Settings]:
+    words_dim = _size(weights, "text_encoder.rnn.weight_ih_l0", 1)
+    dim, width = weights["video_encoder.level_embeds.0.weight"].shape
+    frames = str(settings.get("frames", "frames"))
+    return ExpertConfig({frames: width}, frames, words_dim, words_dim, dim=dim), {
+        "dim": dim,
+        "num_graph_layers": depth_of(weights, "text_encoder.gcn.layers."),
+    }
+
+
+EXPERT_INFERENCE: dict[str, Callable[[Weights, Settings], tuple[ExpertConfig, Settings]]] = {
+    "ce": _ce,
+    "hgr": _hgr,
+    "mmt": _mmt,
+}
+"""Method -> widths of its experts, and settings that its checkpoint determines."""

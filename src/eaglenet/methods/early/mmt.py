@@ -25,7 +25,7 @@ from eaglenet.layers.post_norm import PostNormStack
 from eaglenet.layers.word_transformer import WordTransformer
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
-from eaglenet.methods.expert_base import (
+from eaglenet.methods.early.expert_base import (
     ExpertMethod,
     expert_weights,
     sentence_width,

@@ -87,11 +87,11 @@ class TeachText(Method):
 
     def _encode_text(self, texts: Tokens | TextFeatures) -> TextFeatures:
         text = self.student.encode_text(texts)
-        return dataclasses.replace(text, teachers=_kept(self, texts, text.sentence))
+        return dataclasses.replace(text, teachers=_teachers_of(self, texts, text.sentence))
 
     def _encode_video(self, videos: Clips | VideoFeatures) -> VideoFeatures:
         video = self.student.encode_video(videos)
-        return dataclasses.replace(video, teachers=_kept(self, videos, video.frames))
+        return dataclasses.replace(video, teachers=_teachers_of(self, videos, video.frames))
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         return self.student.score(text, video)
@@ -122,9 +122,9 @@ class TeachText(Method):
         return self.student.score_tile
 
 
-def _kept(method: Method, given: object, like: Tensor) -> Tensor | None:
+def _teachers_of(method: Method, inputs: object, like: Tensor) -> Tensor | None:
     """The teachers of an input, in training only."""
-    teachers = getattr(given, "teachers", None) if method.training else None
+    teachers = getattr(inputs, "teachers", None) if method.training else None
     return None if teachers is None else teachers.to(like)
 
 
@@ -139,7 +139,7 @@ def teacher_scores(text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "t
 def teaching_vectors(
     method: Method, features: TextFeatures | VideoFeatures
 ) -> Float[Tensor, "n joint_dim"]:
-    """What a method has to teach: vectors whose products are its scores, or nearly so."""
+    """Vectors of a method as a teacher: their products are its scores, or nearly so."""
     joint = getattr(method, "joint_vectors", method.coarse_vectors)
     vectors: Tensor = joint(features)
     return vectors
@@ -156,7 +156,7 @@ METHODS.add(
         config_class=TeachTextConfig,
         build=build,
         paper="TeachText (Croitoru et al., ICCV 2021)",
-        checked="reference loop",
+        checked="golden",
         reads_experts=True,
     ),
 )

@@ -113,8 +113,8 @@ class TVMM(Method):
             project = tower.projection
         sums: Tensor = self.prototypes(tokens, mask)
         mapped = sums if project is None else project(sums)
-        found = torch.cat([first[:, None], mapped], dim=1)
-        return VideoFeatures(frames=frames, mask=frames_mask, tokens=found)
+        prototypes = torch.cat([first[:, None], mapped], dim=1)
+        return VideoFeatures(frames=frames, mask=frames_mask, tokens=prototypes)
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
         prototypes = F.normalize(_prototypes(video), dim=-1)

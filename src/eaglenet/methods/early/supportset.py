@@ -28,8 +28,8 @@ from eaglenet.layers.post_norm import PostNormStack
 from eaglenet.layers.word_transformer import WordTransformer
 from eaglenet.losses.margin import margin_loss
 from eaglenet.methods.base import METHODS, MethodSpec, adopt_logit_scale
-from eaglenet.methods.expert_base import ExpertMethod, sentence_width, words_width
-from eaglenet.methods.hit import masked_mean
+from eaglenet.methods.early.expert_base import ExpertMethod, sentence_width, words_width
+from eaglenet.methods.early.hit import masked_mean
 
 Support = Literal["cross", "self", "full"]
 

@@ -1,4 +1,4 @@
-"""What methods over several experts share: reading them, and scores as a mixture of experts."""
+"""Base of methods over several experts: reading them, and scores as a mixture of experts."""
 
 from __future__ import annotations
 

@@ -189,8 +189,8 @@ class ClipBERT(Method):
         tokens = self.patch_map(grid) + self.kinds[1]
         if self.grid is not None:
             side = round(grid.shape[2] ** 0.5)
-            places = torch.arange(grid.shape[2], device=grid.device)
-            tokens = tokens + self.grid[0, places // side] + self.grid[1, places % side]
+            indices = torch.arange(grid.shape[2], device=grid.device)
+            tokens = tokens + self.grid[0, indices // side] + self.grid[1, indices % side]
         result: Tensor = self.dropout(self.patch_norm(tokens))
         return result
 
@@ -238,6 +238,6 @@ METHODS.add(
         config_class=ClipBERTConfig,
         build=build,
         paper="ClipBERT (Lei et al., CVPR 2021)",
-        checked="reference loop",
+        checked="golden",
     ),
 )

@@ -1,0 +1,4 @@
+"""Methods before CLIP: over several experts' features, or with towers of their own.
+
+Here they run on stored features (docs/experts.md) or on CLIP's towers.
+"""

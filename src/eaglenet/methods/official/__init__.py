@@ -1,0 +1,1 @@
+"""Weights and checkpoints of the compared methods' official repositories."""
