@@ -11,6 +11,7 @@ import numpy as np
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.indexing.fetching import share
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.search.store.tables import FileRow
 from eaglenet.search.store.words import SourceRow, source_key
@@ -18,7 +19,7 @@ from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
 from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Failure, map_ahead
+from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 
 if TYPE_CHECKING:
     from eaglenet.core.types import TranscriptKind
@@ -224,6 +225,7 @@ class RecognitionRun:
             workers=workers,
             prefetch=PREFETCH,
             budget=budget,
+            access=Access(share=lambda request: share(request.path)),
         )
         failed: set[str] = set()
         row: SourceRow | None = None
