@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image, features
+from slow_decoding import decode_slowly
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
@@ -18,8 +19,6 @@ from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import Settings
 from eaglenet.serve.upload_folder import UploadFolder
-from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
-from eaglenet.video.input_file import open_input_file
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +99,6 @@ def test_searches_do_not_wait_for_an_upload_that_never_ends(
         assert client.get("/api/search?q=red&k=1").status_code == 200
         assert time.monotonic() - began < 3
         assert upload.result().status_code in (400, 504)
-
-
-def decode_slowly(request: QueryRequest) -> DecodedVideo:
-    """Take for ever with a file that says so."""
-    with open_input_file(request.path) as file:
-        if file.read(4) == b"film":
-            time.sleep(1000)
-    return decode_query(request)
 
 
 def test_a_slow_upload_does_not_hold_up_another(

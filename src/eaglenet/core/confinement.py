@@ -95,16 +95,16 @@ _CALLS = """
 read 0 63, pread64 17 67, futex 202 98, write 1 64, mmap 9 222, munmap 11 215,
 madvise 28 233, mprotect 10 226, brk 12 214, lseek 8 62, readv 19 65, writev 20 66,
 preadv 295 69, preadv2 327 286, mremap 25 216, recvmsg 47 212, recvfrom 45 207,
-sendto 44 206, poll 7 -1, ppoll 271 73, select 23 -1, pselect6 270 72, close 3 57, dup 32 23, fcntl 72 25, fstat 5 80,
-newfstatat 262 79, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139,
-sigaltstack 131 132, restart_syscall 219 128, sched_yield 24 124, sched_getaffinity 204 123,
-getcpu 309 168, membarrier 324 283, rseq 334 293, clock_gettime 228 113,
-clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, gettimeofday 96 169,
-times 100 153, getrusage 98 165, getrandom 318 278, getpid 39 172, getppid 110 173,
-gettid 186 178, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177,
-uname 63 160, sysinfo 99 179, prctl 157 167, prlimit64 302 261, ioctl 16 29, tgkill 234 131,
-clone 56 220, clone3 435 435, set_robust_list 273 99, exit 60 93, exit_group 231 94,
-capset 126 91, seccomp 317 277
+sendto 44 206, poll 7 -1, ppoll 271 73, select 23 -1, pselect6 270 72, close 3 57, dup 32 23,
+fcntl 72 25, fstat 5 80, newfstatat 262 79, rt_sigaction 13 134, rt_sigprocmask 14 135,
+rt_sigreturn 15 139, sigaltstack 131 132, restart_syscall 219 128, sched_yield 24 124,
+sched_getaffinity 204 123, getcpu 309 168, membarrier 324 283, rseq 334 293,
+clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101,
+gettimeofday 96 169, times 100 153, getrusage 98 165, getrandom 318 278, getpid 39 172,
+getppid 110 173, gettid 186 178, getuid 102 174, geteuid 107 175, getgid 104 176,
+getegid 108 177, uname 63 160, sysinfo 99 179, prctl 157 167, prlimit64 302 261, ioctl 16 29,
+tgkill 234 131, clone 56 220, clone3 435 435, set_robust_list 273 99, exit 60 93,
+exit_group 231 94, capset 126 91, seccomp 317 277
 """
 """Allowed calls with their numbers on x86-64 and arm64; -1 where there is none. Hot calls come
 first: the filter compares one after the other. The last two are refused."""
