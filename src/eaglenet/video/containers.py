@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,16 @@ def pyav() -> Any:
             "decoding video needs PyAV, which is not installed; run: pip install av"
         ) from error
     return av
+
+
+FFMPEG_FLOOR = (8, 1)
+"""Oldest FFmpeg without known holes in its demuxers: CVE-2026-40962 is in every one before it."""
+
+
+def ffmpeg_version() -> tuple[int, ...]:
+    """Return the version of the FFmpeg that PyAV uses; empty for a build without a number."""
+    numbers = re.match(r"n?(\d+(?:\.\d+)*)", str(pyav().ffmpeg_version_info))
+    return tuple(int(number) for number in numbers[1].split(".")) if numbers else ()
 
 
 def load_pyav() -> None:
