@@ -1,5 +1,6 @@
 """Real processes for tests: forked, so that they need no second import of everything."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -49,3 +50,27 @@ def run_ranks(function: Callable[[], None], size: int = 2) -> None:
         start(function, RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(size)
     ]
     assert [wait(child) for child in children] == [0] * size
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of the children of a process and of their children, oldest first."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as stream:
+                state, parent = stream.read().rpartition(")")[2].split()[:2]
+                if state != "Z":
+                    parents[int(entry)] = int(parent)
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sorted(family - {pid})
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import av
 import pytest
 
 TOOL = Path(__file__).parent.parent / "tools" / "audit.py"
@@ -62,7 +63,28 @@ def test_the_list_of_parts_names_every_package(audit: ModuleType) -> None:
     parts = json.loads(json.dumps(audit.sbom()))
     assert (parts["bomFormat"], parts["specVersion"]) == ("CycloneDX", "1.5")
     assert {"torch", "av", "eaglenet"} <= {part["name"] for part in parts["components"]}
-    assert all(part["purl"].startswith("pkg:pypi/") for part in parts["components"])
+    assert all(part["purl"].startswith("pkg:") for part in parts["components"])
+    versions = {part["name"]: part["version"] for part in parts["components"]}
+    assert versions["ffmpeg"] == av.ffmpeg_version_info
+    assert {"libavcodec", "libavformat"} <= set(versions)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_old"),
+    [
+        ("8.1.2", False),
+        ("n8.1", False),
+        ("9.0", False),
+        ("8.0.3", True),
+        ("7.1", True),
+        ("git", True),
+    ],
+)
+def test_an_old_ffmpeg_fails_the_audit(
+    audit: ModuleType, version: str, is_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(av, "ffmpeg_version_info", version)
+    assert bool(audit.old_ffmpeg()) == is_old
 
 
 def test_every_core_dependency_is_pinned(audit: ModuleType) -> None:

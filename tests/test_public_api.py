@@ -14,7 +14,8 @@ import eaglenet
 
 PUBLIC = {
     "METHODS", "Clips", "Engine", "Filters", "FrameSpec", "Hit", "Method", "Moment", "Query",
-    "SearchOptions", "TextFeatures", "Tokens", "VideoFeatures", "__version__", "index", "load", "open", "save",
+    "SearchOptions", "TextFeatures", "Tokens", "VideoFeatures", "__version__", "index", "load",
+    "open", "save",
 }  # fmt: skip
 HEAVY = ("torch", "av", "lancedb", "fastapi", "typer", "transformers", "triton", "matplotlib")
 

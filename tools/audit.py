@@ -1,8 +1,9 @@
-"""Check the dependencies: every pin installed as pinned, known holes where a network is, an SBOM.
+"""Check the dependencies: pins, known holes (with a network), the FFmpeg inside PyAV, an SBOM.
 
     python tools/audit.py --sbom dist/sbom.json
 
-Exit code 1 where something that is installed is not the pinned version, or has a known hole.
+Exit code 1 if an installed package is not the pinned version or has a known hole, or if FFmpeg is
+older than the oldest one without known holes.
 """
 
 from __future__ import annotations
@@ -51,11 +52,45 @@ def unlike_their_pins() -> list[str]:
     ]
 
 
+def bundled() -> dict[str, str]:
+    """Versions of the libraries inside wheels that decode untrusted files."""
+    import av
+    from PIL import features
+
+    versions = {"ffmpeg": str(av.ffmpeg_version_info)}
+    for name, (major, minor, micro) in sorted(av.library_versions.items()):
+        versions[name] = f"{major}.{minor}.{micro}"
+    for name in ("libjpeg_turbo", "libtiff", "webp", "zlib"):
+        if features.check(name):
+            versions[name] = str(features.version(name))
+    return versions
+
+
+def old_ffmpeg() -> list[str]:
+    """Say whether the FFmpeg inside PyAV is older than the floor."""
+    from eaglenet.video.containers import FFMPEG_FLOOR, ffmpeg_version
+
+    version = ffmpeg_version()
+    if version >= FFMPEG_FLOOR:
+        return []
+    shown, floor = (".".join(map(str, numbers)) for numbers in (version, FFMPEG_FLOOR))
+    return [f"FFmpeg {shown or '(unknown version)'} has known holes; {floor} or newer is needed"]
+
+
 def sbom() -> dict[str, object]:
-    """CycloneDX 1.5: what is installed."""
+    """Return a CycloneDX 1.5 list of the installed packages and of the libraries inside them."""
     parts = [
         {"type": "library", "name": name, "version": version, "purl": f"pkg:pypi/{name}@{version}"}
         for name, version in sorted(installed().items())
+    ]
+    parts += [
+        {
+            "type": "library",
+            "name": name,
+            "version": version,
+            "purl": f"pkg:generic/{name}@{version}",
+        }
+        for name, version in bundled().items()
     ]
     return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": parts}
 
@@ -86,11 +121,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sbom", type=Path, help="write the list of parts here")
     target = parser.parse_args().sbom
-    wrong = unlike_their_pins()
+    wrong = unlike_their_pins() + old_ffmpeg()
     for line in wrong:
         print(line)
     print(
-        f"{len(pins())} pins, {len(installed())} packages installed, {len(wrong)} unlike their pin"
+        f"{len(pins())} pins, {len(installed())} packages installed, "
+        f"FFmpeg {bundled()['ffmpeg']}, {len(wrong)} problems"
     )
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)

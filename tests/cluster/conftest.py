@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from object_storage import Gate, start_storage
 
 from eaglenet.cluster import bucket
+from object_storage import Gate, start_storage
 from synthetic_store import BagMethod
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))

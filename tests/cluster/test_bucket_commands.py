@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from object_storage import Gate, start_storage
 
 from eaglenet.cli.main import main
 from eaglenet.cluster import bucket
@@ -21,6 +20,7 @@ from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.settings import Settings
+from object_storage import Gate, start_storage
 from small_videos import colour_video
 from synthetic_store import BagMethod
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.decoding import ClipFrames, decode_clips, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
+from eaglenet.video.input_file import file_status
 
 SPEC = FrameSpec(num_frames=3, size=16)
 SPLITTING = Splitting(3.0, 1.0)
@@ -30,7 +29,7 @@ def takes_memory(request: int) -> int:
 
 def look_and_decode(path: str) -> tuple[str, int]:
     """Everything that an index run does with a file: the problem it met, and clips."""
-    status = os.stat(path)
+    status = file_status(path)
     found = inspect(CandidateFile(path, status.st_size, status.st_mtime_ns), SPLITTING, frozenset())
     windows = dict(enumerate(found.windows))
     clips = 0
@@ -40,6 +39,5 @@ def look_and_decode(path: str) -> tuple[str, int]:
     return found.problem, clips
 
 
-def tell_and_sleep(place: str) -> None:
-    Path(place).write_text(str(os.getpid()))
+def sleep_long(request: int) -> None:
     time.sleep(600)

@@ -30,8 +30,10 @@ from eaglenet.search.engine import Engine
 from eaglenet.video import source as packet_table
 from eaglenet.video.containers import looks_like_video
 from eaglenet.video.decoding import decode, probe, write_video
+from eaglenet.video.input_file import share_file
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Failure, Success, map_ahead
+from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
+from processes import descendants, is_running
 from synthetic_store import BagMethod
 
 
@@ -271,7 +273,10 @@ def test_damaged_videos(tmp_path: Path) -> None:
     whole = refused = 0
     limits_of_one = Budget[str](2**30, lambda path: path, lambda path: 20.0)
     files = damaged_videos(tmp_path)
-    for outcome in map_ahead(look_and_decode, files, workers=1, budget=limits_of_one):
+    access = Access[str, tuple[str, int]](share=share_file)
+    for outcome in map_ahead(
+        look_and_decode, files, workers=1, budget=limits_of_one, access=access
+    ):
         path = Path(outcome.request)
         if isinstance(outcome, Failure):
             # A refusal in the decoder's words; not a limit, an error of ours or a crash.
@@ -294,29 +299,23 @@ def test_damaged_videos(tmp_path: Path) -> None:
 
 def test_no_worker_outlives_its_parent(tmp_path: Path) -> None:
     script = (
-        "import sys, time\n"
         "from eaglenet.video.pool import map_ahead\n"
-        "from hostile_work import tell_and_sleep\n"
+        "from hostile_work import sleep_long\n"
         "if __name__ == '__main__':\n"
-        "    list(map_ahead(tell_and_sleep, [sys.argv[1]], workers=1))\n"
+        "    list(map_ahead(sleep_long, [0], workers=1))\n"
     )
-    place = tmp_path / "pid"
     (tmp_path / "run.py").write_text(script)
-    search = os.pathsep.join(sys.path)
     parent = subprocess.Popen(
-        [sys.executable, str(tmp_path / "run.py"), str(place)],
-        env={**os.environ, "PYTHONPATH": search},
+        [sys.executable, str(tmp_path / "run.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    until = time.monotonic() + 60
-    while not place.exists() and time.monotonic() < until:
+    deadline = time.monotonic() + 60
+    # The host, and the process that it forks for the request.
+    while len(workers := descendants(parent.pid)) < 2:
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(0.1)
-    worker = int(place.read_text())
     parent.kill()
     parent.wait()
-    while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
-        state = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "Z":
-            break
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < deadline, "a worker is still there"
         time.sleep(0.05)
-    assert time.monotonic() < until, "the worker is still there"

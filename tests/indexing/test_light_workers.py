@@ -18,7 +18,7 @@ from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect
 from eaglenet.core.splitting import Splitting
 from eaglenet.video.pool import map_ahead
-from eaglenet.video.worker import pack
+from eaglenet.video.messages import layout_of, pack, result_type
 
 for path in sys.argv[1:]:
     status = os.stat(path)
@@ -28,7 +28,7 @@ for path in sys.argv[1:]:
     windows = dict(enumerate(found.windows))
     for request in split_request(found.content, path, windows, found.version, found.duration):
         decoded = decode_clips(request, FrameSpec(3, 32))
-        pack(decoded)
+        pack(layout_of(result_type(decode_clips)), decoded)
         print(*(clip.pixels.shape for clip in decoded.clips))
 heavy = ("torch", "lancedb", "pyarrow", "onnxruntime", "jaxtyping", "transformers")
 print([name for name in heavy if name in sys.modules])

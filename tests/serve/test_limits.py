@@ -91,6 +91,35 @@ def test_too_many_at_once_are_turned_away_and_the_others_answered(engine: Engine
     assert all(len(answer.json()["hits"]) == 2 for answer in answers[:5])
 
 
+def test_page_and_thumbnails_are_answered_while_searches_are_refused(
+    engine: Engine, clip_id: str
+) -> None:
+    held = HeldEngine(engine)
+    app = create_app(held, Settings(max_searches=1, max_other=0))  # type: ignore[arg-type]
+
+    async def scenario() -> tuple[list[int], int, float]:
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+            searches = [asyncio.create_task(client.get("/api/search?q=red&k=1")) for _ in range(9)]
+            await asyncio.sleep(0.1)
+            paths = ["/", "/health", "/static/style.css", f"/api/clips/{clip_id}/thumbnail"]
+            answers = await asyncio.gather(*(client.get(path) for path in 20 * paths))
+            began = asyncio.get_running_loop().time()
+            other = await client.get("/api/info")
+            pause = asyncio.get_running_loop().time() - began
+            held.go.set()
+            await asyncio.gather(*searches)
+            return [answer.status_code for answer in answers], other.status_code, pause
+
+    statuses, other, pause = run_apart(scenario())
+    assert statuses == [200] * 80
+    assert other == 503
+    assert pause >= 0.9  # A client that does not wait is slowed down.
+
+
 def test_an_answer_that_takes_too_long_is_given_up(engine: Engine) -> None:
     answers = held_requests(engine, Settings(timeout=0.1), 2)
     assert [answer.status_code for answer in answers] == [504, 504]

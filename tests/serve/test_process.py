@@ -1,5 +1,6 @@
 """The command as a process: where it listens, and how it ends."""
 
+import io
 import os
 import re
 import signal
@@ -14,11 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 from demo_store import DemoStore
+from PIL import Image
 
 from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.server import run
 from eaglenet.serve.settings import Settings
+from processes import descendants
 
 
 class Service:
@@ -83,6 +86,41 @@ def test_a_terminated_service_answers_what_it_began_and_exits_cleanly(service: S
     assert [answer.status_code for answer in answers] == [200] * 6
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{service.address}health")
+
+
+def slow_jpeg() -> bytes:
+    """A JPEG with thousands of scans, each of which a decoder applies to the whole image."""
+    buffer = io.BytesIO()
+    Image.effect_noise((2500, 2500), 60).save(buffer, "JPEG", progressive=True, quality=5)
+    content = buffer.getvalue()
+    scan = content.rindex(b"\xff\xda")
+    # The last scan without its values: refinements of nothing.
+    return content[:-2] + content[scan : scan + 40] * 4000 + content[-2:]
+
+
+def test_a_service_that_decodes_an_upload_ends_within_five_seconds(demo: DemoStore) -> None:
+    service = Service(demo.folder, "--allow-uploads")
+    answers: list[httpx.Response] = []
+
+    def upload() -> None:
+        address = f"{service.address}api/search/image"
+        answers.append(httpx.post(address, content=slow_jpeg(), timeout=60))
+
+    thread = threading.Thread(target=upload)
+    thread.start()
+    deadline = time.monotonic() + 60
+    # The host of the decoder, and the process of the file.
+    while len(descendants(service.process.pid)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1)
+    began = time.monotonic()
+    code, errors = service.end(signal.SIGTERM)
+    seconds = time.monotonic() - began
+    thread.join(10)
+    assert (code, errors) == (0, "")
+    assert seconds < 5
+    assert answers[0].status_code == 503
 
 
 def test_a_service_interrupted_twice_ends_at_once_and_in_silence(service: Service) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image, features
+from slow_decoding import decode_slowly
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
@@ -88,7 +89,7 @@ def test_a_form_is_told_how_to_send_the_file(open_client: TestClient) -> None:
 def test_searches_do_not_wait_for_an_upload_that_never_ends(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglenet.serve.uploads.clips_of_video", never_ends)
+    monkeypatch.setattr("eaglenet.serve.upload_folder.decode_query", decode_slowly)
     settings = Settings(allow_uploads=True, timeout=6.0)
     app = create_app(engine, settings)
     with TestClient(app, base_url="http://localhost") as client, ThreadPoolExecutor(1) as pool:
@@ -100,8 +101,36 @@ def test_searches_do_not_wait_for_an_upload_that_never_ends(
         assert upload.result().status_code in (400, 504)
 
 
-def never_ends(path: Path, spec: object) -> None:
-    time.sleep(1000)
+def test_a_slow_upload_does_not_hold_up_another(
+    engine: Engine, clip_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglenet.serve.upload_folder.decode_query", decode_slowly)
+    app = create_app(engine, Settings(allow_uploads=True, timeout=20.0))
+    image = engine.thumbnail(clip_id)
+    with TestClient(app, base_url="http://localhost") as client, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(client.post, "/api/search/video", content=b"film")
+        assert client.post("/api/search/image", content=image).status_code == 200
+        began = time.monotonic()
+        assert client.post("/api/search/image", content=image).status_code == 200
+        assert time.monotonic() - began < 5
+        # A third of the same client would leave too few for others.
+        more = pool.submit(client.post, "/api/search/video", content=b"film")
+        time.sleep(0.5)
+        assert not slow.done()
+        app.state.service.uploads.stop()
+        assert slow.result(5).status_code == 503
+        assert more.result(5).status_code == 503
+
+
+def test_one_client_cannot_take_all_decoders(tmp_path: Path) -> None:
+    place = UploadFolder(5.0, tmp_path)
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(place.room("greedy"))
+        with pytest.raises(Problem, match="too many"):
+            stack.enter_context(place.room("greedy"))
+        stack.enter_context(place.room("other"))
+    place.close()
 
 
 def test_what_a_killed_service_left_is_removed(tmp_path: Path) -> None:
@@ -114,10 +143,10 @@ def test_what_a_killed_service_left_is_removed(tmp_path: Path) -> None:
     other = UploadFolder(5.0, tmp_path)
     assert place.folder.exists()
     with ExitStack() as stack:
-        for _ in range(4):
-            stack.enter_context(place.room())
+        for number in range(4):
+            stack.enter_context(place.room(str(number)))
         with pytest.raises(Problem, match="too many"):
-            stack.enter_context(place.room())
+            stack.enter_context(place.room("5"))
     place.close()
     other.close()
     assert list(tmp_path.iterdir()) == []

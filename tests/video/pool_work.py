@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.decoding import DecodedVideo, DecodeRequest, decode_request
+from eaglenet.video.input_file import SharedFile, file_status, share_file
 
 SPEC = FrameSpec(num_frames=5, size=64)
 
@@ -20,18 +20,20 @@ def die_on_poison(request: DecodeRequest) -> DecodedVideo:
 
 
 def wait_for_a_kill(request: DecodeRequest) -> DecodedVideo:
-    """The first attempt leaves its process number and hangs; the second decodes."""
-    note = Path(request.path).with_suffix(".pid")
-    if request.video_id == "killed" and not note.exists():
-        note.write_text(str(os.getpid()))
+    """Hang while the file is from 1970, else decode it."""
+    if request.video_id == "killed" and file_status(request.path).st_mtime < 10:
         time.sleep(60)
     return decode_request(request, SPEC)
+
+
+def share_request(request: DecodeRequest) -> SharedFile:
+    return share_file(request.path)
 
 
 def end_at_once(request: DecodeRequest) -> DecodedVideo:
     raise SystemExit(3)
 
 
-def unsendable(request: int) -> object:
-    """A result that cannot leave its process, and one that can."""
-    return (lambda: None) if request == 0 else request
+def wrong_type(request: int) -> int:
+    """Return a value that is not of the declared type, and one that is."""
+    return "text" if request == 0 else request  # type: ignore[return-value]

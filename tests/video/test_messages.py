@@ -1,71 +1,146 @@
-"""Messages between processes."""
+"""Replies of workers as binary messages: values arrive unchanged, and other bytes are errors."""
 
 from __future__ import annotations
 
+import socket
 import threading
-from multiprocessing import Pipe
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
+from numpy.typing import NDArray
 
-from eaglenet.video import worker
-from eaglenet.video.worker import MAX_INLINE_BYTES, pack, receive, send
+from eaglenet.video.messages import (
+    MAX_INLINE_BYTES,
+    MessageError,
+    Receiver,
+    layout_of,
+    pack,
+    result_type,
+    unpack,
+)
 
 
-def through(value: object) -> object:
-    """Sent and received over a pipe that holds far less than ``value``."""
-    ours, theirs = Pipe()
-    sender = threading.Thread(target=send, args=(theirs, pack(value)))
+class Span(NamedTuple):
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One field of every kind."""
+
+    name: str
+    number: int
+    span: Span
+    pixels: NDArray[np.uint8]
+    times: NDArray[np.float32]
+    is_real: NDArray[np.bool_]
+    content: bytes
+    parts: tuple[Span | None, ...]
+    pair: tuple[str, bool]
+    words: list[str]
+
+
+def sample(size: int) -> Sample:
+    generator = np.random.default_rng(size)
+    return Sample(
+        "a\udcff\u202e \N{SNOWMAN}", 2**64 - 1, Span(-1.5, float("inf")),
+        generator.integers(0, 256, (2, 3, size, 5), np.uint8),
+        generator.random(size, np.float32), generator.random(size) > 0.5,
+        b"\0\xff" * size, (Span(0, 1), None), ("", True), ["", "b"],
+    )  # fmt: skip
+
+
+def through_socket(parts: list[bytes | memoryview], layout: Any) -> Any:
+    """Send a message through a socket that holds far less, and receive it."""
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        with theirs:
+            for part in parts:
+                theirs.sendall(part)
+
+    sender = threading.Thread(target=send)
     sender.start()
-    try:
-        return receive(ours)
-    finally:
-        sender.join()
-        ours.close()
+    receiver = Receiver(ours.recv_into)
+    with ours:
+        while (buffers := receiver.advance()) is None:
+            pass
+    sender.join()
+    return unpack(layout, buffers)
+
+
+@pytest.mark.parametrize("size", [0, 1, 700, 300_000])
+def test_values_arrive_unchanged(size: int) -> None:
+    layout, value = layout_of(Sample), sample(size)
+    parts = pack(layout, value)
+    received = through_socket(parts, layout)
+    for name in ("name", "number", "span", "content", "parts", "pair", "words"):
+        assert getattr(received, name) == getattr(value, name)
+        assert type(getattr(received, name)) is type(getattr(value, name))
+    for name in ("pixels", "times", "is_real"):
+        array, original = getattr(received, name), getattr(value, name)
+        assert array.dtype == original.dtype
+        assert np.array_equal(array, original)
+        array[:] = 0  # Its own memory.
+
+
+def test_large_arrays_are_sent_without_a_copy() -> None:
+    layout = layout_of(NDArray[np.uint8])
+    small, large = np.zeros(MAX_INLINE_BYTES, np.uint8), np.zeros(MAX_INLINE_BYTES + 1, np.uint8)
+    assert len(pack(layout, small)) == 1
+    _, array = pack(layout, large)
+    assert np.shares_memory(np.frombuffer(array, np.uint8), large)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, "text"),
+        (int, 2**200),
+        (str, 5),
+        (NDArray[np.uint8], np.zeros(3, np.float32)),
+        (Span | None, 7),
+        (tuple[int, int], (1, 2, 3)),
+        (Sample, None),
+    ],
+)
+def test_a_value_of_another_type_is_not_sent(kind: Any, value: object) -> None:
+    with pytest.raises(TypeError):
+        pack(layout_of(kind), value)
+
+
+def returns_anything(request: int) -> object: ...
+
+
+def returns_function(request: int) -> Callable[[], None]: ...
+
+
+@pytest.mark.parametrize("work", [returns_anything, returns_function])
+def test_only_known_types_have_a_layout(work: Callable[[int], Any]) -> None:
+    with pytest.raises(TypeError, match="cannot be sent"):
+        layout_of(result_type(work))
+
+
+def test_a_truncated_message_is_an_end() -> None:
+    content = b"".join(bytes(part) for part in pack(layout_of(Sample), sample(5000)))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(content[:9000])
         theirs.close()
+        receiver = Receiver(ours.recv_into)
+        with pytest.raises(EOFError):
+            [receiver.advance() for _ in range(100)]
 
 
-@pytest.mark.parametrize("way", ["in place", "by messages"])
-def test_objects_with_arrays_arrive_unchanged(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "by messages":  # As on systems that cannot read into memory.
-        monkeypatch.setattr(worker, "_readv", None)
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (5, 3, 301, 203), generator=generator, dtype=torch.uint8)
-    value = {
-        "pixels": pixels,
-        "view": pixels[1:3],
-        "mask": torch.tensor([True, False]),
-        "times": np.linspace(0, 1, 2000),
-        "empty": torch.zeros(0, 4),
-        "name": "clip",
-    }
-    arrived = through(value)
-    assert isinstance(arrived, dict)
-    for name in ("pixels", "view", "mask", "empty"):
-        assert torch.equal(arrived[name], value[name])
-        assert arrived[name].dtype == value[name].dtype
-    assert np.array_equal(arrived["times"], value["times"])
-    assert arrived["name"] == "clip"
-    arrived["pixels"] += 1  # Its own memory.
-
-
-def test_large_arrays_are_sent_outside_the_pickle() -> None:
-    packed = pack(
-        (torch.zeros(MAX_INLINE_BYTES, dtype=torch.uint8), np.zeros(MAX_INLINE_BYTES + 1, np.uint8))
-    )
-    assert [array.nbytes for array in packed.arrays] == [MAX_INLINE_BYTES + 1]
-    assert MAX_INLINE_BYTES < len(packed.content) < 2 * MAX_INLINE_BYTES
-
-
-def test_truncated_message_is_an_error() -> None:
-    ours, theirs = Pipe()
-    packed = pack(np.ones(10**6, np.uint8))
-    half = worker.Message(packed.content, [packed.arrays[0][: 10**5]])
-    # It says a million bytes and sends a tenth of them.
-    theirs.send((packed.content, [10**6]))
-    theirs._send(bytes(half.arrays[0]))  # type: ignore[attr-defined]
-    theirs.close()
-    with pytest.raises((EOFError, OSError)):
-        receive(ours)
-    ours.close()
+def test_a_message_larger_than_the_limit_is_refused() -> None:
+    parts = pack(layout_of(Sample), sample(300_000))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(parts[0][:5000])
+        receiver = Receiver(ours.recv_into, max_bytes=10**6)
+        with pytest.raises(MessageError, match=r"header|more than"):
+            [receiver.advance() for _ in range(100)]

@@ -195,11 +195,11 @@ def test_idle_worker_closes_its_file(tmp_path: Path) -> None:
     path = plain(tmp_path / "a.mkv")
     decode_in_chunks(path, keep_open=True)
     ours, theirs = multiprocessing.Pipe()
-    ours.send("at once")
-    assert next_request(theirs, 0.01) == "at once"
+    ours.send_bytes(b"at once")
+    assert next_request(theirs, 0.01) == b"at once"
     assert open_files(path.name) > 0
-    threading.Timer(0.3, ours.send, ["later"]).start()
-    assert next_request(theirs, 0.01) == "later"
+    threading.Timer(0.3, ours.send_bytes, [b"later"]).start()
+    assert next_request(theirs, 0.01) == b"later"
     assert open_files(path.name) == 0
 
 

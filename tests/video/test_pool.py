@@ -8,21 +8,29 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from pool_work import SPEC, die_on_poison, end_at_once, unsendable, wait_for_a_kill
+from pool_work import (
+    SPEC,
+    die_on_poison,
+    end_at_once,
+    share_request,
+    wait_for_a_kill,
+    wrong_type,
+)
 from videos import read_numbers, write_numbered
 
 from eaglenet.core.errors import EagleNetError
-from eaglenet.video.decoding import DecodeRequest, decode, decode_many
+from eaglenet.video.decoding import DecodedVideo, DecodeRequest, decode, decode_many
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Failure, Success, map_ahead
+from eaglenet.video.pool import Access, Failure, Success, map_ahead
+from processes import descendants
+
+ACCESS: Access[DecodeRequest, DecodedVideo] = Access(share=share_request)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +81,7 @@ def test_results_are_ordered_and_equal_direct_decoding(
 def test_request_that_crashes_two_workers_fails_alone(film: Path) -> None:
     names = ["a", "b", "poison", "c", "d", "e"]
     items = [DecodeRequest(name, film) for name in names]
-    results = list(map_ahead(die_on_poison, items, workers=2))
+    results = list(map_ahead(die_on_poison, items, workers=2, access=ACCESS))
     assert [result.request.video_id for result in results] == names
     bad = results[2]
     assert isinstance(bad, Failure)
@@ -83,15 +91,14 @@ def test_request_that_crashes_two_workers_fails_alone(film: Path) -> None:
 
 def test_request_of_a_killed_worker_is_retried(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "b.mp4", 40)
-    note = path.with_suffix(".pid")
+    os.utime(path, (1, 1))
     items = [DecodeRequest(name, path) for name in ("first", "killed", "last")]
-    results = map_ahead(wait_for_a_kill, items, workers=1)
+    results = map_ahead(wait_for_a_kill, items, workers=1, access=ACCESS)
     assert isinstance(next(results), Success)
-    deadline = time.monotonic() + 60
-    while not (note.exists() and note.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(int(note.read_text()), signal.SIGKILL)
+    time.sleep(0.5)
+    os.utime(path)
+    # The last one started: the process of the file.
+    os.kill(descendants(os.getpid())[-1], signal.SIGKILL)
     rest = list(results)
     assert [result.request.video_id for result in rest] == ["killed", "last"]
     assert isinstance(rest[0], Success)
@@ -144,44 +151,10 @@ def test_errors_of_the_request_iterator_are_raised(film: Path) -> None:
         list(decode_many(items(), SPEC, workers=1))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """A request that is no file at all."""
-
-    small: int
-    large: int
-
-
-def arrays_of(sizes: Sizes) -> dict[str, object]:
-    """Tensors and arrays below and above the size that travels in the pickle."""
-    return {
-        "small": torch.arange(sizes.small, dtype=torch.int16),
-        "large": torch.arange(sizes.large, dtype=torch.float64).view(2, -1),
-        "mask": torch.arange(sizes.small) % 2 == 0,
-        "array": np.arange(sizes.large),
-        "words": ("as", "they", "are"),
-    }
-
-
-def test_any_objects_and_tensors_are_sent() -> None:
-    sizes = [Sizes(3, 7000), Sizes(5, 9002)]
-    for request, outcome in zip(sizes, map_ahead(arrays_of, sizes, workers=1), strict=True):
-        assert isinstance(outcome, Success)
-        assert outcome.request is request
-        expected = arrays_of(request)
-        assert list(outcome.result) == list(expected)
-        for name in ("small", "large", "mask"):
-            assert torch.equal(outcome.result[name], expected[name])
-            assert outcome.result[name].dtype == expected[name].dtype
-        assert np.array_equal(outcome.result["array"], expected["array"])
-        assert outcome.result["words"] == expected["words"]
-        outcome.result["large"] += 1  # Not a view of memory that may not be written to.
-
-
-def test_unpicklable_result_fails_its_request_only() -> None:
-    first, second = map_ahead(unsendable, [0, 4], workers=1)
+def test_result_of_another_type_fails_its_request_only() -> None:
+    first, second = map_ahead(wrong_type, [0, 4], workers=1)
     assert isinstance(first, Failure)
-    assert "pickle" in first.reason.lower()
+    assert "does not fit" in first.reason
     assert isinstance(second, Success)
     assert second.result == 4
 

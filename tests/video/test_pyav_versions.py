@@ -25,9 +25,9 @@ def test_arguments_fit_the_installed_version(
         __version__=version, open=lambda file, **arguments: calls.append(arguments)
     )
     monkeypatch.setattr(containers, "pyav", lambda: stand_in)
-    containers.open_input("file:a.mp4", protocols="file")
+    containers.open_input("a.mp4")
     (arguments,) = calls
-    assert arguments.pop("options")["protocol_whitelist"] == "file"
+    assert arguments.pop("options")["protocol_whitelist"] == "none"
     assert arguments == extra
 
 

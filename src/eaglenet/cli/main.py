@@ -47,7 +47,7 @@ VALUE_NAMES = {
 COMMANDS = {
     "Search": ("index", "search", "serve", "watch", "store", "models", "demo"),
     "Train and compare": ("train", "evaluate", "recipes", "compare", "ablate", "report"),
-    "Data and files": ("data", "metrics", "convert"),
+    "Data and files": ("data", "metrics", "convert", "doctor"),
 }
 """Commands by section of the help. Each is a module of this package with a ``register(app)``."""
 HELP_OPTIONS = {"-h", "--help", "--help-all"}

@@ -32,19 +32,26 @@ from eaglenet.indexing.decoding import (
     ClipFailure,
     ClipRequest,
     decode_clips,
+    decoding_access,
     decoding_budget,
     flatten_outcomes,
 )
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.executor import EXECUTORS, ClipOutcome, ExecutorSettings
 from eaglenet.indexing.files import CandidateFile
-from eaglenet.indexing.inspection import Inspection, inspect, inspection_budget, inspection_of
+from eaglenet.indexing.inspection import (
+    Inspection,
+    inspect,
+    inspection_access,
+    inspection_budget,
+    inspection_of,
+)
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.methods.base import Method
 from eaglenet.models.light_model import LightModel
 from eaglenet.store.manifest import Manifest
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Failure, Success, map_ahead
+from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -125,12 +132,19 @@ class PersistentProcess(Generic[Request, Result]):
     """Process with limits that serves many calls; replaced when it dies, see ``map_ahead``."""
 
     def __init__(
-        self, work: Callable[[Request], Result], budget: Budget[Request], *, prefetch: int = 4
+        self,
+        work: Callable[[Request], Result],
+        budget: Budget[Request],
+        access: Access[Request, Result] | None = None,
+        *,
+        prefetch: int = 4,
     ) -> None:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         requests: Iterator[Request] = iter(self._requests.get, None)
         # One worker: with a second, each could wait for the other.
-        self._outcomes = map_ahead(work, requests, workers=1, prefetch=prefetch, budget=budget)
+        self._outcomes = map_ahead(
+            work, requests, workers=1, prefetch=prefetch, budget=budget, access=access
+        )
 
     def __call__(
         self, requests: Sequence[Request]
@@ -384,7 +398,8 @@ class _Inspector:
     ) -> None:
         os.environ.update(storage)
         work = partial(inspect, splitting=splitting, known=known)
-        self._inspect = PersistentProcess(work, inspection_budget(limits))
+        access = inspection_access(splitting)
+        self._inspect = PersistentProcess(work, inspection_budget(limits), access)
 
     def ready(self) -> bool:
         return True
@@ -410,7 +425,8 @@ class _Encoder:
         method = method.to("cuda") if on_gpu else method
         self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
         work = partial(decode_clips, spec=manifest.frame_spec, step=manifest.splitting.frame_step)
-        self._decode = PersistentProcess(work, decoding_budget(limits))
+        access = decoding_access(manifest.frame_spec)
+        self._decode = PersistentProcess(work, decoding_budget(limits), access)
 
     def ready(self) -> bool:
         return True

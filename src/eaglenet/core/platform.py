@@ -1,8 +1,9 @@
 """Everything that differs between Linux, macOS and Windows.
 
 No other module imports ``fcntl``, ``resource``, ``ctypes`` or ``msvcrt``, reads ``/proc``, or uses
-a name of ``os`` that some systems lack. Each function works on every system; its docstring says
-what happens where a feature is missing. Importing this module loads only the standard library.
+a name of ``os`` that some systems lack; the sandbox of Linux is in
+:mod:`eaglenet.core.confinement`. Each function works on every system; its docstring says what
+happens where a feature is missing. Importing this module loads only the standard library.
 """
 
 from __future__ import annotations
@@ -174,6 +175,33 @@ def limit_cpu_time(seconds: int) -> None:
         _exit_when(lambda: time.process_time() > seconds)
     else:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
+
+MAX_DESCRIPTORS = 64
+"""Open files of a decoder process: sockets, the libraries' own, and a few readers of one video."""
+
+
+def limit_process(*, can_start: bool = True, cpu_seconds: int | None = None) -> None:
+    """Let this process write no file, dump no memory and open few descriptors. Windows: no limits.
+
+    can_start: False refuses new processes and threads, except to root.
+    cpu_seconds: CPU time after which the process is killed.
+    """
+    resource = _import_resource()
+    if resource is None:
+        return
+    limits = {"FSIZE": 0, "CORE": 0, "NOFILE": MAX_DESCRIPTORS}
+    if not can_start:
+        limits["NPROC"] = 0
+    if cpu_seconds is not None:
+        limits["CPU"] = cpu_seconds
+    for name, value in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}", None)
+        if kind is None:
+            continue
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
 
 
 def raise_descriptor_limit() -> int:
@@ -350,13 +378,6 @@ def read_into(descriptor: int, buffer: memoryview, offset: int) -> int:
 
 
 _POSITION_LOCK = threading.Lock()
-
-
-def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
-    """Return values that tell a file from all others and from its own earlier content."""
-    status = os.stat(path)
-    times = (status.st_mtime_ns, status.st_ctime_ns)
-    return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def disk_bytes(status: os.stat_result) -> int:

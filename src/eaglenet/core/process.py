@@ -68,6 +68,28 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONSAFEPATH": "1"}
 
 
+SAFE_VARIABLES = frozenset(
+    {"LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"}
+    # Windows finds its libraries with these.
+    | {"SYSTEMROOT", "WINDIR", "SYSTEMDRIVE", "PATHEXT"}
+)
+"""Variables for decoder processes, besides ``LC_*``. Tokens and keys may have any name, so that
+only known variables are passed on."""
+
+
+def clean_environment() -> dict[str, str]:
+    """Return an environment without secrets, for one thread per process."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper() in SAFE_VARIABLES or name.startswith("LC_")
+    }
+    if sys.platform == "win32":
+        kept["PATH"] = os.environ.get("PATH", "")
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**kept, **threads, "PYTHONSAFEPATH": "1"}
+
+
 class ChildProcess:
     """A running child process, with the methods of ``multiprocessing.Process`` used here."""
 
@@ -116,16 +138,19 @@ class Child:
     connection: Connection
 
 
-def start_child(target: Callable[..., None], *arguments: Any) -> Child:
+def start_child(
+    target: Callable[..., None], *arguments: Any, environment: Mapping[str, str] | None = None
+) -> Child:
     """Run ``target(connection, *arguments)`` in a fresh interpreter.
 
-    When the child ends, reading from the connection raises ``EOFError``.
+    When the child ends, reading from the connection raises ``EOFError``. The default environment is
+    that of this process.
     """
     task = pickle.dumps((target, arguments))
     ours, theirs = Pipe()
     try:
         command = child_command(__name__, str(theirs.fileno()))
-        process = ChildProcess(command, [theirs.fileno()])
+        process = ChildProcess(command, [theirs.fileno()], environment)
     except BaseException:
         ours.close()
         raise

@@ -23,6 +23,7 @@ from eaglenet.encoders.file_names import (
     WEIGHT_FILES,
     shard_names,
 )
+from eaglenet.encoders.hub_guard import HostileHubError, guard_downloads
 
 # Downloads told as they go: a bar on a terminal, now and then a line elsewhere.
 
@@ -97,9 +98,15 @@ def find_hub_folder(name: str) -> Path:
             raise _not_found(name, locations, "offline mode is on") from error
     require_licence(identifier)
     knock(constants.ENDPOINT, identifier)
-    require_licence(identifier, _page(lambda: fetch("README.md", is_local=False)))
+    try:
+        page = _page(lambda: fetch("README.md", is_local=False))
+    except HostileHubError as error:
+        raise _not_found(name, locations, str(error)) from error
+    require_licence(identifier, page)
     try:
         return _fetch_files(lambda file: fetch(file, is_local=False), identifier)
+    except HostileHubError as error:
+        raise _not_found(name, locations, str(error)) from error
     except Exception as error:  # network, authorisation, no such model: each with its own class
         lines = str(error).splitlines() or [type(error).__name__]
         cause = f"the hub answered: {lines[0]}"
@@ -110,6 +117,8 @@ def _page(fetch: Callable[[], Path]) -> str:
     """The README of a model, whose head names its licence; "" where it has none."""
     try:
         return untrusted.read_bytes(fetch(), untrusted.MAX_CONFIG).decode(errors="replace")
+    except HostileHubError:
+        raise
     except Exception:  # no such file, or none that can be read: the weights say what is wrong
         return ""
 
@@ -201,12 +210,13 @@ def cached_folder(identifier: str) -> Path | None:
 
 @contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """Its retries are not shown line by line: the error that follows says all of it."""
+    """Check the hub's responses, and hide retries: the error that follows says all of it."""
     hub = logging.getLogger("huggingface_hub")
     level = hub.level
     hub.setLevel(logging.ERROR)
     try:
-        yield
+        with guard_downloads():
+            yield
     finally:
         hub.setLevel(level)
 
@@ -222,6 +232,8 @@ def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
         if TIMM in untrusted.read_object(config, untrusted.MAX_VOCABULARY):
             raise FileNotFoundError("config.json is of timm's image tower alone")
         weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
+    except HostileHubError:
+        raise
     except Exception as error:  # not in transformers' layout, or not there at all
         try:
             return _fetch_other_layout(fetch, name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +16,19 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.splitting import Splitting
-from eaglenet.indexing.fetching import current_version, local_path
+from eaglenet.indexing.fetching import current_version, local_path, share
 from eaglenet.indexing.files import CHANGED, FileVersion
 from eaglenet.video.decoding import decode_windows
 from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.pool import Budget, Failure, Success, map_ahead
+from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import shared_step
 from eaglenet.video.windows import FrameArrays
 
-if TYPE_CHECKING:
-    from eaglenet.store.records import ClipKey
-
 Window = tuple[float, float]
+ClipKey = tuple[str, int]
 
 MIN_SHOT = 1.0
 """Seconds; shorter shots are joined to the previous one."""
@@ -207,7 +205,14 @@ def decode_ahead(
     """
     work = partial(decode_clips, spec=spec, step=step)
     budget = decoding_budget(limits or Limits())
-    outcomes = map_ahead(work, requests, workers=workers, prefetch=PREFETCH, budget=budget)
+    outcomes = map_ahead(
+        work,
+        requests,
+        workers=workers,
+        prefetch=PREFETCH,
+        budget=budget,
+        access=decoding_access(spec),
+    )
     try:
         yield from flatten_outcomes(outcomes)
     finally:
@@ -221,6 +226,42 @@ def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
         lambda request: request.content,
         lambda request: limits.time_for(request.duration, request.path),
     )
+
+
+MAX_THUMBNAIL_BYTES = 2**20
+
+
+def decoding_access(spec: FrameSpec) -> Access[ClipRequest, DecodedClips]:
+    """File that a decoder may read, and the check of its clips."""
+    frame_bytes = CLIPS_AT_ONCE * spec.num_frames * 3 * spec.size**2
+    return Access(
+        share=lambda request: share(request.path),
+        check=partial(check_decoded, spec=spec),
+        max_bytes=frame_bytes + CLIPS_AT_ONCE * MAX_THUMBNAIL_BYTES,
+    )
+
+
+def check_decoded(request: ClipRequest, decoded: DecodedClips, spec: FrameSpec) -> None:
+    """Raise ``ValueError`` if these are not the clips of the request: a worker may be hostile."""
+    keys = [(request.content, number) for number in request.numbers]
+    if [clip.key for clip in decoded.clips] != keys:
+        raise ValueError("clips of another request")
+    if not 0 <= decoded.largest_error < math.inf:
+        raise ValueError(f"frames that are {decoded.largest_error} s off")
+    for clip, window in zip(decoded.clips, request.windows, strict=True):
+        if isinstance(clip, ClipFailure):
+            continue
+        if (clip.path, clip.window) != (request.path, window):
+            raise ValueError("a clip of another file or window")
+        if clip.pixels.shape != (spec.num_frames, 3, spec.size, spec.size):
+            raise ValueError(f"frames of shape {clip.pixels.shape}")
+        if not clip.is_real.shape == clip.times.shape == (spec.num_frames,):
+            raise ValueError("not one time per frame")
+        if not (np.isfinite(clip.times).all() and clip.is_real.any()):
+            raise ValueError("frames without a time")
+        is_jpeg = clip.thumbnail.startswith(b"\xff\xd8")
+        if not is_jpeg or len(clip.thumbnail) > MAX_THUMBNAIL_BYTES:
+            raise ValueError("a thumbnail that is not a small JPEG")
 
 
 def flatten_outcomes(

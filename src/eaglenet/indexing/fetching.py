@@ -11,6 +11,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -27,6 +28,7 @@ from eaglenet.core.object_storage import (
 from eaglenet.core.platform import cache_folder
 from eaglenet.indexing.files import CandidateFile, FileVersion, is_missing_file, version_of
 from eaglenet.video.containers import INDEXED_SUFFIXES
+from eaglenet.video.input_file import SharedFile, share_file, shared_file
 
 CACHE_BYTES = 8 * 2**30
 IN_USE_SECONDS = 600.0
@@ -89,7 +91,14 @@ def current_version(path: str) -> FileVersion:
     """:func:`version_of` for files and objects."""
     if not is_object_url(path):
         return version_of(path)
-    entry = _entry(path)
+    shared = shared_file(path)
+    if shared is not None:
+        shared.require_descriptor()
+        return shared.version or (0, 0, 0, 0)
+    return _version(_entry(path))
+
+
+def _version(entry: ObjectEntry) -> FileVersion:
     return zlib.crc32(entry.etag.encode()), entry.size, _nanoseconds(entry), 0
 
 
@@ -108,7 +117,19 @@ def is_missing(path: str) -> bool:
 
 def local_path(path: str) -> str:
     """Local path with the content of a file or object; downloads an object."""
-    return str(_download(path)) if is_object_url(path) else path
+    is_remote = is_object_url(path) and shared_file(path) is None
+    return str(_download(path)) if is_remote else path
+
+
+def share(path: str) -> SharedFile:
+    """Open a file or object for a worker, which cannot; downloads an object."""
+    if not is_object_url(path):
+        return share_file(path)
+    try:
+        version = _version(_entry(path))
+        return replace(share_file(_download(path)), path=path, version=version)
+    except OSError as error:
+        return SharedFile(path, error=OSError(error.errno, error.strerror or str(error), path))
 
 
 def _candidate(entry: ObjectEntry) -> CandidateFile:

@@ -14,6 +14,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.video.containers import INDEXED_SUFFIXES
+from eaglenet.video.input_file import file_status, open_input_file
 
 CHANGED = "changed while it was being indexed; index it again"
 LEADS_OUT = "a link that leads out of the indexed folders; follow it with --follow-links"
@@ -34,7 +35,7 @@ class CandidateFile:
 
 def version_of(path: str) -> FileVersion:
     """Inode, size and times, which change when a file is replaced or written to."""
-    status = os.stat(path)
+    status = file_status(path)
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -169,7 +170,7 @@ def is_utf8(name: str) -> bool:
 
 def content_hash(path: str | Path) -> str:
     """Hash of every byte; reading a file costs little compared with decoding it."""
-    with open(path, "rb") as stream:
+    with open_input_file(path) as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 

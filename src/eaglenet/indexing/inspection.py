@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -10,12 +12,12 @@ from pathlib import Path
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.splitting import Splitting
 from eaglenet.indexing.decoding import Window, split_windows
-from eaglenet.indexing.fetching import current_version, local_path
+from eaglenet.indexing.fetching import current_version, local_path, share
 from eaglenet.indexing.files import CHANGED, CandidateFile, FileVersion, content_hash
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import read_embedded_subtitles
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Failure, Success, map_ahead
+from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 
 LOOK_AHEAD = 6
 HASH_BYTES_PER_SECOND = 2 * 2**20
@@ -111,7 +113,14 @@ def inspect_ahead(
     """
     work = partial(inspect, splitting=splitting, known=known)
     budget = inspection_budget(limits or Limits())
-    outcomes = map_ahead(work, files, workers=min(workers, 1), prefetch=LOOK_AHEAD, budget=budget)
+    outcomes = map_ahead(
+        work,
+        files,
+        workers=min(workers, 1),
+        prefetch=LOOK_AHEAD,
+        budget=budget,
+        access=inspection_access(splitting),
+    )
     yield from map(inspection_of, outcomes)
 
 
@@ -122,6 +131,29 @@ def inspection_budget(limits: Limits) -> Budget[CandidateFile]:
         lambda file: file.path,
         lambda file: limits.time_for(file.size / HASH_BYTES_PER_SECOND, file.path),
     )
+
+
+def inspection_access(splitting: Splitting) -> Access[CandidateFile, Inspection]:
+    """File that an inspector may read, and the check of its result."""
+    # Finding shots decodes the whole video, in threads.
+    return Access(
+        share=lambda file: share(file.path), check=check_inspection, threads=splitting.shots
+    )
+
+
+def check_inspection(file: CandidateFile, inspection: Inspection) -> None:
+    """Raise ``ValueError`` for an inspection of another file, or with impossible values."""
+    if inspection.file != file:
+        raise ValueError("an inspection of another file")
+    if not re.fullmatch("(?:[0-9a-f]{32})?", inspection.content):
+        raise ValueError("not a content hash")
+    numbers = [inspection.duration, *(time for window in inspection.windows for time in window)]
+    if not all(0 <= number < math.inf for number in numbers):
+        raise ValueError("times that are negative or not finite")
+    if any(start > end for start, end in inspection.windows):
+        raise ValueError("a window that ends before it starts")
+    if not all(0 <= side < 2**31 for side in (inspection.width, inspection.height)):
+        raise ValueError("an impossible size")
 
 
 def inspection_of(

@@ -11,13 +11,14 @@ import numpy as np
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.indexing.fetching import share
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, Source, TranscriptKind
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
 from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Failure, map_ahead
+from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 
 PREFETCH = 2
 TEXT_SECONDS = 20.0
@@ -221,6 +222,7 @@ class RecognitionRun:
             workers=workers,
             prefetch=PREFETCH,
             budget=budget,
+            access=Access(share=lambda request: share(request.path)),
         )
         failed: set[str] = set()
         source: Source | None = None

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from eaglenet.indexing.fetching import share
 from eaglenet.indexing.files import LEADS_OUT, is_missing_file, leads_out
 from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, embedded_subtitles
 from eaglenet.indexing.report import FileProblem
@@ -20,7 +21,7 @@ from eaglenet.store.snapshot import Snapshot
 from eaglenet.transcripts.lines import TranscriptLine, analyse
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_subtitles
 from eaglenet.video.limits import Limits
-from eaglenet.video.pool import Budget, Failure, map_ahead
+from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 
 READER = "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again."""
@@ -161,7 +162,11 @@ class TranscriptRun:
             lambda request: limits.time_for(request.duration, request.path),
         )
         for outcome in map_ahead(
-            _embedded_subtitles, requests, workers=min(workers, 1 if requests else 0), budget=budget
+            _embedded_subtitles,
+            requests,
+            workers=min(workers, 1 if requests else 0),
+            budget=budget,
+            access=Access(share=lambda request: share(request.path)),
         ):
             subtitles = (
                 EmbeddedSubtitles(problem=f"embedded subtitles: {outcome.reason}")

@@ -1,4 +1,10 @@
-"""How much one client and all together may ask for: rate, concurrency, size, time."""
+"""Limits per client and in total: rate, concurrency, size, time.
+
+While searches queue, the page, its files, thumbnails and the health check are still answered: they
+have no limit but the number of connections. A request that is refused because too many are in
+progress is answered after a pause, so that clients that try again at once do not keep the service
+busy with refusals.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +26,21 @@ from eaglenet.serve.counters import ServiceMetrics
 from eaglenet.serve.problems import Problem, error_response
 from eaglenet.serve.settings import Settings
 
-Kind = Literal["search", "stream", "other"]
+Kind = Literal["search", "stream", "page", "other"]
 MAX_CLIENTS = 4096
-"""Clients whose budget is remembered; the longest silent one is forgotten first."""
+"""Clients whose budget is remembered; the least recently active one is forgotten first."""
+REFUSAL_SECONDS = 1.0
+"""Pause before a refusal; it takes no processor time."""
 
 _SEARCH = re.compile(r"/api/(search|similar)(/|$)")
 _STREAM = re.compile(r"/api/clips/[^/]+/(video|stream)$")
 _CHEAP = re.compile(r"/(api/clips/[^/]+/(video|thumbnail)|static/.*)$")
+_PAGE = re.compile(r"/$|/favicon\.ico$|/static/.*$|/api/clips/[^/]+/thumbnail$")
 _UPLOAD = re.compile(r"/api/search/(image|video)$")
 
 
 class TokenBuckets:
-    """One budget a client: ``rate`` a second, at most ``burst`` saved up."""
+    """Budget per client: ``rate`` requests per second, at most ``burst`` saved up."""
 
     def __init__(
         self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
@@ -42,18 +51,18 @@ class TokenBuckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def left(self, client: str) -> float:
-        """What a client has saved up."""
+        """Return the requests that a client has saved up."""
         now = self.clock()
         left, then = self._buckets.get(client, (self.burst, now))
         return min(self.burst, left + (now - then) * self.rate)
 
     def wait(self, client: str) -> float:
-        """Seconds until there is one to spend; 0 where there is."""
+        """Return the seconds until a client may send a request; 0 if it may now."""
         left = self.left(client)
         return 0.0 if left >= 1 else (1 - left) / self.rate
 
     def take(self, client: str) -> float:
-        """Spend one. Returns 0, or the seconds to wait where nothing is left."""
+        """Spend one request. Returns 0, or the seconds to wait if none is left."""
         now, left, wait = self.clock(), self.left(client), self.wait(client)
         self._buckets.pop(client, None)
         self._buckets[client] = (left - 1 if wait == 0 else left, now)
@@ -63,7 +72,7 @@ class TokenBuckets:
 
 
 def client_of(scope: Scope) -> str:
-    """Who asks, by address; of IPv6 the network, of which everyone has a whole one."""
+    """Client key: IPv4 address, or IPv6 network of 64 bits, since a client has all of one."""
     client = scope.get("client")
     if not client:
         return "local"
@@ -79,7 +88,7 @@ def client_of(scope: Scope) -> str:
 
 
 class LimitMiddleware:
-    """Turns away what is too much, before it costs anything."""
+    """Refuses requests above the limits, before they cost anything."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: ServiceMetrics) -> None:
         self.app = app
@@ -91,6 +100,7 @@ class LimitMiddleware:
         self.most: dict[Kind, int] = {
             "search": settings.max_searches,
             "stream": settings.max_streams,
+            "page": settings.max_connections,
             "other": settings.max_other,
         }
         self.active: dict[Kind, int] = dict.fromkeys(self.most, 0)
@@ -111,10 +121,13 @@ class LimitMiddleware:
             kind = "search"
         elif _STREAM.match(path):
             kind = "stream"
+        elif _PAGE.match(path):
+            kind = "page"
         client = client_of(scope)
         is_greedy = kind == "stream" and self.streams[client] >= self.settings.max_streams_a_client
         if is_greedy or self.active[kind] >= self.most[kind]:
             answer = self._refuse(503, "concurrency", "too many requests at once", 1)
+            await asyncio.sleep(REFUSAL_SECONDS)
             await answer(scope, receive, send)
             return
         self._count(kind, client, 1)
@@ -191,7 +204,7 @@ class LimitMiddleware:
         return impatient
 
 
-# Connections at the level of sockets: time for a request to come, and how many a client may hold.
+# Connections: time for the headers of a request, and connections per client.
 
 OTHER_FILES = 256
 """Descriptors kept for videos, uploads and the store."""
@@ -207,7 +220,7 @@ class Connections:
         self._of_client: Counter[str] = Counter()
 
     def admit(self, connection: GuardedProtocol, client: str) -> bool:
-        """Take a connection in, in the place of an idle one where there are too many."""
+        """Admit a connection; if there are too many, an idle one is closed first."""
         if self._of_client[client] >= self.most_a_client and not self._drop_idle(client):
             return False
         if len(self._open) >= self.most and not self._drop_idle(None):
@@ -224,7 +237,7 @@ class Connections:
                 del self._of_client[client]
 
     def _drop_idle(self, client: str | None) -> bool:
-        """Hang up on the oldest connection (of a client) on which no answer is being made."""
+        """Close the oldest connection (of a client) without a request in progress."""
         for connection, owner in self._open.items():
             if client in (None, owner) and connection.is_idle:
                 self.forget(connection)
@@ -234,7 +247,7 @@ class Connections:
 
 
 class GuardedProtocol(H11Protocol):  # type: ignore[misc]
-    """HTTP/1.1 with a deadline for everything that the client has to send."""
+    """HTTP/1.1 with a deadline for the headers of each request."""
 
     registry: Connections
     header_timeout: float
@@ -242,7 +255,7 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered: none came yet, or the last one is done."""
+        """Whether no request is in progress."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def connection_made(self, transport: Any) -> None:
@@ -266,7 +279,7 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
         self._watch()
 
     def _watch(self) -> None:
-        """Start the clock where the client owes bytes: headers, or a body that nobody waits for."""
+        """Start the clock while the client has to send headers, or a body that is not read."""
         is_waiting = self.conn.their_state is h11.IDLE or (
             self.conn.their_state is h11.SEND_BODY and self.is_idle
         )
@@ -282,7 +295,7 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
 
 
 def protocol_for(settings: Settings) -> type[GuardedProtocol]:
-    """A protocol class whose connections share one count."""
+    """Return a protocol class whose connections are counted together."""
     most = min(settings.max_connections, raise_descriptor_limit() - OTHER_FILES)
 
     class Protocol(GuardedProtocol):

@@ -22,6 +22,7 @@ from eaglenet.serve.app import create_app
 from eaglenet.serve.limits import protocol_for
 from eaglenet.serve.security import MAX_HEADER_BYTES
 from eaglenet.serve.settings import Settings
+from eaglenet.serve.state import State
 
 GRACE = 10
 """Seconds that open answers get to finish once the service is asked to stop."""
@@ -109,6 +110,13 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
     async def on_tick(self, counter: int) -> bool:
         is_over = await super().on_tick(counter)
         return bool(is_over or (self._until is not None and self._until.is_set()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Decoding would be waited for: its limit is longer than the time to stop.
+        service = getattr(getattr(self.config.app, "state", None), "service", None)
+        if isinstance(service, State):
+            await service.stop_decoding()
+        await super().shutdown(sockets)
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         super().handle_exit(number, frame)

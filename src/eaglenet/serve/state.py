@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import Request
+from starlette.concurrency import run_in_threadpool
 
 from eaglenet.search.engine import Engine
 from eaglenet.serve.batching import Batcher
@@ -49,6 +50,12 @@ class State:
             workers=self.settings.workers,
             on_batch=self.metrics.batch_queries.observe,
         )
+
+    async def stop_decoding(self) -> None:
+        """End decoders of uploads and conversions of videos; their requests fail."""
+        if self.uploads is not None:
+            await run_in_threadpool(self.uploads.stop)
+        await self.streams.close()
 
     async def stop(self) -> None:
         if self._batcher is not None:

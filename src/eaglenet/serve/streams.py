@@ -1,9 +1,8 @@
-"""Files that a browser cannot play, made playable while they are watched."""
+"""Convert files that browsers cannot play, while they are watched."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,17 +12,21 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from eaglenet.core.platform import descriptor_to_handle, inheriting, kill_process
-from eaglenet.core.process import child_command, child_environment
+from eaglenet.core.process import child_command, clean_environment
+from eaglenet.core.untrusted import parse_json
 from eaglenet.serve.media import CHUNK, OpenVideo
 from eaglenet.serve.problems import Problem
 
 MODULE = "eaglenet.video.streaming"
-LONGEST_LINE = 4096
-LATER = {"Retry-After": "5"}
+MAX_LINE = 4096
+MAX_REASON = 300
+MAX_START = 1e9
+"""Seconds."""
+RETRY = {"Retry-After": "5"}
 
 
 @dataclass(frozen=True)
-class Converted:
+class Conversion:
     """A process that writes an MP4, from second ``start`` of the file on."""
 
     process: asyncio.subprocess.Process
@@ -42,7 +45,7 @@ class Converted:
 
 
 class Streams:
-    """Starts processes that convert, as many at once as are allowed, and ends every one."""
+    """Starts processes that convert, up to a limit, and ends each of them."""
 
     def __init__(self, most: int, timeout: float) -> None:
         self.most = most
@@ -50,12 +53,12 @@ class Streams:
         self._running: set[asyncio.subprocess.Process] = set()
         self._starting = 0
 
-    async def begin(self, video: OpenVideo, start: float) -> Converted:
+    async def begin(self, video: OpenVideo, start: float) -> Conversion:
         """Start converting an open file; the process gets its descriptor, which is closed here."""
         try:
             if len(self._running) + self._starting >= self.most:
-                message = f"{self.most} videos are being converted, the most at once"
-                raise Problem(503, message, headers=LATER)
+                message = f"{self.most} videos are being converted, which is the limit"
+                raise Problem(503, message, headers=RETRY)
             # Counted before the first await: requests that arrive meanwhile see it.
             self._starting += 1
             try:
@@ -76,7 +79,7 @@ class Streams:
         arguments = (str(handle), str(start), str(os.getpid()))
         return await asyncio.create_subprocess_exec(
             *child_command(MODULE, *arguments),
-            env=child_environment(),
+            env=clean_environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -85,17 +88,20 @@ class Streams:
         )
 
     async def _line(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        """Read the line before the MP4; the process may be hostile."""
         if process.stdout is None:
             raise RuntimeError("a process without a pipe")
         try:
             async with asyncio.timeout(self.timeout):
                 line = await process.stdout.readuntil(b"\n")
-            said = json.loads(line[:LONGEST_LINE])
+            values = parse_json(line[:MAX_LINE])
         except TimeoutError:
             raise Problem(504, f"the video did not begin within {self.timeout:g} s") from None
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             raise _unplayable("the decoder crashed") from None
-        return dict(said)
+        if not isinstance(values, dict):
+            raise _unplayable("the decoder crashed")
+        return values
 
     async def end(self, process: asyncio.subprocess.Process) -> None:
         """Kill a process, whatever it is doing."""
@@ -109,13 +115,13 @@ class Streams:
         for process in list(self._running):
             await self.end(process)
 
-    def answer(self, converted: Converted, method: str) -> Response:
-        """The MP4 as it is made; of HEAD nothing but where it begins."""
+    def answer(self, converted: Conversion, method: str) -> Response:
+        """Return the response that sends the MP4; to HEAD only its headers."""
         return _StreamResponse(self, converted, method == "HEAD")
 
 
 class _StreamResponse(StreamingResponse):
-    def __init__(self, streams: Streams, converted: Converted, is_head: bool) -> None:
+    def __init__(self, streams: Streams, converted: Conversion, is_head: bool) -> None:
         self.streams, self.converted = streams, converted
         content = _nothing() if is_head else self._chunks()
         super().__init__(content, 200, converted.headers, "video/mp4")
@@ -139,10 +145,16 @@ async def _nothing() -> AsyncIterator[bytes]:
         yield part
 
 
-def _described(process: asyncio.subprocess.Process, said: dict[str, Any]) -> Converted:
-    if "error" in said:
-        raise _unplayable(str(said["error"]))
-    return Converted(process, str(said["how"]), float(said["start"]))
+def _described(process: asyncio.subprocess.Process, values: dict[str, Any]) -> Conversion:
+    if "error" in values:
+        raise _unplayable(str(values["error"])[:MAX_REASON])
+    how, start = values.get("how"), values.get("start")
+    # Both become headers of the response.
+    if how not in ("copy", "convert") or not isinstance(start, int | float):
+        raise _unplayable("the decoder crashed")
+    if not 0 <= start < MAX_START:
+        raise _unplayable("the decoder crashed")
+    return Conversion(process, str(how), float(start))
 
 
 def _unplayable(reason: str) -> Problem:

@@ -1,37 +1,56 @@
-"""Where uploads lie while they are looked at: bounded, private, and emptied whatever happens."""
+"""A private folder for uploads, and the processes that decode them."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO
 
 from eaglenet.core.files import try_lock
+from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.platform import is_own_file, open_for_locking
 from eaglenet.serve.problems import Problem
+from eaglenet.video.decoding import DecodedVideo, QueryRequest, check_frames, decode_query
+from eaglenet.video.input_file import share_file
 from eaglenet.video.worker import IsolatedProcess
 
 PREFIX = "eaglenet-uploads-"
 LOCK = "lock"
 MAX_UPLOADS = 4
-"""At once; each may be as large as a body may be."""
+"""Uploads at once, each with a decoder of its own; each may be as large as a body may be."""
+MAX_UPLOADS_PER_CLIENT = 2
+"""A client that sends files that take long leaves decoders for others."""
 MEMORY = 2 * 2**30
-"""Bytes for the process that decodes them."""
+"""Bytes for each process that decodes."""
+RETRY = {"Retry-After": "5"}
 
 
-class NamedFile(Protocol):
-    """A temporary file that is open."""
+@dataclass(frozen=True)
+class Upload:
+    """A temporary file that is being received, and the process to decode it."""
 
-    name: str
     file: IO[bytes]
+    path: str
+    decoder: IsolatedProcess
+
+    def decode(self, spec: FrameSpec, *, is_image: bool) -> DecodedVideo:
+        """Decode the received file; raises ``UsageError`` if that is not possible."""
+        shared = share_file(self.path)
+        try:
+            video: DecodedVideo = self.decoder(QueryRequest(self.path, spec, is_image), shared)
+        finally:
+            shared.close()
+        return video
 
 
 class UploadFolder:
-    """A folder of this service alone; those of services that were killed are removed."""
+    """Folder of one running service; folders of services that were killed are removed."""
 
     def __init__(self, seconds: float, parent: Path | None = None) -> None:
         self.parent = parent or Path(tempfile.gettempdir())
@@ -39,29 +58,48 @@ class UploadFolder:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
         self._lock = open_for_locking(self.folder / LOCK, mode=0o600)
         try_lock(self._lock)
-        self.decoder = IsolatedProcess(MEMORY, seconds)
-        self._taken = 0
+        self.is_stopping = False
+        self._decoders = [
+            IsolatedProcess(decode_query, MEMORY, seconds, _check) for _ in range(MAX_UPLOADS)
+        ]
+        self._free = list(self._decoders)
+        self._of_client: Counter[str] = Counter()
 
     @contextmanager
-    def room(self) -> Iterator[NamedFile]:
-        """A file to receive into, gone at the end of the block."""
-        if self._taken >= MAX_UPLOADS:
-            raise Problem(503, "too many uploads at once", headers={"Retry-After": "5"})
-        self._taken += 1
+    def room(self, client: str = "") -> Iterator[Upload]:
+        """Yield a file to receive into and a decoder; the file is removed after the block."""
+        if not self._free or self._of_client[client] >= MAX_UPLOADS_PER_CLIENT:
+            raise Problem(503, "too many uploads at once", headers=RETRY)
+        # The one used last: its process has started already.
+        decoder = self._free.pop()
+        self._of_client[client] += 1
         try:
             with tempfile.NamedTemporaryFile(dir=self.folder) as file:
-                yield cast(NamedFile, file)
+                yield Upload(file.file, file.name, decoder)
         finally:
-            self._taken -= 1
+            self._free.append(decoder)
+            self._of_client[client] -= 1
+            if not self._of_client[client]:
+                del self._of_client[client]
+
+    def stop(self) -> None:
+        """End all decoding at once; uploads in progress fail."""
+        self.is_stopping = True
+        for decoder in self._decoders:
+            decoder.close()
 
     def close(self) -> None:
-        self.decoder.close()
+        self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
 
+def _check(request: QueryRequest, video: DecodedVideo) -> None:
+    check_frames(video, request.spec)
+
+
 def _sweep(parent: Path) -> None:
-    """Remove what killed services left: their locks are free."""
+    """Remove the folders of killed services, whose locks are free."""
     for folder in parent.glob(f"{PREFIX}*"):
         try:
             if folder.is_symlink() or not is_own_file(folder.stat()):

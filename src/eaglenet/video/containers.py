@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import re
+import stat
 from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.video.input_file import file_status, open_input_file
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,gif,mxf,nut,rm,"
@@ -28,8 +33,27 @@ def pyav() -> Any:
     return av
 
 
-def open_input(file: Any, protocols: str) -> Any:
-    """Open a path or a file object for reading, with every network protocol refused.
+FFMPEG_FLOOR = (8, 1)
+"""Oldest FFmpeg without known holes in its demuxers: CVE-2026-40962 is in every one before it."""
+
+
+def ffmpeg_version() -> tuple[int, ...]:
+    """Return the version of the FFmpeg that PyAV uses; empty for a build without a number."""
+    numbers = re.match(r"n?(\d+(?:\.\d+)*)", str(pyav().ffmpeg_version_info))
+    return tuple(int(number) for number in numbers[1].split(".")) if numbers else ()
+
+
+def load_pyav() -> None:
+    """Import all parts of PyAV, which imports some of them only when it meets a stream."""
+    av = pyav()
+    for module in pkgutil.walk_packages(av.__path__, "av."):
+        if module.name not in ("av.__main__", "av.datasets"):
+            importlib.import_module(module.name)
+    av.logging.set_level(None)
+
+
+def open_input(file: Any) -> Any:
+    """Open a file object for reading; every protocol is refused, so that no other file is opened.
 
     Names and comments inside files come in any encoding and must not stop decoding: PyAV 18 has to
     be told so, PyAV 19 always accepts them and no longer takes the argument.
@@ -37,22 +61,23 @@ def open_input(file: Any, protocols: str) -> Any:
     av = pyav()
     is_before_19 = int(av.__version__.partition(".")[0]) < 19
     encoding = {"metadata_errors": "replace"} if is_before_19 else {}
-    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": protocols}
+    options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "none"}
     return av.open(file, options=options, **encoding)
 
 
 def open_container(path: Path) -> Any:
     """Open a file with the decoder; raise ``VideoDecodeError`` if that fails."""
-    if path.is_dir():
+    try:
+        status = file_status(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise VideoDecodeError(path, "no such file") from error
+    if stat.S_ISDIR(status.st_mode):
         raise VideoDecodeError(path, "is a folder, not a video file")
-    if not path.exists():
-        raise VideoDecodeError(path, "no such file")
-    if path.stat().st_size == 0:
+    if status.st_size == 0:
         raise VideoDecodeError(path, "the file is empty (0 bytes)")
     av = pyav()
     try:
-        # The prefix keeps a colon in a name from being taken for a protocol.
-        return open_input(f"file:{path.absolute()}", protocols="file")
+        return open_input(open_input_file(path))
     except (av.FFmpegError, OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)
         raise VideoDecodeError(path, f"not a video file that can be read ({cause})") from error
@@ -107,7 +132,7 @@ SIGNATURES: tuple[tuple[int, bytes], ...] = (
 def looks_like_video(path: Path) -> bool:
     """Return whether a file begins with the signature of a video container."""
     try:
-        with path.open("rb") as stream:
+        with open_input_file(path) as stream:
             head = stream.read(400)
     except OSError:
         return False

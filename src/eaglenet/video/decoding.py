@@ -12,6 +12,7 @@ frames, ``pixels`` converts them, ``writing`` encodes.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +27,9 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video import images, pixels, windows, writing
 from eaglenet.video.containers import is_image, pyav
+from eaglenet.video.input_file import share_file
 from eaglenet.video.picking import decode_through
-from eaglenet.video.pool import Failure, Success, map_ahead
+from eaglenet.video.pool import Access, Failure, Success, map_ahead
 from eaglenet.video.sampling import Window, clip_window
 from eaglenet.video.source import VideoSource, open_video
 from eaglenet.video.windows import DecodedVideo, frame_at
@@ -275,6 +277,33 @@ def decode_request(request: DecodeRequest, spec: FrameSpec) -> DecodedVideo:
     return decode(request.path, spec, window=request.window, threads=1)
 
 
+class QueryRequest(NamedTuple):
+    """An image or video to search with."""
+
+    path: str
+    spec: FrameSpec
+    is_image: bool
+
+
+def decode_query(request: QueryRequest) -> DecodedVideo:
+    """Decode an image or video to search with, whatever the name of its file."""
+    path, spec = request.path, request.spec
+    if not request.is_image:
+        return decode(path, spec, threads=1)
+    frame = images.decode_image(Path(path), spec.size, spec.resize)
+    return images.repeat_frame(frame, spec.num_frames)
+
+
+def check_frames(video: DecodedVideo, spec: FrameSpec) -> None:
+    """Raise ``ValueError`` if a worker's frames do not have the shape that was asked for."""
+    if video.pixels.shape != (spec.num_frames, 3, spec.size, spec.size):
+        raise ValueError(f"frames of shape {video.pixels.shape}")
+    if not video.is_real.shape == video.times.shape == (spec.num_frames,):
+        raise ValueError("not one time per frame")
+    if not (np.isfinite(video.times).all() and 0 <= video.largest_error < math.inf):
+        raise ValueError("times that are not finite")
+
+
 def decode_many(
     items: Iterable[DecodeRequest | tuple[str, Path | str, Window | None]],
     spec: FrameSpec,
@@ -290,7 +319,11 @@ def decode_many(
     work = partial(decode_request, spec=spec)
     failures: list[Failure[DecodeRequest]] = []
     try:
-        for outcome in map_ahead(work, requests, workers=workers, prefetch=prefetch):
+        access: Access[DecodeRequest, DecodedVideo] = Access(
+            share=lambda request: share_file(request.path),
+            check=lambda request, video: check_frames(video, spec),
+        )
+        for outcome in map_ahead(work, requests, workers=workers, prefetch=prefetch, access=access):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             yield outcome

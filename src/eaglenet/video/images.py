@@ -13,6 +13,7 @@ import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
+from eaglenet.video.input_file import open_input_file
 from eaglenet.video.pixels import Pixels, scaled_size
 from eaglenet.video.sampling import Window
 from eaglenet.video.windows import DecodedVideo
@@ -25,6 +26,20 @@ JPEG_QUALITY = 85
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Formats that may be opened. Others start another program (EPS) or use unmaintained decoders."""
 MAX_PIXELS = 100_000_000
+
+
+def load_image_formats() -> None:
+    """Import the decoders, which Pillow otherwise does when it meets a format."""
+    from PIL import Image, ImageOps, MpoImagePlugin  # noqa: F401
+
+    image = Image.new("RGB", (8, 8))
+    image.getexif()[0x0112] = 6  # Orientation, which Pillow reads like a TIFF file.
+    for format in FORMATS:
+        buffer = io.BytesIO()
+        options = {} if format in ("GIF", "BMP") else {"exif": image.getexif()}
+        image.save(buffer, format, **options)
+        with Image.open(buffer, formats=FORMATS) as opened:
+            scale_short_side(_upright(opened), 4)
 
 
 def encode_jpeg(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
@@ -73,7 +88,10 @@ def read_image(path: Path) -> Image:
         with warnings.catch_warnings():
             # Sizes are checked below.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as image:
+            with (
+                io.BufferedReader(open_input_file(path)) as file,
+                Image.open(file, formats=FORMATS) as image,
+            ):
                 return _upright(image)
     except (FileNotFoundError, UnreadableImageError):
         raise
@@ -154,14 +172,21 @@ def decode_image_windows(
     frame = square_array(image, spec.size, spec.resize)
     thumbnail = scale_short_side(image, thumbnail_size) if thumbnail_size else None
     for window in windows:
-        yield DecodedVideo(
-            pixels=np.repeat(frame[None], spec.num_frames, axis=0),
-            is_real=np.ones(spec.num_frames, np.bool_),
-            times=np.zeros(spec.num_frames, np.float32),
-            largest_error=0.0,
-            window=window,
-            thumbnail=thumbnail,
-        )
+        yield repeat_frame(frame, spec.num_frames, window, thumbnail)
+
+
+def repeat_frame(
+    frame: Pixels, num_frames: int, window: Window | None = None, thumbnail: Pixels | None = None
+) -> DecodedVideo:
+    """Make a video of one frame, repeated."""
+    return DecodedVideo(
+        pixels=np.repeat(frame[None], num_frames, axis=0),
+        is_real=np.ones(num_frames, np.bool_),
+        times=np.zeros(num_frames, np.float32),
+        largest_error=0.0,
+        window=window,
+        thumbnail=thumbnail,
+    )
 
 
 def image_pixels(path: str | Path, short_side: int) -> Pixels:

@@ -7,13 +7,17 @@
 A broken file can end the process that decodes it (a crash in a codec, out of memory). Each worker
 is therefore a process with one thread and a memory limit that ends with its parent. A request whose
 worker dies is tried once more in a fresh worker, then reported as failed. Work that exceeds its
-time budget is ended, and all other requests with the same budget fail at once. Requests and results
-can be any objects that can be pickled; arrays and tensors are sent without copying them.
+time budget is ended, and all other requests with the same budget fail at once.
+
+A hostile file may run code in its worker. Workers are confined where the system can, and their
+replies are checked (:mod:`eaglenet.video.worker`). Requests can be any objects that can be pickled;
+the return annotation of the work says what a reply may hold.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -24,7 +28,11 @@ from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
 from eaglenet.core.errors import EagleNetError
-from eaglenet.video.worker import Reply, Worker, attempt, end_worker, receive, start_worker
+from eaglenet.video.input_file import SharedFile
+from eaglenet.video.messages import MAX_BYTES, MessageError
+from eaglenet.video.worker import INVALID_REPLY, IS_FORKING, Reply, Worker, attempt, start_worker
+
+logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
 """Workers that a request may crash before it is reported as failed."""
@@ -64,6 +72,23 @@ class Budget(Generic[Request]):
     seconds: Callable[[Request], float]
 
 
+@dataclass(frozen=True)
+class Access(Generic[Request, Result]):
+    """Powers of a worker, and checks of its replies.
+
+    share: opens the file that a request reads; on Linux a worker can read no other, and every file
+        gets a new process.
+    check: raises ``ValueError`` if a result does not belong to its request.
+    threads: lets the work start threads.
+    max_bytes: size of a reply.
+    """
+
+    share: Callable[[Request], SharedFile] | None = None
+    check: Callable[[Request, Result], None] | None = None
+    threads: bool = False
+    max_bytes: int = MAX_BYTES
+
+
 def map_ahead(
     work: Callable[[Request], Result],
     requests: Iterable[Request],
@@ -71,18 +96,19 @@ def map_ahead(
     workers: int = 0,
     prefetch: int = 8,
     budget: Budget[Request] | None = None,
+    access: Access[Request, Result] | None = None,
 ) -> Iterator[Success[Request, Result] | Failure[Request]]:
     """Run ``work`` on each request and yield exactly one outcome per request, in order.
 
     ``workers`` processes run up to ``prefetch`` requests ahead of the consumer; ``work`` must be
-    importable there. With 0 workers everything runs in this process, without limits. With workers,
-    ``requests`` is iterated in another thread.
+    importable there. With 0 workers everything runs in this process, without limits and unconfined.
+    With workers, ``requests`` is iterated in another thread.
     """
     if workers <= 0:
         for request in requests:
             yield _outcome(request, attempt(work, request))
         return
-    pool = _Pool(work, iter(requests), workers, prefetch, budget)
+    pool = _Pool(work, iter(requests), workers, prefetch, budget, access or Access())
     try:
         yield from pool.outcomes()
     finally:
@@ -104,9 +130,11 @@ class _Pool(Generic[Request, Result]):
         requests: Iterator[Request],
         workers: int,
         prefetch: int,
-        budget: Budget[Request] | None = None,
+        budget: Budget[Request] | None,
+        access: Access[Request, Result],
     ) -> None:
         self.work = work
+        self.access = access
         self.requests = enumerate(requests)
         self.num_workers = workers
         self.budget = budget
@@ -155,7 +183,7 @@ class _Pool(Generic[Request, Result]):
             self.finished.put(error)
         finally:
             for worker in self.workers:
-                end_worker(worker)
+                worker.end()
 
     def _assign(self) -> bool:
         """Give every idle worker a request; return False when all requests are done."""
@@ -165,14 +193,29 @@ class _Pool(Generic[Request, Result]):
                 break
             worker.item, worker.started_at = item, time.monotonic()
             try:
-                worker.connection.send(self.pending[item])
+                self._send(worker, self.pending[item])
             except OSError:
-                self._remove(worker)
+                self._lose(worker)
         count = min(self.num_workers, len(self.pending)) if self.is_input_done else self.num_workers
         while len(self.workers) < count:
             memory = self.budget.memory if self.budget is not None else None
-            self.workers.append(start_worker(self.work, memory))
+            self.workers.append(
+                start_worker(
+                    self.work,
+                    memory,
+                    threads=self.access.threads,
+                    max_bytes=self.access.max_bytes,
+                )
+            )
         return bool(self.pending) or not self.is_input_done
+
+    def _send(self, worker: Worker, request: Request) -> None:
+        shared = None if self.access.share is None else self.access.share(request)
+        try:
+            worker.send(request, shared)
+        finally:
+            if shared is not None:
+                shared.close()
 
     def _next_item(self) -> int | None:
         if self.retries:
@@ -191,20 +234,22 @@ class _Pool(Generic[Request, Result]):
         return None
 
     def _end_slow_workers(self) -> None:
-        if self.budget is None:
-            return
         for worker in list(self.workers):
             if worker.item is None:
+                continue
+            try:
+                worker.require_speed()
+            except MessageError:
+                self._fail(worker, INVALID_REPLY)
+                continue
+            if self.budget is None:
                 continue
             request = self.pending[worker.item]
             owner, limit = self.budget.owner(request), self.budget.seconds(request)
             if self.seconds_used[owner] + time.monotonic() - worker.started_at <= limit:
                 continue
             self.exceeded[owner] = f"gave up after {limit:.0f} s, the limit for it"
-            item, worker.item = worker.item, None
-            worker.process.kill()
-            self._remove(worker)
-            self._finish(item, Reply(reason=self.exceeded[owner]))
+            self._fail(worker, self.exceeded[owner])
 
     def _collect(self) -> None:
         by_connection = {worker.connection: worker for worker in self.workers}
@@ -213,44 +258,82 @@ class _Pool(Generic[Request, Result]):
             try:
                 self._read(worker)
             except (EOFError, OSError):
-                self._remove(worker)
+                self._lose(worker)
+            except MessageError as error:
+                logger.warning("%s (%s)", INVALID_REPLY, error)
+                self._fail(worker, INVALID_REPLY)
 
     def _read(self, worker: Worker) -> None:
         if not worker.is_ready:
-            worker.connection.recv()
-            worker.is_ready = True
+            worker.read_ready()
+            report_missing(worker.missing)
             self.failed_starts = 0
             return
-        reply = receive(worker.connection)
-        if worker.item is not None:
-            if self.budget is not None:
-                owner = self.budget.owner(self.pending[worker.item])
-                self.seconds_used[owner] += time.monotonic() - worker.started_at  # type: ignore[assignment]
-            self._finish(worker.item, reply)
+        if worker.item is None:
+            worker.require_silence()
+            return
+        reply = worker.receive()
+        if reply is None:
+            return
+        request = self.pending[worker.item]
+        if self.budget is not None:
+            owner = self.budget.owner(request)
+            self.seconds_used[owner] += time.monotonic() - worker.started_at  # type: ignore[assignment]
+        if reply.reason is None and self.access.check is not None:
+            try:
+                self.access.check(request, reply.result)
+            except ValueError as error:
+                raise MessageError(str(error)) from error
+        self._finish(worker.item, reply)
         worker.item = None
 
     def _finish(self, item: int, reply: Reply) -> None:
         self.finished.put((item, _outcome(self.pending.pop(item), reply)))
 
-    def _remove(self, worker: Worker) -> None:
-        """Remove a worker that ended; retry its request or report it as failed."""
-        # A process closes its pipes a moment before its exit code is known.
-        worker.process.join(1)
-        end_worker(worker)
-        self.workers.remove(worker)
-        code = worker.process.exitcode
-        if not worker.is_ready:
+    def _fail(self, worker: Worker, reason: str) -> None:
+        """End the process of a request, and report the request as failed."""
+        item, worker.item = worker.item, None
+        worker.stop()
+        self._replace(worker)
+        if item is not None:
+            self._finish(item, Reply(reason=reason))
+
+    def _lose(self, worker: Worker) -> None:
+        """Handle a process that ended; retry its request or report it as failed."""
+        was_ready, item, worker.item = worker.is_ready, worker.item, None
+        code = worker.stop()
+        self._replace(worker)
+        if not was_ready:
             self.failed_starts += 1
             if self.failed_starts >= MAX_FAILED_STARTS:
                 raise EagleNetError(
                     f"decoder processes cannot start (exit code {code}); use workers=0, and in a "
                     "script of your own keep the call under `if __name__ == '__main__':`"
                 )
-        if worker.item is None:
+        if item is None:
             return
-        self.crashes[worker.item] += 1
-        if self.crashes[worker.item] < MAX_ATTEMPTS:
-            self.retries.append(worker.item)
+        self.crashes[item] += 1
+        if self.crashes[item] < MAX_ATTEMPTS:
+            self.retries.append(item)
             return
         reason = f"the decoder process died (exit code {code}), {MAX_ATTEMPTS} times"
-        self._finish(worker.item, Reply(reason=reason))
+        self._finish(item, Reply(reason=reason))
+
+    def _replace(self, worker: Worker) -> None:
+        """Remove a worker that is not usable any more; another one is started in its place."""
+        if not worker.is_ready:
+            worker.kill()
+            worker.end()
+            self.workers.remove(worker)
+
+
+_reported: set[tuple[str, ...]] = set()
+
+
+def report_missing(missing: tuple[str, ...]) -> None:
+    """Log once which parts of the confinement this system does not provide."""
+    if missing and missing not in _reported:
+        _reported.add(missing)
+        # Other systems have no such confinement, as SECURITY.md says.
+        level = logging.WARNING if IS_FORKING else logging.INFO
+        logger.log(level, "decoders are not fully confined: %s", "; ".join(missing))

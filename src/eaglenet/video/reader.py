@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from eaglenet.core.errors import VideoDecodeError
-from eaglenet.core.platform import file_identity
 from eaglenet.video.containers import open_container, pyav, video_stream
+from eaglenet.video.input_file import file_identity, file_size
 from eaglenet.video.limits import MAX_PIXELS
 from eaglenet.video.picking import DecodedRun
 
@@ -199,7 +198,7 @@ class VideoReader:
         if not len(entries):
             return False
         last = entries[len(entries) - 1]
-        return bool(last.pos + last.size > os.path.getsize(self.path))
+        return bool(last.pos + last.size > file_size(self.path))
 
     def packets(self) -> Iterator[Any]:
         if not self._is_positioned:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from fractions import Fraction
@@ -17,6 +16,7 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video import pixels
 from eaglenet.video.containers import pyav
+from eaglenet.video.input_file import file_size
 from eaglenet.video.limits import MAX_PACKETS
 from eaglenet.video.picking import DecodedRun, PacketSource, decode_through
 from eaglenet.video.reader import OPEN_FILES, CachedRun, Identity, VideoReader, identity_of
@@ -210,7 +210,7 @@ class VideoSource(VideoReader):
 
     @property
     def is_large(self) -> bool:
-        return os.path.getsize(self.path) > SCAN_BYTES
+        return file_size(self.path) > SCAN_BYTES
 
     @property
     def _index_shift(self) -> int:
@@ -266,7 +266,7 @@ class VideoSource(VideoReader):
         if self.is_large and self.container.duration and self.stream.start_time is not None:
             start = self.container.start_time or 0
             # Even a still scene takes a few bytes per second.
-            longest = os.path.getsize(self.path) * 10**6 // MIN_BYTES_PER_SECOND
+            longest = file_size(self.path) * 10**6 // MIN_BYTES_PER_SECOND
             end = Fraction(start + min(self.container.duration, longest), 10**6) / self.tick
             return int(self.stream.start_time), round(end)
         table = self.table()

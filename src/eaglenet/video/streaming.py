@@ -2,9 +2,10 @@
 
     python -m eaglenet.video.streaming HANDLE START PARENT
 
-Files may be hostile, so this runs in its own process: it inherits an open file, opens no other, has
-limited memory and CPU time, and ends with its parent. It does not import torch, so it starts fast.
-It writes one line of JSON (how, start; or error) to standard output, then the MP4. Streams that
+Files may be hostile, so this runs in its own process: it inherits an open file, is confined on
+Linux (:mod:`eaglenet.core.confinement`), has limited memory and CPU time, and ends with its parent.
+It does not import torch, so it starts fast. It writes one line of JSON (how, start; or error) to
+standard output, then the MP4; the parent must not trust either. Streams that
 browsers can play are copied, from the keyframe before ``START`` on. Others are converted to H.264
 (at most 1280 x 720) and AAC, exactly from ``START`` on. Times begin at 0.
 """
@@ -21,15 +22,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import IO, Any
 
+from eaglenet.core import confinement
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.platform import (
     exit_with_parent,
     handle_to_descriptor,
     limit_cpu_time,
     limit_memory,
+    limit_process,
     lower_priority,
 )
-from eaglenet.video.containers import open_input, pyav
+from eaglenet.video.containers import load_pyav, open_input, pyav
 from eaglenet.video.limits import MAX_PIXELS
 
 MAX_WIDTH, MAX_HEIGHT, MAX_RATE = 1280, 720, 60
@@ -231,7 +234,7 @@ def open_source(file: IO[bytes]) -> Source:
     av = pyav()
     try:
         # No protocol is allowed: only the open file can be read.
-        container = open_input(file, protocols="none")
+        container = open_input(file)
     except (av.FFmpegError, OSError, ValueError) as error:
         raise VideoDecodeError("file", f"not a video that can be read ({error})") from error
     cover = av.stream.Disposition.attached_pic
@@ -356,12 +359,16 @@ def main() -> None:
     handle, start, parent = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     exit_with_parent(parent)
     lower_priority()
+    load_pyav()
+    output = os.fdopen(os.dup(1), "wb", buffering=0)
+    opened = os.fdopen(handle_to_descriptor(handle), "rb")
     limit_memory(MEMORY)
     limit_cpu_time(CPU_SECONDS)
-    pyav().logging.set_level(None)
-    output = os.fdopen(os.dup(1), "wb", buffering=0)
+    limit_process()
+    # x264 encodes in threads.
+    confinement.confine(threads=True)
     try:
-        with os.fdopen(handle_to_descriptor(handle), "rb") as file:
+        with opened as file:
             stream(file, start, output)
     except BrokenPipeError:
         os._exit(0)  # Nobody is watching any more.

@@ -1,97 +1,60 @@
-"""A worker process: one thread, limited memory, ends with its parent. And how to talk to it."""
+"""Worker processes for untrusted files: confined, one per file, with checked replies.
+
+On Linux a worker has two parts. The host imports what the work needs, confines itself as far as it
+can, and opens no file. For every file it forks a process that confines itself completely
+(:mod:`eaglenet.core.confinement`) and gets the file as an open descriptor. A file that takes over
+its process reaches no other file, and no later one: the next file gets a new process. Elsewhere one
+process serves all requests, with limits on memory only.
+
+Requests are pickled; replies come from a process that may be hostile and are binary messages
+(:mod:`eaglenet.video.messages`).
+"""
 
 from __future__ import annotations
 
-import io
+import contextlib
+import gc
 import os
 import pickle
 import signal
+import socket
+import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
-import numpy as np
-
+from eaglenet.core import confinement
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
-from eaglenet.core.platform import exit_with_parent, limit_memory
-from eaglenet.core.process import ChildProcess, start_child
+from eaglenet.core.platform import exit_with_parent, limit_memory, limit_process
+from eaglenet.core.process import ChildProcess, clean_environment, start_child
+from eaglenet.video import messages
+from eaglenet.video.containers import load_pyav
+from eaglenet.video.images import load_image_formats
+from eaglenet.video.input_file import SharedFile, use_shared_file
+from eaglenet.video.limits import MAX_SECONDS
+from eaglenet.video.messages import MAX_BYTES, Layout, MessageError, Receiver, layout_of
 from eaglenet.video.reader import OPEN_FILES
 
-MAX_INLINE_BYTES = 4096
-"""Size up to which an array is sent inside the pickle."""
-_readv: Callable[[int, list[memoryview]], int] | None = getattr(os, "readv", None)
-
-
-@dataclass(frozen=True)
-class Message:
-    """A pickle, and the arrays that it refers to."""
-
-    content: bytes
-    arrays: list[memoryview]
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles tensors as arrays, which can be sent as plain bytes."""
-
-    def reducer_override(self, value: Any) -> Any:
-        # Without torch imported nothing is a tensor; importing it takes seconds.
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            return torch.from_numpy, (value.numpy(),)
-        return NotImplemented
-
-
-def pack(value: Any) -> Message:
-    """Pickle ``value``; raises like ``pickle`` if that is not possible."""
-    arrays: list[memoryview] = []
-
-    def is_small(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes <= MAX_INLINE_BYTES:
-            return True
-        arrays.append(buffer.raw())
-        return False
-
-    stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=is_small).dump(value)
-    return Message(stream.getvalue(), arrays)
-
-
-def send(connection: Connection, message: Message) -> None:
-    """Send a message; raises ``OSError`` if the other process has ended."""
-    connection.send((message.content, [array.nbytes for array in message.arrays]))
-    for array in message.arrays:
-        if _readv is None:
-            connection.send_bytes(array)
-            continue
-        while len(array):
-            array = array[os.write(connection.fileno(), array) :]
-
-
-def receive(connection: Connection) -> Any:
-    """Receive an object; raises ``EOFError`` or ``OSError`` if the other process has ended."""
-    content, sizes = connection.recv()
-    # A bytearray would be filled with zeros first.
-    arrays = [np.empty(size, np.uint8) for size in sizes]
-    for array in arrays:
-        if _readv is None:
-            connection.recv_bytes_into(array.data)
-            continue
-        rest = memoryview(array.data)
-        while len(rest):
-            count = _readv(connection.fileno(), [rest])
-            if not count:
-                raise EOFError
-            rest = rest[count:]
-    return pickle.loads(content, buffers=arrays)
-
-
-Request = TypeVar("Request")
-
+IS_FORKING = sys.platform == "linux"
+"""Whether each file gets a process of its own. Forking is not safe with the libraries of macOS."""
 IDLE_SECONDS = 10.0
 """Seconds without a request after which a worker closes its open files."""
+SEND_SECONDS = 10
+"""Seconds for a worker to accept a request."""
+MESSAGE_SECONDS = 60.0
+"""Seconds from the first to the last byte of a reply."""
+MAX_REASON = 2000
+"""Characters of a failure's reason."""
+CHUNK = 2**20
+INVALID_REPLY = "the decoder sent an invalid reply"
+_START, _STOP = b"start", b"stop"
+_EXIT_CODE = struct.Struct("<i")
+
+Request = TypeVar("Request")
 
 
 @dataclass(frozen=True)
@@ -102,31 +65,23 @@ class Reply:
     reason: str | None = None
 
 
-@dataclass
-class Worker:
-    """A worker process; ``item`` is the number of its request, if any."""
+def reply_layout(result: Layout) -> Layout:
+    """Return the layout of a reply with results of this layout."""
+    text = layout_of(str)
 
-    process: ChildProcess
-    connection: Connection
-    is_ready: bool = False
-    item: int | None = None
-    started_at: float = 0.0
+    def write(writer: messages.Writer, reply: Reply) -> None:
+        writer.body.append(reply.reason is not None)
+        if reply.reason is None:
+            result.write(writer, reply.result)
+        else:
+            text.write(writer, reply.reason[:MAX_REASON])
 
+    def read(reader: messages.Reader) -> Reply:
+        if not messages.layout_of(bool).read(reader):
+            return Reply(result.read(reader))
+        return Reply(reason=text.read(reader)[:MAX_REASON])
 
-def start_worker(work: Callable[[Any], Any], memory: int | None) -> Worker:
-    """Start a process that runs ``work`` on requests; its first message says that it is ready."""
-    child = start_child(_work, work, os.getpid(), memory)
-    return Worker(child.process, child.connection)
-
-
-def end_worker(worker: Worker) -> None:
-    """End a process; kill it if it does not react."""
-    worker.connection.close()
-    worker.process.terminate()
-    worker.process.join(1)
-    if worker.process.exitcode is None:
-        worker.process.kill()
-        worker.process.join()
+    return Layout(write, read)
 
 
 def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
@@ -144,74 +99,398 @@ def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
         return Reply(reason=f"{type(error).__name__}: {error}")
 
 
-def next_request(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> Any:
-    """Wait for a request; close open files if that takes long."""
-    if not connection.poll(idle_seconds):
-        OPEN_FILES.close()
-    return connection.recv()
+# The parent's side
 
 
-def _work(
-    connection: Connection, work: Callable[[Any], Any], parent: int, memory: int | None
+class Channel:
+    """Sends requests to a process and receives its replies without waiting for them."""
+
+    def __init__(self, connection: Connection, max_bytes: int = MAX_BYTES) -> None:
+        self.connection = connection
+        self.max_bytes = max_bytes
+        self._socket = _socket_of(connection)
+        self._received = memoryview(b"")
+        self._receiver = Receiver(self._read, max_bytes)
+        self._began_at = 0.0
+
+    def send(self, request: Any, shared: SharedFile | None = None) -> None:
+        """Send a request; raises ``OSError`` if the process has ended or does not read."""
+        if shared is None or self._socket is None:
+            # On Windows the worker opens the file itself.
+            self.connection.send_bytes(pickle.dumps((request, None)))
+            return
+        self.connection.send_bytes(pickle.dumps((request, replace(shared, descriptor=None))))
+        if shared.descriptor is not None:
+            socket.send_fds(self._socket, [b"f"], [shared.descriptor])
+
+    def receive(self) -> list[Any] | None:
+        """Return the buffers of the reply if it is complete, after reading what is there.
+
+        Raises ``EOFError`` or ``OSError`` if the process has ended, ``MessageError`` if the bytes
+        are not a message or come too slowly.
+        """
+        deadline = time.monotonic() + 0.1  # Other workers wait, too.
+        while time.monotonic() < deadline:
+            try:
+                buffers = self._receiver.advance()
+            except BlockingIOError:
+                break
+            if buffers is not None:
+                self._receiver = Receiver(self._read, self.max_bytes)
+                self._began_at = 0.0
+                return buffers
+            self._began_at = self._began_at or time.monotonic()
+        self.require_speed()
+        return None
+
+    def require_speed(self) -> None:
+        """Raise ``MessageError`` if a reply has begun and is not complete in time."""
+        if self._began_at and time.monotonic() - self._began_at > MESSAGE_SECONDS:
+            raise MessageError("the reply takes too long")
+
+    def _read(self, buffer: memoryview) -> int:
+        if self._socket is not None:
+            return self._socket.recv_into(buffer, 0, socket.MSG_DONTWAIT)
+        if not len(self._received):
+            if not self.connection.poll(0):
+                raise BlockingIOError
+            self._received = memoryview(self.connection.recv_bytes(2 * CHUNK))
+        count = min(len(buffer), len(self._received))
+        buffer[:count] = self._received[:count]
+        self._received = self._received[count:]
+        return count
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self.connection.close()
+
+
+def _socket_of(connection: Connection) -> socket.socket | None:
+    """Return a socket for the same connection; None on Windows, where it is a pipe."""
+    if sys.platform == "win32":
+        return None
+    own = _duplicate(connection)
+    # A hostile worker that does not read must not stop the parent.
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_SECONDS, 0))
+    return own
+
+
+@dataclass
+class Worker:
+    """A worker process; ``item`` is the number of its request, if any."""
+
+    process: ChildProcess
+    control: Connection
+    layout: Layout
+    max_bytes: int = MAX_BYTES
+    channel: Channel | None = None
+    file: str | None = None
+    """File that the current process has seen."""
+    missing: tuple[str, ...] = ()
+    """Parts of the confinement that this system does not provide."""
+    is_ready: bool = False
+    item: int | None = None
+    started_at: float = 0.0
+
+    @property
+    def connection(self) -> Connection:
+        """The connection on which the next message arrives."""
+        return self.control if self.channel is None else self.channel.connection
+
+    def read_ready(self) -> None:
+        """Read the first message: the imports are done and the host is confined."""
+        text = self.control.recv_bytes(2**16).decode()
+        self.missing = tuple(text.splitlines())
+        self.is_ready = True
+        if not IS_FORKING:
+            self.channel = Channel(self.control, self.max_bytes)
+
+    def send(self, request: Any, shared: SharedFile | None = None) -> None:
+        """Send a request, to a new process if it is for another file than the last one."""
+        file = None if shared is None else shared.path
+        if self.channel is None or (IS_FORKING and file != self.file):
+            self._fork()
+        self.file = file
+        assert self.channel is not None
+        self.channel.send(request, shared)
+
+    def receive(self) -> Reply | None:
+        """Return the reply if it is complete; see :meth:`Channel.receive`."""
+        assert self.channel is not None
+        buffers = self.channel.receive()
+        if buffers is None:
+            return None
+        reply: Reply = messages.unpack(self.layout, buffers)
+        return reply
+
+    def require_speed(self) -> None:
+        """Raise ``MessageError`` if the reply has begun and takes too long."""
+        if self.channel is not None:
+            self.channel.require_speed()
+
+    def require_silence(self) -> None:
+        """Raise an error: a process without a request has ended or sent something."""
+        if self.channel is None:
+            raise EOFError
+        self.channel.receive()
+        raise MessageError("a reply without a request")
+
+    def _fork(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+        ours, theirs = Pipe()
+        with contextlib.closing(theirs):
+            self.channel = Channel(ours, self.max_bytes)
+            self.control.send_bytes(_START)
+            _send_descriptor(self.control, theirs.fileno())
+
+    def stop(self) -> int | None:
+        """End the process of the current file and return its exit code.
+
+        On Linux the worker stays usable if its host is alive.
+        """
+        if IS_FORKING and self.channel is not None:
+            self.channel.close()
+            self.channel = self.file = None
+            with contextlib.suppress(OSError, EOFError, struct.error):
+                self.control.send_bytes(_STOP)
+                if self.control.poll(2):
+                    return int(_EXIT_CODE.unpack(self.control.recv_bytes(64))[0])
+        self.is_ready = False
+        # A process closes its pipes a moment before its exit code is known.
+        self.process.join(1)
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        """End both processes at once; the kernel ends the one that was forked."""
+        self.process.kill()
+
+    def end(self) -> None:
+        """End the processes and wait for that."""
+        if self.channel is not None:
+            self.channel.close()
+        self.control.close()
+        self.process.terminate()
+        self.process.join(1)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+
+
+def start_worker(
+    work: Callable[[Any], Any],
+    memory: int | None = None,
+    *,
+    threads: bool = False,
+    max_bytes: int = MAX_BYTES,
+) -> Worker:
+    """Start a process that runs ``work`` on requests; its first message says that it is ready.
+
+    The return annotation of ``work`` defines the layout of its replies. ``memory`` limits the bytes
+    in addition to what the process needs at rest; ``threads`` lets the work start threads.
+    """
+    layout = reply_layout(layout_of(messages.result_type(work)))
+    child = start_child(_host, work, os.getpid(), memory, threads, environment=clean_environment())
+    return Worker(child.process, child.connection, layout, max_bytes)
+
+
+def _duplicate(connection: Connection) -> socket.socket:
+    # With all three given, Python asks the system nothing, which a confined process may not.
+    kind = (socket.AF_UNIX, socket.SOCK_STREAM, 0)
+    return socket.socket(*kind, fileno=os.dup(connection.fileno()))
+
+
+def _send_descriptor(connection: Connection, descriptor: int) -> None:
+    with _duplicate(connection) as carrier:
+        socket.send_fds(carrier, [b"f"], [descriptor])
+
+
+def _receive_descriptor(connection: Connection) -> int:
+    with _duplicate(connection) as carrier:
+        _, descriptors, _, _ = socket.recv_fds(carrier, 1, 1)
+    if len(descriptors) != 1:
+        raise EOFError
+    return descriptors[0]
+
+
+# The worker's side
+
+
+def _host(
+    control: Connection,
+    work: Callable[[Any], Any],
+    parent: int,
+    memory: int | None,
+    threads: bool,
 ) -> None:
-    """Answer requests until the parent closes the connection."""
+    """Prepare this process, then serve requests or fork processes that do."""
     exit_with_parent(parent)
     # Ctrl-C reaches all processes; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["OMP_NUM_THREADS"] = (
-        "1"  # For libraries that the work imports; decoding does not need torch.
-    )
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    layout = reply_layout(layout_of(messages.result_type(work)))
+    load_decoders()
     if memory is not None:
         limit_memory(memory)
-    try:
-        connection.send("ready")
-        while True:
-            request = next_request(connection)
-            reply = attempt(work, request)
+    with contextlib.suppress(EOFError, OSError):
+        if not IS_FORKING:
+            control.send_bytes(f"no confinement on {sys.platform}".encode())
+            _serve(control, work, layout)
+            return
+        missing = confine_host()
+        control.send_bytes("\n".join(missing).encode())
+        _fork_for_files(control, work, layout, threads)
+
+
+def confine_host() -> list[str]:
+    """Confine a process that still forks; return what the system does not provide."""
+    null = os.open(os.devnull, os.O_RDWR)
+    # A terminal runs what is written to it in escape sequences.
+    for standard in (1, 2):
+        os.dup2(null, standard)
+    os.close(null)
+    limit_process(cpu_seconds=round(MAX_SECONDS))
+    reasons = (confinement.drop_capabilities(), confinement.restrict_files())
+    return [reason for reason in reasons if reason is not None] + _filter_problems()
+
+
+def _filter_problems() -> list[str]:
+    """Try the filter of system calls in a process of its own: it cannot be taken back."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if confinement.restrict_system_calls(threads=False) is None else 1)
+    _, status = os.waitpid(child, 0)
+    return [] if status == 0 else ["the kernel does not accept a seccomp filter"]
+
+
+def _fork_for_files(
+    control: Connection, work: Callable[[Any], Any], layout: Layout, threads: bool
+) -> None:
+    """Start and end one process per file, as the parent asks. Sees no content of any file."""
+    child: int | None = None
+    # Objects from before the fork stay shared between the processes.
+    gc.collect()
+    gc.freeze()
+    while True:
+        command = control.recv_bytes(16)
+        code = _end_child(child)
+        child = None
+        if command == _STOP:
+            control.send_bytes(_EXIT_CODE.pack(code))
+            continue
+        descriptor = _receive_descriptor(control)
+        host = os.getpid()
+        child = os.fork()
+        if child == 0:
+            code = 1
             try:
-                message = pack(reply)
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
-                message = pack(Reply(reason=f"{type(error).__name__}: {error}"))
-            send(connection, message)
-    except (EOFError, OSError):
-        return
+                exit_with_parent(host)
+                control.close()
+                limit_process(can_start=threads)
+                confinement.restrict_system_calls(threads=threads)
+                _serve(Connection(descriptor), work, layout)
+            except (EOFError, OSError):
+                code = 0
+            except SystemExit as error:
+                code = error.code if isinstance(error.code, int) else 1
+            finally:
+                os._exit(code)  # Never return to the code of the host.
+        os.close(descriptor)
 
 
-def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
-    function, arguments = request
-    return function(*arguments)
+def _end_child(child: int | None) -> int:
+    """End a forked process; return its exit code, or minus the number of the signal it died of."""
+    if child is None:
+        return 0
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def load_decoders() -> None:
+    """Import everything that decoding may need, since a confined process cannot read modules."""
+    load_image_formats()
+    for name in ("utf-8", "utf-16", "utf-32", "latin-1", "cp1252", "ascii", "idna"):
+        "".encode(name)
+    with contextlib.suppress(UsageError):  # Not installed; videos are reported one by one.
+        load_pyav()
+
+
+def next_request(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> bytes:
+    """Wait for a request; close open files if that takes long."""
+    if not connection.poll(idle_seconds):
+        OPEN_FILES.close()
+    return connection.recv_bytes()
+
+
+def _serve(connection: Connection, work: Callable[[Any], Any], layout: Layout) -> None:
+    """Answer requests until the parent closes the connection."""
+    while True:
+        request, shared = pickle.loads(next_request(connection))
+        if shared is not None:
+            if shared.error is None:
+                shared.descriptor = _receive_descriptor(connection)
+            use_shared_file(shared)
+        reply = attempt(work, request)
+        try:
+            parts = messages.pack(layout, reply)
+        except TypeError as error:
+            parts = messages.pack(layout, Reply(reason=f"TypeError: {error}"))
+        for part in parts:
+            _write(connection, memoryview(part))
+
+
+def _write(connection: Connection, content: memoryview) -> None:
+    """Write bytes without a frame around them."""
+    while len(content):
+        if sys.platform == "win32":
+            connection.send_bytes(content[:CHUNK])
+            content = content[CHUNK:]
+        else:
+            content = content[os.write(connection.fileno(), content) :]
+
+
+def _check(check: Callable[[Any, Any], None], request: Any, result: Any) -> None:
+    try:
+        check(request, result)
+    except ValueError as error:
+        raise MessageError(str(error)) from error
 
 
 class IsolatedProcess:
-    """Calls functions in a child process with limits; a crashed or slow process is replaced.
+    """Calls one function in a worker, with limits; a crashed or slow process is replaced.
+
+    ``check`` raises ``ValueError`` if a result does not belong to its request.
 
     Safe to use from several threads; calls run one after the other.
     """
 
-    def __init__(self, memory: int, seconds: float) -> None:
+    def __init__(
+        self,
+        work: Callable[[Any], Any],
+        memory: int,
+        seconds: float,
+        check: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        self.work = work
+        self.check = check
         self.memory = memory
         self.seconds = seconds
         self._lock = threading.Lock()
         self._worker: Worker | None = None
+        self._is_closed = False
 
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return ``function(*arguments)``; its errors and exceeded limits become ``UsageError``."""
+    def __call__(self, request: Any, shared: SharedFile | None = None) -> Any:
+        """Return ``work(request)``; its errors and exceeded limits become ``UsageError``."""
         with self._lock:
             # On Linux it ends with the thread that started it.
             if self._worker is not None and not self._worker.process.is_alive():
                 self._stop()
-            if self._worker is None:
-                self._worker = start_worker(_call, self.memory)
-                self._worker.connection.recv()
-            connection = self._worker.connection
             try:
-                connection.send((function, arguments))
-                if not connection.poll(self.seconds):
-                    raise EagleNetError(f"took longer than {self.seconds:.0f} s")
-                reply: Reply = receive(connection)
-            except (EagleNetError, EOFError, OSError) as error:
+                reply = self._call(request, shared)
+            except (EagleNetError, MessageError, EOFError, OSError) as error:
                 self._stop()
                 reason = str(error) if isinstance(error, EagleNetError) else "the decoder crashed"
                 raise UsageError(f"{reason}; use a smaller or another file") from None
@@ -219,12 +498,33 @@ class IsolatedProcess:
                 raise UsageError(reply.reason)
             return reply.result
 
+    def _call(self, request: Any, shared: SharedFile | None) -> Reply:
+        if self._is_closed:
+            raise EagleNetError("the service is shutting down")
+        if self._worker is None:
+            self._worker = start_worker(self.work, self.memory)
+            self._worker.read_ready()
+        worker, deadline = self._worker, time.monotonic() + self.seconds
+        worker.file = None
+        worker.send(request, shared)
+        while (left := deadline - time.monotonic()) > 0:
+            if worker.connection.poll(left) and (reply := worker.receive()) is not None:
+                if reply.reason is None and self.check is not None:
+                    _check(self.check, request, reply.result)
+                return reply
+        raise EagleNetError(f"took longer than {self.seconds:.0f} s")
+
     def close(self) -> None:
+        """End the process at once, whatever it is doing; a call in progress fails."""
+        self._is_closed = True
+        worker = self._worker
+        if worker is not None:
+            worker.kill()
         with self._lock:
             self._stop()
 
     def _stop(self) -> None:
         if self._worker is not None:
-            self._worker.process.kill()
-            end_worker(self._worker)
+            self._worker.kill()
+            self._worker.end()
             self._worker = None

@@ -1,0 +1,246 @@
+"""Fuzz targets: one function per reader of untrusted bytes.
+
+Each takes any bytes and returns, or raises only what its reader documents. Coverage-guided fuzzing
+runs them with Atheris (``fuzz_target.py``); ``tests/hostile/test_fuzz_targets.py`` runs them with
+random damage, which needs nothing installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from eaglenet.core.errors import EagleNetError
+
+Target = Callable[[bytes], None]
+TARGETS: dict[str, Target] = {}
+REFUSALS = (EagleNetError, ValueError, OSError)
+"""Errors that readers document; everything else is a finding."""
+
+
+def target(*refusals: type[BaseException]) -> Callable[[Target], Target]:
+    """Register a target; its reader may raise these errors, by default ``REFUSALS``."""
+
+    def register(function: Target) -> Target:
+        @functools.wraps(function)
+        def run(content: bytes) -> None:
+            with contextlib.suppress(*(refusals or REFUSALS)):
+                function(content)
+
+        TARGETS[function.__name__] = run
+        return run
+
+    return register
+
+
+@contextlib.contextmanager
+def file_with(content: bytes, suffix: str = "") -> Iterator[Path]:
+    """Write the bytes to a file that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        path = Path(folder, f"input{suffix}")
+        path.write_bytes(content)
+        yield path
+
+
+@target(EagleNetError)
+def video(content: bytes) -> None:
+    """Probe and decode a video."""
+    from eaglenet.core.frame_spec import FrameSpec
+    from eaglenet.video.decoding import decode, probe
+
+    with file_with(content) as path:
+        probe(path)
+        decode(path, FrameSpec(num_frames=2, size=16), threads=1)
+
+
+@target(EagleNetError)
+def image(content: bytes) -> None:
+    """Decode an image, also with extreme sizes and orientations."""
+    from eaglenet.video.images import decode_square
+
+    with file_with(content) as path:
+        decode_square(path, 16)
+
+
+@target(EagleNetError)
+def audio(content: bytes) -> None:
+    """Decode the audio of a file."""
+    from eaglenet.transcripts.speech import decode_audio
+
+    with file_with(content) as path:
+        decode_audio(path, 0.0, 2.0)
+
+
+@target(EagleNetError, ValueError)
+def embedded_subtitles(content: bytes) -> None:
+    """Read the subtitles inside a video."""
+    from eaglenet.transcripts.subtitles import read_embedded_subtitles
+
+    with file_with(content) as path:
+        read_embedded_subtitles(path)
+
+
+@target(ValueError)
+def subtitles(content: bytes) -> None:
+    """Read a subtitle file; the first byte chooses its format."""
+    from eaglenet.transcripts.subtitles import read_subtitles
+
+    suffix = (".srt", ".vtt", ".ass", ".ssa")[content[0] % 4] if content else ".srt"
+    with file_with(content[1:], suffix) as path:
+        read_subtitles(path)
+
+
+@target(ValueError)
+def ignore_patterns(content: bytes) -> None:
+    """Match names against the patterns of an ignore file."""
+    from eaglenet.indexing.ignore import Pattern
+
+    for line in content.decode("utf-8", "replace").splitlines()[:50]:
+        with contextlib.suppress(ValueError):
+            Pattern.parse(line)
+
+
+@target(ValueError)
+def worker_reply(content: bytes) -> None:
+    """Unpack the reply of a hostile decoder."""
+    import numpy as np
+
+    from eaglenet.indexing.decoding import DecodedClips
+    from eaglenet.indexing.inspection import Inspection
+    from eaglenet.video.messages import layout_of, unpack
+
+    kinds = (DecodedClips, Inspection)
+    body = np.frombuffer(content[1:], np.uint8)
+    unpack(layout_of(kinds[content[0] % len(kinds)] if content else Inspection), [body])
+
+
+@target(ValueError, EOFError)
+def worker_stream(content: bytes) -> None:
+    """Receive a message piece by piece."""
+    from eaglenet.video.messages import Receiver
+
+    rest = memoryview(content)
+
+    def read(buffer: memoryview) -> int:
+        nonlocal rest
+        count = min(len(buffer), len(rest), 7)
+        buffer[:count] = rest[:count]
+        rest = rest[count:]
+        return count
+
+    receiver = Receiver(read, 2**24)
+    while receiver.advance() is None:
+        pass
+
+
+@target(ValueError)
+def json_text(content: bytes) -> None:
+    """Parse JSON with limits on its depth."""
+    from eaglenet.core.untrusted import parse_json
+
+    parse_json(content)
+
+
+@target(ValueError, OSError)
+def array_file(content: bytes) -> None:
+    """Read an array of numpy."""
+    from eaglenet.core.untrusted import read_array
+
+    with file_with(content, ".npy") as path:
+        read_array(path)
+
+
+@target(ValueError)
+def compressed(content: bytes) -> None:
+    """Unpack gzip with a limit."""
+    from eaglenet.core.untrusted import gunzip
+
+    gunzip(content, 2**20)
+
+
+@target(ValueError, OSError)
+def archive(content: bytes) -> None:
+    """Check the directory of a zip archive."""
+    from eaglenet.core.untrusted import check_zip
+
+    with file_with(content, ".zip") as path:
+        check_zip(path)
+
+
+@target()
+def tags(content: bytes) -> None:
+    """Read a table of tags."""
+    from eaglenet.indexing.files import read_tags
+
+    with file_with(content, ".csv") as path:
+        read_tags(path)
+
+
+@target()
+def file_list(content: bytes) -> None:
+    """Read a list of files to index."""
+    from eaglenet.indexing.fetching import read_list
+
+    with file_with(content, ".txt") as path:
+        read_list(path)
+
+
+@target(EagleNetError)
+def merges(content: bytes) -> None:
+    """Read the table of merges of a tokenizer, plain or compressed."""
+    from eaglenet.encoders.tokenizers import ClipTokenizer
+
+    with file_with(content, ".txt.gz" if content[:2] == b"\x1f\x8b" else ".txt") as path:
+        ClipTokenizer.from_table(path)
+
+
+@target(EagleNetError)
+def hub_config(content: bytes) -> None:
+    """Read the configuration of a model from a hub."""
+    from eaglenet.core.untrusted import parse_json
+    from eaglenet.encoders.clip_files import config_from_hub
+
+    try:
+        values = parse_json(content)
+    except ValueError:
+        return
+    if isinstance(values, dict):
+        config_from_hub(values)
+
+
+@target(EagleNetError)
+def openai_weights(content: bytes) -> None:
+    """Read weights in OpenAI's archive, without running code."""
+    from eaglenet.encoders.openai_archive import read_openai_weights
+
+    with file_with(content, ".pt") as path:
+        read_openai_weights(path)
+
+
+@target(EagleNetError)
+def hub_headers(content: bytes) -> None:
+    """Check the headers of a hub's response."""
+    from eaglenet.encoders.hub_guard import check_names
+
+    lines = [line.partition(":") for line in content.decode("latin-1").splitlines()]
+    check_names({name.lower(): value for name, _, value in lines})
+
+
+@target(ValueError, KeyError, TypeError)
+def shard_rows(content: bytes) -> None:
+    """Unpack the rows that a shard found."""
+    from eaglenet.cluster.shards import unpack_shortlist
+    from eaglenet.core.untrusted import parse_json
+
+    body = parse_json(content)
+    if isinstance(body, dict):
+        unpack_shortlist(body, 100)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(os.linesep.join(TARGETS) + os.linesep)

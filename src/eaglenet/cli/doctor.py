@@ -1,0 +1,79 @@
+"""`eaglenet doctor`: what protects this machine from hostile files, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from typing import Any
+
+import typer
+
+from eaglenet.cli.options import AsJson
+from eaglenet.core.errors import UsageError
+from eaglenet.version import __version__
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor", help="Check the decoder and how it is confined on this machine.")(doctor)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Print versions and protections; the exit code is 1 if something is missing."""
+    problems: list[str] = []
+    facts: dict[str, Any] = {
+        "eaglenet": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "ffmpeg": _ffmpeg(problems),
+        "landlock": _landlock(),
+    }
+    missing = _missing_confinement()
+    facts["confinement"] = "complete" if not missing else "incomplete"
+    problems += [f"decoders are not fully confined: {reason}" for reason in missing]
+    if as_json:
+        typer.echo(json.dumps({**facts, "problems": problems}, indent=2))
+    else:
+        for name, value in facts.items():
+            typer.echo(f"{name:12} {value}")
+        for problem in problems:
+            typer.echo(f"problem      {problem}")
+    raise typer.Exit(1 if problems else 0)
+
+
+def _ffmpeg(problems: list[str]) -> str:
+    from eaglenet.video.containers import FFMPEG_FLOOR, ffmpeg_version, pyav
+
+    try:
+        version, shown = ffmpeg_version(), str(pyav().ffmpeg_version_info)
+    except UsageError as error:
+        problems.append(str(error))
+        return "not installed"
+    if version < FFMPEG_FLOOR:
+        floor = ".".join(map(str, FFMPEG_FLOOR))
+        problems.append(
+            f"FFmpeg {shown} has known holes ({floor} or newer is needed): pip install -U av"
+        )
+    return shown
+
+
+def _landlock() -> str:
+    from eaglenet.core.confinement import landlock_version
+
+    return f"version {landlock_version()}" if sys.platform == "linux" else "Linux only"
+
+
+def _missing_confinement() -> tuple[str, ...]:
+    """Start a decoder process and return what it could not apply."""
+    from eaglenet.video.decoding import decode_query
+    from eaglenet.video.worker import start_worker
+
+    worker = start_worker(decode_query)
+    try:
+        worker.read_ready()
+    except (EOFError, OSError):
+        return (f"decoder processes cannot start (exit code {worker.stop()})",)
+    finally:
+        worker.end()
+    return worker.missing

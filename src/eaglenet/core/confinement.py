@@ -1,0 +1,260 @@
+"""Confine the current process so that a hole in a decoder reaches nothing (Linux).
+
+    missing = [
+        drop_capabilities(),
+        restrict_files(),                       # Landlock: no file, no network, no signals
+        restrict_system_calls(threads=False),   # seccomp: a list of allowed system calls
+    ]
+
+A confined process computes, reads and writes descriptors that it already has, and ends. It opens no
+file, not even by a path in ``/proc``, and starts no program, process or connection. Each function
+returns None, or the reason why the kernel does not provide it; no root is needed. Import everything
+first, and stay in one thread: Landlock confines only the thread that calls it and its children.
+
+System call numbers are from the kernel's ``unistd.h`` of x86-64 and of arm64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# Landlock: include/uapi/linux/landlock.h
+
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446
+_ABI_VERSION = 1
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
+"""Number of file access rights by the version that added them: refer, truncate, device ioctl."""
+_NETWORK_SINCE, _SCOPE_SINCE = 4, 6
+
+
+def landlock_version() -> int:
+    """Return the version of Landlock in this kernel; 0 where there is none."""
+    if sys.platform != "linux":
+        return 0
+    version = _system_call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ABI_VERSION))
+    return max(int(version), 0)
+
+
+def restrict_files() -> str | None:
+    """Refuse every further use of the file system, TCP, and signals to other processes.
+
+    Newer versions of Landlock than those known here add rights that stay allowed.
+    """
+    version = landlock_version()
+    if not version:
+        return "the kernel has no Landlock (Linux 5.13 or newer, listed in its lsm= setting)"
+    rights = max(count for since, count in _FILE_RIGHTS.items() if since <= version)
+    attributes = [(1 << rights) - 1]
+    if version >= _NETWORK_SINCE:
+        attributes.append(0b11)  # Bind and connect TCP.
+    if version >= _SCOPE_SINCE:
+        attributes.append(0b11)  # Abstract Unix sockets and signals.
+    content = struct.pack(f"={len(attributes)}Q", *attributes)
+    ruleset = _system_call(
+        _CREATE_RULESET, content, ctypes.c_size_t(len(content)), ctypes.c_uint32(0)
+    )
+    if ruleset < 0:
+        return f"Landlock refused the rules ({_error()})"
+    try:
+        if _forbid_new_privileges() or _system_call(_RESTRICT_SELF, ruleset, 0) != 0:
+            return f"Landlock could not be applied ({_error()})"
+    finally:
+        os.close(ruleset)
+    return None
+
+
+def drop_capabilities() -> str | None:
+    """Give up the powers of root, where the process has them."""
+    table = _TABLES.get(platform.machine())
+    if sys.platform != "linux" or table is None:
+        return "capabilities cannot be dropped on this system"
+    header = struct.pack("=Ii", 0x2008_0522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    if _system_call(table.numbers["capset"], header, bytes(24)) != 0:
+        return f"capabilities could not be dropped ({_error()})"
+    return None
+
+
+# seccomp: include/uapi/linux/seccomp.h and filter.h
+
+
+class _Table(NamedTuple):
+    """System call numbers of a processor architecture."""
+
+    architecture: int
+    numbers: dict[str, int]
+
+
+_CALLS = """
+read 0 63, pread64 17 67, futex 202 98, write 1 64, mmap 9 222, munmap 11 215,
+madvise 28 233, mprotect 10 226, brk 12 214, lseek 8 62, readv 19 65, writev 20 66,
+preadv 295 69, preadv2 327 286, mremap 25 216, recvmsg 47 212, recvfrom 45 207,
+sendto 44 206, poll 7 -1, ppoll 271 73, select 23 -1, pselect6 270 72, close 3 57, dup 32 23,
+fcntl 72 25, fstat 5 80, newfstatat 262 79, rt_sigaction 13 134, rt_sigprocmask 14 135,
+rt_sigreturn 15 139, sigaltstack 131 132, restart_syscall 219 128, sched_yield 24 124,
+sched_getaffinity 204 123, getcpu 309 168, membarrier 324 283, rseq 334 293,
+clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101,
+gettimeofday 96 169, times 100 153, getrusage 98 165, getrandom 318 278, getpid 39 172,
+getppid 110 173, gettid 186 178, getuid 102 174, geteuid 107 175, getgid 104 176,
+getegid 108 177, uname 63 160, sysinfo 99 179, prctl 157 167, prlimit64 302 261, ioctl 16 29,
+tgkill 234 131, clone 56 220, clone3 435 435, set_robust_list 273 99, exit 60 93,
+exit_group 231 94, capset 126 91, seccomp 317 277
+"""
+"""Allowed calls with their numbers on x86-64 and arm64; -1 where there is none. Hot calls come
+first: the filter compares one after the other. The last two are refused."""
+
+
+def _numbers(column: int) -> dict[str, int]:
+    rows = (row.split() for row in _CALLS.split(","))
+    return {row[0]: int(row[column]) for row in rows}
+
+
+_TABLES = {"x86_64": _Table(0xC000_003E, _numbers(1)), "aarch64": _Table(0xC000_00B7, _numbers(2))}
+"""Tables by machine, as ``os.uname`` names it, with the AUDIT_ARCH number of the kernel."""
+
+_ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_X32_BIT = 0x4000_0000
+_PROT_EXEC = 4
+_AT_EMPTY_PATH = 0x1000
+_FILE_COMMANDS = (0, 1, 2, 3, 4, 1030)
+"""fcntl: duplicate, and read or set flags. F_SETOWN would send signals to other processes."""
+_THREAD_FLAGS = 0x0001_0D00
+"""CLONE_THREAD, CLONE_SIGHAND, CLONE_FILES and CLONE_VM: a thread, not a process."""
+_PR_SET_NAME = 15
+
+Instruction = tuple[int, int, int, int]
+"""Code, jump if true, jump if false, operand."""
+
+
+def _argument(number: int, *, high: bool = False) -> Instruction:
+    """Load half of a system call argument; both architectures are little-endian."""
+    return (_LOAD, 0, 0, 16 + 8 * number + 4 * high)
+
+
+def _only_if(number: int, values: Sequence[int]) -> list[Instruction]:
+    """Allow the call if the low half of an argument has one of these values."""
+    tests = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
+    return [_argument(number), *tests, _refusal(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _refusal(code: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | code)
+
+
+def _is_null(number: int) -> list[Instruction]:
+    """Allow the call if a pointer is null."""
+    return [
+        _argument(number),
+        (_EQUAL, 0, 2, 0),
+        _argument(number, high=True),
+        (_EQUAL, 1, 0, 0),
+        _refusal(errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def build_filter(machine: str, process: int, *, threads: bool) -> list[Instruction]:
+    """Return the filter of system calls for a process; ``machine`` as in ``os.uname``."""
+    architecture, numbers = _TABLES[machine]
+    not_executable = [
+        _argument(2),
+        (_ANY_BIT, 0, 1, _PROT_EXEC),
+        _refusal(errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    new_thread = [
+        _argument(0),
+        (_MASK, 0, 0, _THREAD_FLAGS),
+        (_EQUAL, 1, 0, _THREAD_FLAGS),
+        _refusal(errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    conditions = {
+        "mmap": not_executable,
+        "mprotect": not_executable,
+        "newfstatat": _only_if(3, [_AT_EMPTY_PATH]),
+        "fcntl": _only_if(1, _FILE_COMMANDS),
+        "sendto": _is_null(4),  # No address: only the socket that is connected already.
+        "prlimit64": _is_null(2),  # Reading limits.
+        "prctl": _only_if(0, [_PR_SET_NAME]),
+        "tgkill": _only_if(0, [process]),  # abort() signals the process itself.
+        "ioctl": [_refusal(errno.ENOTTY)],
+        "clone": new_thread if threads else [_refusal(errno.EPERM)],
+        # Its flags are in memory, where a filter cannot see them. C libraries then call clone.
+        "clone3": [_refusal(errno.ENOSYS)],
+        "capset": [_refusal(errno.EPERM)],
+        "seccomp": [_refusal(errno.EPERM)],
+    }
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, 4),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, 0),
+    ]
+    if machine == "x86_64":
+        # The same calls under other numbers, with 32-bit pointers.
+        program += [(_AT_LEAST, 0, 1, _X32_BIT), _refusal(errno.EPERM)]
+    for name, number in numbers.items():
+        if number >= 0:
+            body = conditions.get(name, [(_RETURN, 0, 0, _ALLOW)])
+            program += [(_EQUAL, 0, len(body), number), *body]
+    return [*program, _refusal(errno.EPERM)]
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+_SET_FILTER = 1
+_KEEP_SPECULATION = 4
+"""Kernels before 5.16 otherwise switch off speculation past stores, which slows decoding down."""
+
+
+def restrict_system_calls(*, threads: bool) -> str | None:
+    """Refuse all system calls but those that computing needs; ``threads``: allow new threads."""
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in _TABLES:
+        return f"no list of system calls for {sys.platform} on {machine}"
+    instructions = build_filter(machine, os.getpid(), threads=threads)
+    content = b"".join(struct.pack("=HBBI", *each) for each in instructions)
+    program = _Program(len(instructions), content)
+    if _forbid_new_privileges():
+        return f"new privileges could not be forbidden ({_error()})"
+    number = _TABLES[machine].numbers["seccomp"]
+    for flags in (_KEEP_SPECULATION, 0):
+        if _system_call(number, _SET_FILTER, flags, ctypes.byref(program)) == 0:
+            return None
+    return f"the kernel refused the seccomp filter ({_error()})"
+
+
+def confine(*, threads: bool) -> list[str]:
+    """Apply every confinement to this process; return what the system does not provide."""
+    reasons = (
+        drop_capabilities(),
+        restrict_files(),
+        restrict_system_calls(threads=threads),
+    )
+    return [reason for reason in reasons if reason is not None]
+
+
+def _forbid_new_privileges() -> int:
+    """Let no program that is started gain privileges, as both mechanisms require."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    return int(prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+
+
+def _system_call(number: int, *arguments: Any) -> int:
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    return int(call(ctypes.c_long(number), *arguments))
+
+
+def _error() -> str:
+    return os.strerror(ctypes.get_errno())

@@ -1,0 +1,146 @@
+"""Input files: opened by path, or shared with a confined worker as an open descriptor.
+
+A confined worker cannot open files. The process that hands out work opens the file of a request and
+sends the descriptor along; :func:`use_shared_file` makes the worker's readers use it for that path.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglenet.core.platform import open_for_reading, read_at, read_into
+
+Version = tuple[int, int, int, int]
+
+
+@dataclass
+class SharedFile:
+    """An open file, known to a worker by its path or address.
+
+    error: why it could not be opened; readers raise it in the worker.
+    version: version of an object on remote storage; the status of a local file tells its own.
+    """
+
+    path: str
+    descriptor: int | None = None
+    error: OSError | None = None
+    version: Version | None = None
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def require_descriptor(self) -> int:
+        """Return the descriptor, or raise the error of opening the file."""
+        if self.descriptor is None:
+            raise self.error or FileNotFoundError(2, "no such file", self.path)
+        return self.descriptor
+
+
+def share_file(path: str | Path) -> SharedFile:
+    """Open a regular file for a worker."""
+    name = str(path)
+    try:
+        descriptor = open_for_reading(name)
+    except OSError as error:
+        return SharedFile(name, error=OSError(error.errno, error.strerror, name))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return SharedFile(name, error=OSError(22, "not a regular file", name))
+    return SharedFile(name, descriptor)
+
+
+_shared: SharedFile | None = None
+
+
+def use_shared_file(shared: SharedFile | None) -> None:
+    """Let readers of this process use ``shared`` for its path; the one before is closed."""
+    global _shared
+    if _shared is not None:
+        _shared.close()
+    _shared = shared
+
+
+def shared_file(path: str | Path) -> SharedFile | None:
+    """Return the shared file with this path, if there is one."""
+    # Path("s3://bucket/a.mp4") has a single slash.
+    return _shared if _shared is not None and Path(_shared.path) == Path(path) else None
+
+
+def file_status(path: str | Path) -> os.stat_result:
+    """Return the status of a file, like :func:`os.stat`."""
+    shared = shared_file(path)
+    return os.stat(path) if shared is None else os.fstat(shared.require_descriptor())
+
+
+def file_size(path: str | Path) -> int:
+    return file_status(path).st_size
+
+
+def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
+    """Return values that tell a file from all others and from its own earlier content."""
+    status = file_status(path)
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, *times)
+
+
+def open_input_file(path: str | Path) -> InputFile:
+    """Open a file for reading."""
+    shared = shared_file(path)
+    if shared is None:
+        return InputFile(open_for_reading(path), str(path))
+    return InputFile(os.dup(shared.require_descriptor()), str(path))
+
+
+class InputFile(io.RawIOBase):
+    """A file with a position of its own, also where others read from the same descriptor."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor = descriptor
+        self._position = 0
+        self.name = name
+        """Its extension helps to recognise the container."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            return self.readall()
+        content = read_at(self._descriptor, size, self._position)
+        self._position += len(content)
+        return content
+
+    def readinto(self, buffer: object) -> int:
+        count = read_into(self._descriptor, memoryview(buffer).cast("B"), self._position)  # type: ignore[arg-type]
+        self._position += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_CUR:
+            offset += self._position
+        elif whence == os.SEEK_END:
+            offset += os.fstat(self._descriptor).st_size
+        if offset < 0:
+            raise OSError(22, "negative position", self.name)
+        self._position = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()

@@ -1,0 +1,378 @@
+"""Workers that a file has taken over: they reach nothing, and the parent reports a failed file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+from takeover import ATTACKS, REPLIES, Target, escape, reply_with, secrets_in_reach
+from test_videos import small_video
+
+from eaglenet.core import confinement
+from eaglenet.core.process import child_command, start_child
+from eaglenet.indexing.decoding import (
+    ClipFailure,
+    ClipFrames,
+    ClipRequest,
+    DecodedClips,
+    check_decoded,
+    decode_ahead,
+)
+from eaglenet.indexing.files import CandidateFile
+from eaglenet.indexing.inspection import Inspection, check_inspection
+from eaglenet.video import worker as workers
+from eaglenet.video.input_file import share_file
+from eaglenet.video.messages import MessageError, Receiver, layout_of, unpack
+from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
+from eaglenet.video.worker import IsolatedProcess, start_worker
+from processes import descendants
+
+needs_confinement = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
+    reason="workers are confined on Linux on x86-64 and arm64",
+)
+pytestmark = needs_confinement
+SECRET = "correct-horse-battery-staple"
+
+
+@pytest.fixture(scope="module")
+def missing() -> tuple[str, ...]:
+    """Parts of the confinement that this kernel lacks."""
+    worker = start_worker(escape)
+    worker.read_ready()
+    worker.end()
+    return worker.missing
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+    """A folder with a secret and a video, a token in the environment, and a listening socket."""
+    monkeypatch.setenv("EAGLENET_TOKEN", SECRET)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "own.mp4").write_bytes(bytes(1000))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        yield Target("", str(tmp_path / "own.mp4"), str(tmp_path), os.getpid(), port)
+
+
+def with_attack(target: Target, name: str) -> Target:
+    return Target(name, target.path, target.folder, target.parent, target.port)
+
+
+ACCESS: Access[Target, str] = Access(share=lambda target: share_file(target.path))
+
+
+def test_a_taken_over_worker_reaches_nothing(target: Target, missing: tuple[str, ...]) -> None:
+    if missing:
+        pytest.skip(f"this kernel does not confine: {missing}")
+    before = sorted(os.listdir(target.folder))
+    attacks = [with_attack(target, name) for name in ATTACKS]
+    results = {
+        outcome.request.attack: outcome.result if isinstance(outcome, Success) else outcome.reason
+        for outcome in map_ahead(escape, attacks, workers=1, access=ACCESS)
+    }
+    allowed = [name for name, result in results.items() if not result.startswith("refused")]
+    assert allowed == []
+    assert len(results) == len(ATTACKS) > 30
+    assert sorted(os.listdir(target.folder)) == before
+
+
+@pytest.mark.parametrize("layer", ["files", "calls"])
+def test_each_layer_holds_alone(target: Target, missing: tuple[str, ...], layer: str) -> None:
+    """A hole in one of the two mechanisms of the kernel is not a hole in the sandbox."""
+    if missing:
+        pytest.skip(f"this kernel does not confine: {missing}")
+    names = ["read_other_file", "write_file", "list_folder", "read_parent_environment"]
+    if layer == "calls" or confinement.landlock_version() >= 4:
+        names.append("connect")
+    child = start_child(escape_from_layer, layer, [with_attack(target, name) for name in names])
+    results = child.connection.recv()
+    child.process.join()
+    assert [result[:7] for result in results] == ["refused"] * len(names), results
+
+
+def escape_from_layer(connection: Connection, layer: str, targets: list[Target]) -> None:
+    "".encode("idna")  # Imported before, as in a worker.
+    if layer == "files":
+        assert confinement.restrict_files() is None
+    else:
+        assert confinement.restrict_system_calls(threads=False) is None
+    connection.send([escape(target) for target in targets])
+
+
+def test_the_attacks_work_where_nothing_confines(target: Target) -> None:
+    """Otherwise their refusal would say nothing."""
+    names = [
+        "read_other_file", "read_parent_environment", "signal_parent", "list_folder",
+        "look_at_file", "write_file", "write_own_file", "make_folder", "make_link", "change_mode",
+        "fork", "fork_by_number", "start_thread", "connect", "listen", "unix_socket",
+        "socket_pair", "run_own_code", "make_memory_file", "remove_file",
+    ]  # fmt: skip
+    child = start_child(escape_unconfined, [with_attack(target, name) for name in names])
+    results = dict(zip(names, child.connection.recv(), strict=True))
+    child.process.join()
+    assert {name: result for name, result in results.items() if result != "allowed"} == {}
+
+
+def escape_unconfined(connection: Connection, targets: list[Target]) -> None:
+    connection.send([escape(target) for target in targets])
+
+
+def test_a_worker_sees_no_secret(target: Target) -> None:
+    (outcome,) = map_ahead(secrets_in_reach, [target], workers=1, access=ACCESS)
+    assert isinstance(outcome, Success)
+    assert not any(SECRET in line for line in outcome.result)
+    names = {line.partition("=")[0] for line in outcome.result if "=" in line}
+    assert names <= {
+        "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONSAFEPATH", "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", *(n for n in os.environ if n[:3] == "LC_"),
+    }  # fmt: skip
+    # Standard streams are /dev/null; then its connection and its file.
+    kinds = [line.split()[1] for line in outcome.result if "=" not in line]
+    assert sorted(kinds) == ["-", "c", "c", "c", "s"]
+
+
+def test_every_file_gets_a_process_of_its_own(tmp_path: Path) -> None:
+    """Code that stays in a worker meets no other file."""
+    paths = [tmp_path / name for name in ("a", "a", "b", "a")]
+    for path in paths:
+        path.write_text("x")
+    access: Access[Path, int] = Access(share=share_file)
+    numbers = [
+        outcome.result
+        for outcome in map_ahead(process_number, paths, workers=1, access=access)
+        if isinstance(outcome, Success)
+    ]
+    assert numbers[0] == numbers[1]
+    assert len(set(numbers)) == 3
+
+
+def process_number(path: Path) -> int:
+    return os.getpid()
+
+
+# Replies
+
+
+def fast_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "MESSAGE_SECONDS", 1.5)
+
+
+@pytest.mark.parametrize("attack", [*REPLIES, "drip", "endless"])
+def test_a_hostile_reply_fails_its_own_request(
+    attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast_messages(monkeypatch)
+    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 20.0)
+    requests = ["good", attack, "good"]
+    began = time.monotonic()
+    access: Access[str, object] = Access(max_bytes=2**28)
+    outcomes = list(map_ahead(reply_with, requests, workers=1, budget=budget, access=access))
+    assert [type(outcome) for outcome in outcomes] == [Success, Failure, Success]
+    assert outcomes[1].reason.startswith(
+        ("the decoder sent an invalid", "the decoder process died")
+    )  # type: ignore[union-attr]
+    assert time.monotonic() - began < 15
+    assert peak_mebibytes() < 4000
+
+
+def peak_mebibytes() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def test_a_worker_that_never_answers_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 1.0)
+    first, second = map_ahead(reply_with, ["unread requests", "good"], workers=1, budget=budget)
+    assert isinstance(first, Failure)
+    assert "the limit" in first.reason
+    assert isinstance(second, Success)
+
+
+def test_isolated_process_survives_hostile_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eaglenet.core.errors import UsageError
+
+    fast_messages(monkeypatch)
+    process = IsolatedProcess(reply_with, 2**30, 5.0)
+    try:
+        for attack in ("a pickle", "a huge array", "drip", "nothing"):
+            with pytest.raises(UsageError):
+                process(attack)
+            assert np.array_equal(process("good"), np.arange(6000, dtype=np.uint8))
+    finally:
+        process.close()
+
+
+def test_random_messages_are_values_or_errors() -> None:
+    """100,000 damaged bodies of the largest reply: never another exception, never a long time."""
+    generator = np.random.default_rng(0)
+    layout = layout_of(DecodedClips)
+    clip = ClipFrames(
+        ("c" * 32, 1), "/a.mp4", (0.0, 1.0), np.zeros((2, 3, 4, 4), np.uint8),
+        np.ones(2, np.bool_), np.zeros(2, np.float32), b"\xff\xd8",
+    )  # fmt: skip
+    from eaglenet.video.messages import pack
+
+    (content,) = pack(layout, DecodedClips((clip, ClipFailure(("c" * 32, 2), "broken")), 0.0))
+    body = np.frombuffer(bytes(content)[16:], np.uint8)
+    read = 0
+    for _ in range(20_000):
+        damaged = body.copy()
+        positions = generator.integers(0, len(body), generator.integers(1, 6))
+        damaged[positions] = generator.integers(0, 256, len(positions))
+        damaged = (
+            damaged[: generator.integers(0, len(body) + 1)] if positions[0] % 3 == 0 else damaged
+        )
+        try:
+            unpack(layout, [damaged])
+            read += 1
+        except MessageError:
+            pass
+    assert read > 100
+
+
+def test_a_claimed_size_is_not_allocated() -> None:
+    content = struct.pack("<4sIQ", b"eng1", 1, 10) + struct.pack("<Q", 900 * 2**20)
+    rest = memoryview(content)
+
+    def read(buffer: memoryview) -> int:
+        nonlocal rest
+        if not len(rest):
+            raise BlockingIOError
+        count = min(len(buffer), len(rest))
+        buffer[:count] = rest[:count]
+        rest = rest[count:]
+        return count
+
+    before = Path("/proc/self/statm").read_text().split()[1]
+    receiver = Receiver(read)
+    for _ in range(2):  # The header, and the sizes of the arrays.
+        receiver.advance()
+    with pytest.raises(BlockingIOError):
+        receiver.advance()
+    after = Path("/proc/self/statm").read_text().split()[1]
+    assert (int(after) - int(before)) * 4096 < 50 * 2**20
+
+
+def forged_clip(request: ClipRequest, **changes: object) -> DecodedClips:
+    values: dict[str, object] = {
+        "key": (request.content, request.numbers[0]),
+        "path": request.path,
+        "window": request.windows[0],
+        "pixels": np.zeros((3, 3, 16, 16), np.uint8),
+        "is_real": np.ones(3, np.bool_),
+        "times": np.zeros(3, np.float32),
+        "thumbnail": b"\xff\xd8\xff",
+        **changes,
+    }
+    return DecodedClips((ClipFrames(**values),), 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"key": ("0" * 32, 0)},
+        {"key": ("a" * 32, 7)},
+        {"path": "/etc/passwd"},
+        {"window": (0.0, 9.0)},
+        {"pixels": np.zeros((3, 3, 16, 17), np.uint8)},
+        {"is_real": np.zeros(3, np.bool_)},
+        {"times": np.full(3, np.nan, np.float32)},
+        {"thumbnail": b"<script>"},
+        {"thumbnail": b"\xff\xd8" + bytes(2**21)},
+    ],
+    ids=str,
+)
+def test_clips_of_other_files_are_refused(changes: dict[str, object]) -> None:
+    from hostile_work import SPEC
+
+    request = ClipRequest("a" * 32, "/a.mp4", (0,), ((0.0, 1.0),))
+    check_decoded(request, forged_clip(request), SPEC)
+    with pytest.raises(ValueError, match=r"."):
+        check_decoded(request, forged_clip(request, **changes), SPEC)
+
+
+def test_inspections_of_other_files_are_refused() -> None:
+    file = CandidateFile("/a.mp4", 10, 20)
+    check_inspection(file, Inspection(file, "a" * 32, 3.0, windows=((0.0, 3.0),)))
+    for wrong in (
+        Inspection(CandidateFile("/b.mp4", 10, 20)),
+        Inspection(file, "../../up"),
+        Inspection(file, duration=float("inf")),
+        Inspection(file, windows=((2.0, 1.0),)),
+        Inspection(file, windows=((float("nan"), 1.0),)),
+        Inspection(file, width=-1),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            check_inspection(file, wrong)
+
+
+# Decoding while confined
+
+
+def test_confined_decoding_gives_the_same_clips(tmp_path: Path) -> None:
+    from hostile_work import SPEC
+
+    path = str(small_video(tmp_path / "a.mp4", 60))
+    request = ClipRequest("a" * 32, path, (0, 1), ((0.0, 1.2), (1.2, 2.4)), None, 2.4)
+    here = list(decode_ahead([request], SPEC, 0))
+    there = list(decode_ahead([request], SPEC, 1))
+    assert len(here) == len(there) == 2
+    for one, other in zip(here, there, strict=True):
+        assert isinstance(one, ClipFrames)
+        assert isinstance(other, ClipFrames)
+        assert np.array_equal(one.pixels, other.pixels)
+        assert one.thumbnail == other.thumbnail
+
+
+def test_the_stream_encoder_is_confined(tmp_path: Path, missing: tuple[str, ...]) -> None:
+    """Its system calls are filtered while it writes an MP4 with several threads."""
+    if missing:
+        pytest.skip(f"this kernel does not confine: {missing}")
+    path = tmp_path / "a.avi"
+    from eaglenet.video.decoding import write_video
+
+    frames = np.random.default_rng(0).integers(0, 256, (300, 240, 320, 3), dtype=np.uint8)
+    write_video(path, frames, 25, codec="mpeg4")
+    descriptor = os.open(path, os.O_RDONLY)
+    command = child_command("eaglenet.video.streaming", str(descriptor), "0", str(os.getpid()))
+    process = subprocess.Popen(command, pass_fds=(descriptor,), stdout=subprocess.PIPE)
+    os.close(descriptor)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    rest = process.stdout.read()
+    assert process.wait(60) == 0
+    assert b'"convert"' in line
+    assert b"moof" in rest
+    assert "Seccomp:\t2" in status
+    assert "NoNewPrivs:\t1" in status
+    assert "CapEff:\t0000000000000000" in status
+
+
+def test_hosts_and_workers_have_no_privileges(missing: tuple[str, ...]) -> None:
+    if missing:
+        pytest.skip(f"this kernel does not confine: {missing}")
+    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 2.0)
+    outcomes = map_ahead(reply_with, ["good", "unread requests"], workers=1, budget=budget)
+    next(outcomes)
+    host, worker = descendants(os.getpid())[-2:]
+    for pid, filtered in ((host, 0), (worker, 2)):
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert f"Seccomp:\t{filtered}" in status
+        assert "NoNewPrivs:\t1" in status
+        assert "CapEff:\t0000000000000000" in status
+        assert "Threads:\t1\n" in status
+    list(outcomes)

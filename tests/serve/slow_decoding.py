@@ -1,0 +1,16 @@
+"""A decoder of uploads that hangs. Without torch, which takes seconds to import in its process."""
+
+from __future__ import annotations
+
+import time
+
+from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
+from eaglenet.video.input_file import open_input_file
+
+
+def decode_slowly(request: QueryRequest) -> DecodedVideo:
+    """Take for ever with a file that says so."""
+    with open_input_file(request.path) as file:
+        if file.read(4) == b"film":
+            time.sleep(1000)
+    return decode_query(request)
