@@ -86,7 +86,7 @@ smoke-lowest smoke-newest: smoke-%: $(TOOLS_STAMP) ## the same with the lowest o
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
 
-demo: $(STAMP) ## render the demo world, evaluate the shipped model, index, search, draw the results
+demo: $(STAMP) ## index twelve real clips, ask five queries, draw the hits (demo/results.png)
 	$(BIN)/eaglenet demo --output demo
 
 .PHONY: help setup format check docs browser quick test test-all test-hostile audit dist resolve pins smoke smoke-lowest smoke-newest test-gpu demo

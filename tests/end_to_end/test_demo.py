@@ -11,7 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 import eaglenet
-from eaglenet.cli.demo import ABOUT, NO_PHOTOGRAPH, SENTENCES, choose_sentences, find_photograph
+from eaglenet.cli.demo import CLIPS as REAL_CLIPS
+from eaglenet.cli.demo import QUESTIONS
+from eaglenet.cli.demo_world import choose_sentences
 from eaglenet.cli.main import app
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
 
@@ -33,12 +35,59 @@ def invoke(*arguments: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
-    """The folder of a finished demo, and what the command printed."""
+    """The folder of a finished run of the demo world, and what the command printed."""
     output = tmp_path_factory.mktemp("shown") / "demo"
-    return output, json.loads(invoke("demo", "--output", output, "--clips", str(CLIPS), "--json"))
+    return output, json.loads(
+        invoke("data", "demo-world", "--output", output, "--clips", str(CLIPS), "--json")
+    )
 
 
-def test_the_demo_evaluates_indexes_and_searches_real_files(
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """The folder of a finished demo of real clips, and what the command printed."""
+    output = tmp_path_factory.mktemp("real") / "demo"
+    return output, json.loads(invoke("demo", "--output", output, "--json"))
+
+
+def test_the_demo_finds_the_right_real_clip_first_for_every_query(
+    real: tuple[Path, dict[str, Any]],
+) -> None:
+    _, report = real
+    assert report["store"]["clips"] == 12
+    first = [Path(answer["hits"][0]["path"]).name for answer in report["answers"]]
+    assert first == [question.file for question in QUESTIONS]
+
+
+def test_the_demo_draws_frames_of_every_hit(real: tuple[Path, dict[str, Any]]) -> None:
+    from PIL import Image
+
+    output, _ = real
+    with Image.open(output / "results.png") as picture:
+        assert picture.width > 800
+        assert picture.height > 1000
+        # Photographs have thousands of colours; an empty sheet with text has a few dozen.
+        assert len(set(picture.convert("RGB").resize((180, 220)).getdata())) > 5000
+    assert (output / "results.html").stat().st_size > 50_000
+
+
+def test_the_demo_again_indexes_nothing(real: tuple[Path, dict[str, Any]]) -> None:
+    output, _ = real
+    text = invoke("demo", "--output", output)
+    assert "(0 new files)" in text
+    assert text.index("eaglenet index FOLDER") < text.index(f"eaglenet serve --store {output}")
+
+
+def test_every_clip_of_the_demo_has_a_source_and_a_licence_and_they_are_small() -> None:
+    licences = (REAL_CLIPS / "LICENSES.md").read_text()
+    clips = [path for path in REAL_CLIPS.iterdir() if path.suffix in (".mp4", ".jpg")]
+    assert len(clips) == 12
+    for clip in clips:
+        row = next(line for line in licences.splitlines() if f"`{clip.name}`" in line)
+        assert any(name in row for name in ("public domain", "CC0", "MIT", "BSD-2-Clause"))
+    assert sum(clip.stat().st_size for clip in clips) < 8e6
+
+
+def test_the_demo_world_evaluates_indexes_and_searches_real_files(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:
     output, report = shown
@@ -49,7 +98,7 @@ def test_the_demo_evaluates_indexes_and_searches_real_files(
     assert (output / "results.html").stat().st_size > 1000
 
 
-def test_the_demo_draws_a_picture_with_three_rows(shown: tuple[Path, dict[str, Any]]) -> None:
+def test_the_demo_world_draws_a_picture_with_three_rows(shown: tuple[Path, dict[str, Any]]) -> None:
     from PIL import Image
 
     output, _ = shown
@@ -59,40 +108,27 @@ def test_the_demo_draws_a_picture_with_three_rows(shown: tuple[Path, dict[str, A
         assert len(set(picture.convert("RGB").resize((90, 40)).getdata())) > 20
 
 
-def test_the_demo_again_makes_nothing_anew(shown: tuple[Path, dict[str, Any]]) -> None:
+def test_the_demo_world_again_makes_nothing_anew(shown: tuple[Path, dict[str, Any]]) -> None:
     output, first = shown
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.mp4")}
-    again = json.loads(invoke("demo", "--output", output, "--clips", str(CLIPS), "--json"))
+    again = json.loads(
+        invoke("data", "demo-world", "--output", output, "--clips", str(CLIPS), "--json")
+    )
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*.mp4")} == before
     assert (again["store"]["indexed"], again["store"]["unchanged"]) == (0, CLIPS)
     assert again["evaluation"]["t2v"] == first["evaluation"]["t2v"]
 
 
-def test_the_demo_says_what_to_do_next(shown: tuple[Path, dict[str, Any]]) -> None:
+def test_the_demo_world_says_what_to_do_next(shown: tuple[Path, dict[str, Any]]) -> None:
     output, _ = shown
-    text = invoke("demo", "--output", output, "--clips", str(CLIPS))
+    text = invoke("data", "demo-world", "--output", output, "--clips", str(CLIPS))
     assert "text-to-video [demo world" in text
     assert f"eaglenet serve --store {output}/store" in text
     assert (
-        text.index("eaglenet index FOLDER")
-        < text.index("eaglenet search")
+        text.index("eaglenet search")
         < text.index(f"eaglenet serve --store {output}/store")
+        < text.index("eaglenet train")
     )
-
-
-def test_the_demo_knows_a_real_photograph(shown: tuple[Path, dict[str, Any]]) -> None:
-    _, report = shown
-    assert find_photograph() is not None, "matplotlib, which the tests need, brings it"
-    assert len(report["photograph"]) == len(SENTENCES)
-    first, second = report["photograph"][:2]
-    assert first["sentence"] == ABOUT
-    assert first["score"] > second["score"] + 0.1
-
-
-def test_without_a_photograph_the_demo_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eaglenet.cli.demo.find_spec", lambda name: None)
-    assert find_photograph() is None
-    assert "not installed" in NO_PHOTOGRAPH
 
 
 def test_two_of_the_sentences_tell_the_same_things_in_two_orders() -> None:

@@ -1,13 +1,16 @@
-"""Speech: where audio is cut, and faster-whisper with random weights.
+"""Speech: where audio is cut, what is dropped, and faster-whisper with random weights.
 
-Trained models need a download, so the recognised text is not tested, only that a folder in the
-format of CTranslate2 loads and returns timed lines.
+Trained models need a download: with random weights a folder in the format of CTranslate2 loads and
+returns timed lines; ``EAGLENET_WHISPER`` names a trained one. ``benchmarks/speech.py`` measures the
+recognised text.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -15,6 +18,8 @@ import pytest
 
 from eaglenet.core.errors import ModelNotFoundError
 from eaglenet.indexing.recognition import ChunkRequest, decode_audio_chunk, quietest
+from eaglenet.transcripts import speech
+from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.speech import RATE, Samples, SpeechModel, decode_audio
 
 
@@ -132,8 +137,12 @@ def save_random_whisper(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_loads_a_ctranslate2_folder_and_returns_timed_lines(tmp_path: Path) -> None:
+def test_loads_a_ctranslate2_folder_and_returns_timed_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = save_random_whisper(tmp_path)
+    # Random weights only guess, and guesses are dropped.
+    monkeypatch.setattr(speech, "is_plausible", lambda segment: True)
     assert json.loads((folder / "config.json").read_text())
     model = SpeechModel(str(folder), "cpu")
     assert model.name == f"whisper {folder}"
@@ -150,3 +159,45 @@ def test_loads_a_ctranslate2_folder_and_returns_timed_lines(tmp_path: Path) -> N
 def test_missing_model_error_lists_the_alternatives(model: str) -> None:
     with pytest.raises(ModelNotFoundError, match=r"--listen.*ct2-transformers-converter"):
         SpeechModel(model, "cpu")
+
+
+def segment_of(**values: float) -> SimpleNamespace:
+    usual = {"compression_ratio": 1.2, "avg_logprob": -0.3, "no_speech_prob": 0.1}
+    return SimpleNamespace(**(usual | values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"compression_ratio": 5.0},
+        {"avg_logprob": -1.4},
+        {"no_speech_prob": 0.9, "avg_logprob": -0.7},
+    ],
+    ids=["repeats itself", "is a guess", "is not speech"],
+)
+def test_drops_a_segment_that_is_likely_invented(values: dict[str, float]) -> None:
+    assert speech.is_plausible(segment_of())
+    assert not speech.is_plausible(segment_of(**values))
+
+
+def test_keeps_a_sure_segment_in_a_quiet_place() -> None:
+    assert speech.is_plausible(segment_of(no_speech_prob=0.9, avg_logprob=-0.2))
+
+
+def test_equal_lines_in_a_row_are_kept_twice_and_again_after_another() -> None:
+    texts = ["Thank you.", "thank you", "Thank you!", "Thank you.", "No.", "Thank you."]
+    lines = [TranscriptLine(number, number + 1, text) for number, text in enumerate(texts)]
+    assert [line.start for line in speech.drop_repeats(lines)] == [0, 1, 4, 5]
+
+
+@pytest.mark.slow
+def test_invents_no_lines_on_silence_noise_and_a_tone() -> None:
+    folder = os.environ.get("EAGLENET_WHISPER")
+    if not folder:
+        pytest.skip("EAGLENET_WHISPER names no folder of a Whisper model in CTranslate2's format")
+    model = SpeechModel(folder, "cpu")
+    clock = np.arange(20 * RATE) / RATE
+    noise = 0.2 * np.random.default_rng(0).standard_normal(len(clock))
+    tone = 0.3 * np.sin(2 * np.pi * 440 * clock) * np.exp(-3 * (clock % 0.5))
+    for samples in (1e-3 * noise, noise, tone):
+        assert model.transcribe(samples.astype(np.float32)) == []

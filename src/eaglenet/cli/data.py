@@ -18,6 +18,7 @@ from eaglenet.cli.data_options import (
     VideoFolders,
     Workers,
 )
+from eaglenet.cli.demo_world import register as register_demo_world
 from eaglenet.cli.terminal import escape_lines, show_progress
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import check_choices, read_assignments, split_assignment
@@ -253,6 +254,7 @@ def register(root: typer.Typer) -> None:
 
     register_features(app)
     register_frames(app)
+    register_demo_world(app)
     root.add_typer(app, name="data")
 
 

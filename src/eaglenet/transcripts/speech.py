@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import ModelNotFoundError, UsageError
-from eaglenet.transcripts.lines import TranscriptLine, clean_lines
+from eaglenet.core.platform import num_cores
+from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
 from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
 
@@ -21,6 +23,16 @@ RATE = 16_000
 SEEK_MARGINS = (0.5, 10.0, 60.0)
 """Seconds before the start to seek to, tried in order."""
 Samples = NDArray[np.float32]
+MIN_LOG_PROBABILITY = -1.0
+"""Mean log-probability per token below which a segment is a guess; Whisper's own threshold."""
+MAX_SILENCE_PROBABILITY = 0.6
+"""Probability of "no speech" above which a segment must be well supported to be kept."""
+SUPPORTED_LOG_PROBABILITY = -0.5
+"""Mean log-probability that keeps a segment in spite of a high probability of "no speech"."""
+MAX_COMPRESSION = 2.4
+"""Text that zlib compresses better than this repeats itself; Whisper's own threshold."""
+MAX_REPEATS = 2
+"""Equal lines in a row that are kept; the model repeats itself on music, people rarely do."""
 
 
 def decode_audio(path: str | Path, start: float, end: float) -> Samples | None:
@@ -102,8 +114,13 @@ class SpeechModel:
         faster_whisper = self.require()
         self.name = f"whisper {model}"
         device_type = device.partition(":")[0]
+        # 0 leaves the number to OMP_NUM_THREADS; without that the library takes four.
+        threads = 0 if "OMP_NUM_THREADS" in os.environ else num_cores()
         try:
-            self._model: Any = faster_whisper.WhisperModel(model, device=device_type)
+            # "auto" is int8 on a CPU: half the time of fp32 for the same words.
+            self._model: Any = faster_whisper.WhisperModel(
+                model, device=device_type, compute_type="auto", cpu_threads=threads
+            )
         except (ValueError, RuntimeError, OSError) as error:
             # The library lists all sizes after a comma.
             text = (str(error).splitlines() or [type(error).__name__])[0].partition(", expected")[0]
@@ -140,7 +157,7 @@ class SpeechModel:
             condition_on_previous_text=False,
         )
         length = len(samples) / RATE
-        return clean_lines(
+        lines = clean_lines(
             TranscriptLine(
                 start + min(segment.start, length),
                 start + min(segment.end, length),
@@ -148,4 +165,35 @@ class SpeechModel:
                 info.language or "",
             )
             for segment in segments
+            if is_plausible(segment)
         )
+        return drop_repeats(lines)
+
+
+def is_plausible(segment: Any) -> bool:
+    """Return False for a segment of Whisper that is likely invented: on music, noise or silence."""
+    if segment.compression_ratio > MAX_COMPRESSION or segment.avg_logprob < MIN_LOG_PROBABILITY:
+        return False
+    return not (
+        segment.no_speech_prob > MAX_SILENCE_PROBABILITY
+        and segment.avg_logprob < SUPPORTED_LOG_PROBABILITY
+    )
+
+
+def drop_repeats(lines: Sequence[TranscriptLine]) -> list[TranscriptLine]:
+    """Keep the first ``MAX_REPEATS`` of equal lines in a row, whatever their case and punctuation.
+
+    >>> line = TranscriptLine(0, 1, "Thank you.")
+    >>> len(drop_repeats([line] * 5))
+    2
+    """
+    remaining: list[TranscriptLine] = []
+    previous: list[str] = []
+    count = 0
+    for line in lines:
+        words = [term.text for term in analyse(line.text).terms]
+        count = count + 1 if words == previous else 1
+        previous = words
+        if count <= MAX_REPEATS:
+            remaining.append(line)
+    return remaining

@@ -1,4 +1,4 @@
-"""`eaglenet demo`: everything once, offline, in minutes: render, evaluate, index, search, draw."""
+"""`eaglenet data demo-world`: render the synthetic world, evaluate, index, search, draw."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,75 +21,24 @@ if TYPE_CHECKING:
     from eaglenet.research.data.demo.dataset import DemoSplit, Scene
 
 
-# A word with the real world for ``eaglenet demo``: one photograph that a dependency brings.
-
-SENTENCES = (
-    "a dog runs on a beach",
-    "a man plays a guitar on a stage",
-    "a woman in a navy uniform in front of a flag",
-    "food is cooked in a pan",
-    "cars on a city street at night",
-    "children play football",
-)
-"""The third is about the photograph."""
-ABOUT = SENTENCES[2]
-NO_PHOTOGRAPH = (
-    "no real picture is shown: the only one that may be used comes with matplotlib, which is not "
-    "installed (pip install 'eaglenet[train]'), and no dependency brings real footage"
-)
-
-
-def find_photograph() -> Path | None:
-    """The sample of matplotlib, found without importing it; None where it is not installed."""
-    spec = find_spec("matplotlib")
-    if spec is None or spec.origin is None:
-        return None
-    path = Path(spec.origin).parent / "mpl-data" / "sample_data" / "grace_hopper.jpg"
-    return path if path.is_file() else None
-
-
-def rank_sentences(photograph: Path) -> list[tuple[str, float]]:
-    """Sentences and their scores for the photograph by the model ``small``, the best first."""
-    import torch
-
-    from eaglenet.models.folder import load
-    from eaglenet.search.model import DEFAULT_MODEL
-    from eaglenet.video.inputs import clips_of_image
-
-    method = load(DEFAULT_MODEL)
-    method.eval()
-    with torch.inference_mode():
-        video = method.encode_video(clips_of_image(photograph, method.frame_spec))
-        text = method.encode_text(method.tokenize(list(SENTENCES)))
-        scores = method.score(text, video)[:, 0].tolist()
-    return sorted(zip(SENTENCES, scores, strict=True), key=lambda pair: -pair[1])
-
-
-def photograph_lines(ranked: list[tuple[str, float]]) -> list[str]:
-    """What the demo says of it."""
-    title = "one real photograph (a portrait by the US Navy, public domain), by the model small:"
-    rows = [f"  {place}. {score:6.3f}  {text}" for place, (text, score) in enumerate(ranked, 1)]
-    return [title, *rows, "no dependency brings real footage: your own folder shows more", ""]
-
-
 MAX_WORDS = 32
 RESULTS = 3
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo")(demo)
+    """Add the command to `eaglenet data`."""
+    app.command("demo-world")(demo_world)
 
 
-def demo(
+def demo_world(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")] = Path(
-        "demo"
+        "demo-world"
     ),
     clips: Annotated[int, typer.Option(min=8, help="Clips of the test world to render.")] = 240,
     model: Annotated[str, typer.Option(help="The shipped model, or one trained here.")] = "demo",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Render the demo world, evaluate the shipped model, index, search, draw the results.
+    """Render the demo world, evaluate the model `demo` on it, index, search, draw the results.
 
     Needs no network. What is already in the folder is not made again.
     """
@@ -119,10 +67,6 @@ def demo(
     answers = _search(method, asked, output, len(world))
     for line in _answer_lines(asked, answers):
         say(line)
-    photograph = find_photograph()
-    ranked = rank_sentences(photograph) if photograph is not None else []
-    for line in photograph_lines(ranked) if ranked else [f"{NO_PHOTOGRAPH}\n"]:
-        say(line)
     seconds = time.perf_counter() - started
     if as_json:
         print(
@@ -139,9 +83,6 @@ def demo(
                         }
                         for (sentence, right), hits in zip(asked, answers, strict=True)
                     ],
-                    "photograph": [
-                        {"sentence": sentence, "score": score} for sentence, score in ranked
-                    ],
                     "picture": str(output / "results.png"),
                     "page": str(output / "results.html"),
                     "seconds": round(seconds, 1),
@@ -154,15 +95,11 @@ def demo(
 
 
 def next_steps(sentence: str, store: Path) -> str:
-    """What to try after the demo: videos of one's own first."""
+    """Return commands to try on the rendered world."""
     program = program_command()
-    return f"""Your own videos, with the model `small` (demo knows shapes only):
-  {program} index FOLDER
-  {program} search "a dog on a beach"
-The demo world:
-  {program} search {shell_quote(sentence)} --store {shell_quote(store)}
-  {program} serve --store {shell_quote(store)}          a page to search in, on this machine only
-  {program} train eaglenet --data demo --output runs/demo    train it yourself, in minutes"""
+    return f"""{program} search {shell_quote(sentence)} --store {shell_quote(store)}
+{program} serve --store {shell_quote(store)}          a page to search in, on this machine only
+{program} train eaglenet --data demo --output runs/demo    train it yourself, in minutes"""
 
 
 def choose_sentences(world: DemoSplit) -> list[tuple[str, str]]:
