@@ -87,7 +87,7 @@ class ComposedQuery:
 class TemporalQuery:
     """Steps that follow each other in one file.
 
-    within: longest time in seconds from the end of a step to the start of the next; None: any.
+    within: longest time in seconds from a step to the next; None: any.
     """
 
     steps: tuple[ComposedQuery, ...]
